@@ -131,8 +131,10 @@ impl StorageFormat {
         self.scales.map(|grid| format!("{weight}{}", grid.suffix))
     }
 
-    /// Name, type and shape of the tensors that a weight of this name and shape is stored in: data, then scales.
-    pub fn tensors(&self, weight: &str, shape: [usize; 2]) -> Vec<(String, Dtype, Vec<usize>)> {
+    /// Name, type and shape of the tensors that a weight of this shape is stored in: data, then scales. The name is the
+    /// weight's or that of the data.
+    pub fn tensors(&self, name: &str, shape: [usize; 2]) -> Vec<(String, Dtype, Vec<usize>)> {
+        let weight = name.strip_suffix(self.data_suffix).unwrap_or(name);
         let data = format!("{weight}{}", self.data_suffix);
         let grid = self.scales.map(|grid| (grid.dtype, grid.shape(shape)));
         let scales = self.scales_name(&data).zip(grid);

@@ -331,6 +331,8 @@ fn experts_become_a_configuration() {
             .map(|field| gpt_oss[field].clone()),
         [json!("gpt_oss"), json!(40), json!(true), json!(false)]
     );
+    // Where nothing is said transformers would take another one.
+    assert_eq!(gpt_oss["rope_scaling"], json!({ "rope_type": "default" }));
     for (architecture, normalized) in [("qwen3moe", true), ("qwen2moe", false), ("olmoe", false)] {
         let found = read(architecture, &[used]).unwrap();
         assert_eq!(found["norm_topk_prob"], json!(normalized), "{architecture}");

@@ -219,6 +219,8 @@ pub struct KeyMismatch {
     pub misshaped: Vec<(String, Vec<usize>, Vec<usize>)>,
     /// Tensors whose type cannot become the parameter's: `(tensor, its type, what is wanted)`.
     pub mistyped: Vec<(String, String, &'static str)>,
+    /// What to do, where somebody knows.
+    pub advice: Option<String>,
 }
 
 /// Which GPUs there are, for a message.
@@ -288,10 +290,13 @@ impl fmt::Display for KeyMismatch {
         part("of another shape", misshaped.collect())?;
         part("of another type", mistyped.collect())?;
         part("name rules matched no parameter", unused_rules.collect())?;
+        if let Some(advice) = &self.advice {
+            return write!(f, "\n  {advice}");
+        }
         match self.missing_prefix() {
             Some(prefix) => write!(
                 f,
-                "\nThe checkpoint's names lack `{prefix}` in front, as those of a model saved without its \
+                "\n  The checkpoint's names lack `{prefix}` in front, as those of a model saved without its \
                  head do: save the whole model"
             ),
             None => Ok(()),

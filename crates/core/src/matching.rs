@@ -149,12 +149,20 @@ pub(crate) fn match_parameters(
             routed: options.routed.get(&parameter.path).copied(),
         };
         match find(parameter, table, options)? {
-            Ok(Found { at, location, is_stacked }) => {
+            Ok(Found { at, location, modules }) => {
                 used.add(at, &location);
-                let tensor = &table.tensors()[at];
-                let tensor = &match is_stacked {
-                    true => as_rows(tensor, &wanted_shape(&entry), location.parts),
-                    false => as_linear(tensor, &wanted_shape(&entry)),
+                let (tensor, wanted) = (&table.tensors()[at], wanted_shape(&entry));
+                if let (Some(modules), Some((count, shape))) = (modules, tensor.shape.split_first())
+                    && ![modules, location.parts].contains(count)
+                    && tensor.shape.len() > wanted.len()
+                {
+                    let wanted = std::iter::once(modules).chain(shape.iter().copied()).collect();
+                    misfit.misshaped.push((tensor.name.clone(), tensor.shape.clone(), wanted));
+                    continue;
+                }
+                let tensor = &match modules {
+                    Some(_) => as_rows(tensor, &wanted, location.parts),
+                    None => as_linear(tensor, &wanted),
                 };
                 let (weight, scales) = weight(tensor, parameter, table, options)?;
                 if let Some(scales) = scales {
@@ -228,8 +236,8 @@ struct Found {
     /// The tensor's number.
     at: usize,
     location: Location,
-    /// Whether it is one of several in a [stack](Names::stacked).
-    is_stacked: bool,
+    /// How many modules are [stacked](Names::stacked) there.
+    modules: Option<usize>,
 }
 
 /// The tensor that holds `parameter`, and which part of it; or the names looked for.
@@ -238,31 +246,26 @@ fn find(
     table: &TensorTable<'_>,
     options: &Options,
 ) -> Result<Result<Found, String>, Error> {
-    let found = |at, location| Found { at, location, is_stacked: false };
-    let data_suffix = options.format.map_or("", |format| format.data_suffix);
-    let position = |name: &str| match (table.position(name), data_suffix) {
-        (None, "") => None,
-        (None, suffix) => table.position(&format!("{name}{suffix}")),
-        (found, _) => found,
-    };
+    let found = |at, location| Found { at, location, modules: None };
     let (plain, packed) = options.names.locations(parameter);
-    if let Some(at) = position(&plain.tensor) {
+    if let Some(at) = table.position(&plain.tensor) {
         return Ok(Ok(found(at, plain)));
     }
     if let Some(tensor) = options.names.without_prefix(&plain.tensor)
-        && let Some(at) = position(tensor)
+        && let Some(at) = table.position(tensor)
     {
         let tensor = tensor.to_string();
         return Ok(Ok(found(at, Location { tensor, ..plain })));
     }
     match packed {
         Ok(packed) => {
-            let is_stacked = packed.is_none();
-            let Some(part) = packed.or_else(|| options.names.otherwise(&plain.tensor)) else {
+            let part = packed.map(|part| (part, None));
+            let stack = || options.names.stack(&plain.tensor).map(|(part, n)| (part, Some(n)));
+            let Some((part, modules)) = part.or_else(stack) else {
                 return Ok(Err(plain.to_string()));
             };
-            Ok(match position(&part.tensor) {
-                Some(at) => Ok(Found { is_stacked, ..found(at, part) }),
+            Ok(match table.position(&part.tensor) {
+                Some(at) => Ok(Found { modules, ..found(at, part) }),
                 None => Err(format!("{plain} or {part}")),
             })
         }

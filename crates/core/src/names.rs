@@ -157,14 +157,20 @@ impl Names {
     /// Where a parameter is that has no tensor of this name, if it may be [stacked](Self::stacked) or have
     /// [another name](Self::or_rename).
     pub fn otherwise(&self, tensor: &str) -> Option<Location> {
+        self.stack(tensor).map(|(location, _)| location)
+    }
+
+    /// The same with how many modules are stacked.
+    pub(crate) fn stack(&self, tensor: &str) -> Option<(Location, usize)> {
         self.stacks.iter().find_map(|stack| {
             let number = stack.pattern.captures(tensor)?.name("n");
             let number: usize = number.map_or(Ok(0), |number| number.as_str().parse()).ok()?;
-            (number < stack.modules).then(|| Location {
+            let location = || Location {
                 tensor: stack.pattern.replace(tensor, stack.with.as_str()).into_owned(),
                 part: number * stack.slots + stack.slot,
                 parts: stack.modules * stack.slots,
-            })
+            };
+            (number < stack.modules).then(|| (location(), stack.modules))
         })
     }
 

@@ -169,8 +169,10 @@ impl Stacks {
             let is_whole = experts.keys().copied().eq(0..experts.len());
             let parts = experts.into_values().filter(|_| is_whole);
             let parts: Vec<Vec<_>> = parts.map(|parts| parts.into_values().collect()).collect();
-            let first = parts.first().and_then(|parts| parts.first());
-            let to = dtype.or(first.map(as_float)).unwrap_or(Dtype::F32);
+            // Of several types each is exact as the widest.
+            let mut types = parts.iter().flatten().map(as_float);
+            let first = types.next().filter(|first| types.all(|other| other == *first));
+            let to = dtype.or(first).unwrap_or(Dtype::F32);
             Rewrite::stacked(name, parts, to)
         };
         self.0.into_iter().map(stacked).collect()

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use burn::tensor::DType;
-use outsize_checkpoint::{Dtype, TensorInfo};
+use outsize_checkpoint::{Dtype, StorageFormat, TensorInfo};
 use outsize_core::{Access, Error, FloatType, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
@@ -107,7 +107,14 @@ impl ModelConfig {
     pub fn tree(&self, place: &str, tensors: &[TensorInfo]) -> Result<Tree, Error> {
         let options = self.options(tensors);
         let table = TensorTable::new(place, tensors);
-        let mut tree = outsize_core::tree_of(self.parameters(), &table, &options)?;
+        let tree = outsize_core::tree_of(self.parameters(), &table, &options);
+        let mut tree = tree.map_err(|error| match error {
+            Error::Mismatch(mut misfit) => {
+                misfit.advice = self.advice(tensors);
+                Error::Mismatch(misfit)
+            }
+            error => error,
+        })?;
         for block in &mut tree.blocks {
             block.class = self.class(&block.class);
             for tensor in &mut block.tensors {
@@ -118,6 +125,26 @@ impl ModelConfig {
             *class = self.class(class);
         }
         Ok(tree)
+    }
+
+    /// What may be the matter with a checkpoint that does not match.
+    fn advice(&self, tensors: &[TensorInfo]) -> Option<String> {
+        let mxfp4 = StorageFormat::mxfp4();
+        let format = self.quantization.as_ref().and_then(|quantization| quantization.format);
+        let is_stored = tensors
+            .iter()
+            .any(|tensor| tensor.dtype == Dtype::U8 && tensor.name.ends_with(mxfp4.data_suffix));
+        let advice = match (format == Some(mxfp4), is_stored) {
+            (false, true) => {
+                "it has weights in MXFP4, of which config.json must say \"quantization_config\": {\"quant_method\": \
+                 \"mxfp4\"}"
+            }
+            (true, false) => {
+                "config.json says that weights are stored in MXFP4, and none is: take out its `quantization_config`"
+            }
+            _ => return None,
+        };
+        Some(advice.to_owned())
     }
 
     /// [`tree`](Self::tree) of a checkpoint of this configuration's own type: 32-bit floats if it names none, as in

@@ -110,7 +110,7 @@ impl Tree {
             let dtype = dtype.map_or(own, |(_, dtype)| *dtype);
             let same = tensor.dtype == dtype;
             if casts.stored && (!same || casts.dtype == Some(dtype)) {
-                tensor.hold_in(dtype, tensor.stored_values());
+                tensor.hold_in(dtype, tensor.values());
                 (tensor.dtype, tensor.stored_bytes) = (dtype, tensor.bytes);
             } else if !casts.stored && !same {
                 // What is stored in it is held so already, with the scales that it may have.
@@ -147,22 +147,13 @@ impl Tensor {
     }
 
     /// How many values it has: by its shape, or by its bytes if that is not known.
-    fn values(&self) -> u64 {
+    pub(crate) fn values(&self) -> u64 {
         if self.shape.is_empty() {
-            return self.stored_values();
+            let bits = u128::from(self.stored_bytes) * 8 / u128::from(self.dtype.bits());
+            return u64::try_from(bits).unwrap_or(u64::MAX);
         }
         let sizes = self.shape.iter();
         sizes.fold(1, |values, size| values.saturating_mul(*size))
-    }
-
-    /// How many values it has, by its bytes: its shape need not be known.
-    pub(crate) fn stored_values(&self) -> u64 {
-        if matches!(self.dtype, WeightDtype::F8 | WeightDtype::F4) && !self.shape.is_empty() {
-            // Bytes of scales are no values.
-            return self.values();
-        }
-        let bits = u128::from(self.stored_bytes) * 8 / u128::from(self.dtype.bits());
-        u64::try_from(bits).unwrap_or(u64::MAX)
     }
 }
 

@@ -137,7 +137,7 @@ fn sum<'t>(tensors: impl Iterator<Item = &'t Tensor>, size: impl Fn(&Tensor) -> 
 fn values(tree: &Tree) -> u64 {
     let tensors = tree.tensors();
     let learned = tensors.filter(|tensor| tensor.kind == TensorKind::Parameter);
-    sum(learned, Tensor::stored_values)
+    sum(learned, Tensor::values)
 }
 
 /// The first of the largest blocks.

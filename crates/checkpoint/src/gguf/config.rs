@@ -286,7 +286,9 @@ impl<'a> Config<'a> {
     /// The rotary embedding.
     fn add_rope(&mut self, factors: [Option<Vec<f32>>; 3]) -> Result<(), GgufFault> {
         let key = self.key("rope.scaling.type");
-        let kind = self.header.text(&key)?.filter(|kind| *kind != "none");
+        let kind = self.header.text(&key)?;
+        let is_scaled = kind != Some("none");
+        let kind = kind.filter(|_| is_scaled);
         let original = "original_max_position_embeddings";
         let trained = self.number("rope.scaling.original_context_length");
         let stretch = self.number("rope.scaling.attn_factor").unwrap_or(1.0);
@@ -298,6 +300,7 @@ impl<'a> Config<'a> {
             })
         };
         let factor = self.number("rope.scaling.factor").or(self.number("rope.scale_linear"));
+        let factor = factor.filter(|_| is_scaled);
         let mut rope = match (kind, factors) {
             (None, [Some(all), None, None]) => by_factors(&all, &all),
             (None | Some("longrope"), [None, Some(short), Some(long)]) => {
@@ -307,6 +310,10 @@ impl<'a> Config<'a> {
                 by_factors(&short, &long)
             }
             (None, [None, None, None]) if factor.is_none_or(|factor| factor <= 1.0) => {
+                if self.architecture == "gpt-oss" {
+                    // Where transformers would take another one.
+                    self.set("rope_scaling", json!({ "rope_type": "default" }));
+                }
                 return Ok(());
             }
             (None | Some("linear"), [None, None, None]) => {

@@ -123,7 +123,13 @@ fn write_blocks(
     random: &RandomWeights,
     scales: &mut Vec<u8>,
 ) -> Result<(), Failure> {
-    let unknown = || Failure::Failed(format!("{}: no matrix in blocks", tensor.name));
+    let unknown = || {
+        let (name, width) = (&tensor.name, format.scales.map_or(1, |grid| grid.block[1]));
+        let shape = &tensor.shape;
+        Failure::Failed(format!(
+            "{name}: a weight of shape {shape:?} cannot be stored in blocks of {width} columns"
+        ))
+    };
     let (Some(grid), &[rows, columns]) = (format.scales, &tensor.shape[..]) else {
         return Err(unknown());
     };
@@ -150,8 +156,13 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
     if let Some(fields) = config.as_object_mut() {
         fields.remove("dtype");
         fields.remove("quantization_config");
+        let is_gpt_oss = fields.get("model_type") == Some(&"gpt_oss".into());
         let blocks = match dtype.blocks {
             None => None,
+            Some(SynthBlocks::Fp8) if is_gpt_oss => {
+                let advice = "--dtype fp8: not for models of the type gpt_oss; choose mxfp4, bf16, f16 or f32";
+                return Err(Failure::usage(advice));
+            }
             Some(SynthBlocks::Fp8) => Some(json!({
                 "activation_scheme": "dynamic",
                 "fmt": "e4m3",
@@ -159,9 +170,8 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
                 "weight_block_size": [128, 128],
             })),
             Some(SynthBlocks::Mxfp4) => {
-                if fields.get("model_type") != Some(&"gpt_oss".into()) {
-                    let advice =
-                        "--dtype mxfp4 is for models of the type gpt_oss; bf16 and fp8 are for all";
+                if !is_gpt_oss {
+                    let advice = "--dtype mxfp4: only for models of the type gpt_oss; choose fp8, bf16, f16 or f32";
                     return Err(Failure::usage(advice));
                 }
                 Some(json!({

@@ -129,9 +129,12 @@ impl RmsFeedForward for GptOssMlp {
         let config = RmsConfig::read(fields, &absent)?.with_rope(fields)?;
         let names = ["num_local_experts", "num_experts"];
         let mut config = config.with_experts(fields, names, (128, 4), true)?;
-        let rope = match ["rope_parameters", "rope_scaling"].map(|name| fields.get(name)) {
-            [None, None] => RopeConfig { scaling: stretched(), ..config.rope },
-            _ => config.rope,
+        // An empty object of the older name is none.
+        let older = fields.object("rope_scaling")?;
+        let has_older = older.is_some_and(|older| older.iter().next().is_some());
+        let rope = match fields.get("rope_parameters").is_some() || has_older {
+            false => RopeConfig { scaling: stretched(), ..config.rope },
+            true => config.rope,
         };
         let window = sliding_window(fields, 128)?;
         let in_turns = (0..config.num_hidden_layers).map(|layer| window.filter(|_| layer % 2 == 0));
@@ -170,13 +173,20 @@ impl RmsFeedForward for GptOssMlp {
         }
     }
 
-    fn stacked(names: Names, experts: usize) -> Result<Names, outsize_core::Error> {
+    fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         let module = r"\.experts\.(?<n>\d+)\.(gate_up_proj|down_proj)";
-        names.stacked(&format!(r"{module}\.weight$"), ".experts.$2", [0, 1], experts)?.stacked(
+        // Floats lie the other way round, and may have the same shape.
+        let weights = match experts.layout {
+            ExpertLayout::OutIn => ".experts.${2}_blocks",
+            ExpertLayout::InOut => ".experts.${2}",
+            ExpertLayout::Apart => return Ok(names),
+        };
+        let (part, count) = ([0, 1], experts.count);
+        names.stacked(&format!(r"{module}\.weight$"), weights, part, count)?.stacked(
             &format!(r"{module}\.bias$"),
             ".experts.${2}_bias",
-            [0, 1],
-            experts,
+            part,
+            count,
         )
     }
 

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
-use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
+use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::{EXPERTS, stacked};
@@ -102,8 +102,8 @@ impl RmsFeedForward for MixtralMoe {
         }
     }
 
-    fn stacked(names: Names, experts: usize) -> Result<Names, outsize_core::Error> {
-        stacked(names, r"\.block_sparse_moe", ["w1", "w3", "w2"], experts)?
+    fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
+        stacked(names, r"\.block_sparse_moe", ["w1", "w3", "w2"], experts.count)?
             .or_rename(r"\.block_sparse_moe\.gate\.", ".mlp.gate.")
     }
 

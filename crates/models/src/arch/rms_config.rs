@@ -158,8 +158,9 @@ impl RmsConfig {
         let key_value_heads = absent.key_value_heads.filter(|_| !fields.has(field));
         let key_value_heads = fields.size_or(field, key_value_heads.unwrap_or(heads), MAX_HEADS)?;
         if heads % key_value_heads != 0 {
+            let default = if fields.has(field) { "" } else { ", as many as there are then," };
             let expected = format!(
-                "{key_value_heads} key-value heads must divide num_attention_heads, {heads}"
+                "{key_value_heads} key-value heads{default} must divide num_attention_heads, {heads}"
             );
             return Err(fields.refuse(field, expected));
         }

@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
 use outsize_core::{Names, Routed};
 
-use super::rms_config::RmsConfig;
+use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
@@ -41,11 +41,11 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As there.
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error>;
 
-    /// Adds the rules for so many experts whose weights a checkpoint may have [stacked](Names::stacked).
+    /// Adds the rules for experts whose weights a checkpoint may have [stacked](Names::stacked).
     ///
     /// # Errors
     /// A rule that is none.
-    fn stacked(names: Names, _experts: usize) -> Result<Names, outsize_core::Error> {
+    fn stacked(names: Names, _experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         Ok(names)
     }
 
@@ -85,7 +85,7 @@ pub struct RmsForCausalLm<B: Module> {
     #[module(skip)]
     cache: CacheSpec,
     #[module(skip)]
-    routed: Option<Routed>,
+    experts: Option<ExpertsConfig>,
 }
 
 /// Embedding, decoder layers and final norm.
@@ -151,10 +151,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 })
                 .collect(),
             embed_scale: config.embed_scale,
-            routed: config.experts.map(|experts| Routed {
-                per_token: experts.routing.per_token as u32,
-                experts: experts.count as u32,
-            }),
+            experts: config.experts,
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
     }
@@ -170,12 +167,17 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
 
     fn routed(&self, path: &str) -> Option<Routed> {
         // A bias is small enough to stay.
-        self.routed.filter(|_| path.contains(".experts.") && !path.ends_with(".bias"))
+        let experts =
+            self.experts.filter(|_| path.contains(".experts.") && !path.ends_with(".bias"));
+        experts.map(|experts| Routed {
+            per_token: experts.routing.per_token as u32,
+            experts: experts.count as u32,
+        })
     }
 
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
-        match self.routed {
-            Some(routed) => B::stacked(names, routed.experts as usize),
+        match &self.experts {
+            Some(experts) => B::stacked(names, experts),
             None => Ok(names),
         }
     }

@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
-use super::rms_config::{BlockNorms, FIELDS, RmsConfig};
+use super::rms_config::{BlockNorms, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
 use super::{gemma3, llama, olmo2, qwen3};
 use crate::architecture::{Init, MultimodalNames};
@@ -47,7 +47,7 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     ///
     /// # Errors
     /// As there.
-    fn stacked(names: Names, _experts: usize) -> Result<Names, outsize_core::Error> {
+    fn stacked(names: Names, _experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         Ok(names)
     }
 
@@ -153,7 +153,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         F::read(model_type, fields)
     }
 
-    fn stacked(names: Names, experts: usize) -> Result<Names, outsize_core::Error> {
+    fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         F::stacked(names, experts)
     }
 

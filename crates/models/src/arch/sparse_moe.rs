@@ -108,8 +108,8 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         }
     }
 
-    fn stacked(names: Names, experts: usize) -> Result<Names, outsize_core::Error> {
-        stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts)
+    fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
+        stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts.count)
     }
 
     fn announce(&self, rows: usize) {
