@@ -147,10 +147,12 @@ impl ModelConfig {
         Some(advice.to_owned())
     }
 
-    /// [`tree`](Self::tree) of a checkpoint of this configuration's own type: 32-bit floats if it names none, as in
-    /// `transformers`.
+    /// [`tree`](Self::tree) of a checkpoint of this configuration's own type. If it names none that is, as in `transformers`,
+    /// 32-bit floats, or brain floats beside MXFP4.
     pub fn tree_without_weights(&self) -> Result<Tree, Error> {
-        let dtype = self.dtype.unwrap_or(Dtype::F32);
+        let format = self.quantization.as_ref().and_then(|quantization| quantization.format);
+        let absent = if format == Some(StorageFormat::mxfp4()) { Dtype::BF16 } else { Dtype::F32 };
+        let dtype = self.dtype.unwrap_or(absent);
         let tensors: Vec<_> = (self.tensors(dtype).into_iter())
             .map(|(name, dtype, shape)| TensorInfo {
                 len: (shape.iter())

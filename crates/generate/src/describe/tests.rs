@@ -45,7 +45,7 @@ fn assert_same(described: &Tree, expected: &Tree, what: &Path) {
 }
 
 /// A folder with the preset's configuration, and a checkpoint that has all but the weights' bytes.
-fn sparse(preset: &str, dtype: (&str, &str, u64), misaligned: bool) -> TempDir {
+fn sparse(preset: &str, dtype: (&str, &str), misaligned: bool) -> TempDir {
     let place = TempDir::new().unwrap();
     let text = presets::config(preset).unwrap();
     let mut object: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -54,11 +54,11 @@ fn sparse(preset: &str, dtype: (&str, &str, u64), misaligned: bool) -> TempDir {
     fs::write(place.path().join("config.json"), object.to_string()).unwrap();
     let config = ModelConfig::from_json(text).unwrap();
     let (mut header, mut end) = (serde_json::Map::new(), 0);
-    for tensor in config.weights() {
+    for (name, dtype, shape) in config.tensors(dtype.0.parse().unwrap()) {
         let start = end;
-        end += tensor.elements() * dtype.2;
-        let entry = json!({"dtype": dtype.0, "shape": tensor.shape, "data_offsets": [start, end]});
-        header.insert(tensor.name.clone(), entry);
+        end += (shape.iter().product::<usize>() * dtype.size()) as u64;
+        let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [start, end]});
+        header.insert(name, entry);
     }
     let mut json = serde_json::to_string(&header).unwrap();
     while json.len() % 8 != usize::from(misaligned) {
@@ -92,7 +92,7 @@ fn a_fixture_is_described_as_with_its_weights() {
 #[test]
 fn a_preset_is_described_as_with_its_weights() {
     for preset in presets::names() {
-        for dtype in [("BF16", "bfloat16", 2), ("F32", "float32", 4)] {
+        for dtype in [("BF16", "bfloat16"), ("F32", "float32")] {
             let place = sparse(preset, dtype, false);
             let expected = with_weights(place.path());
             assert_same(&describe(place.path()).unwrap().tree, &expected, place.path());
@@ -106,13 +106,13 @@ fn a_preset_is_described_as_with_its_weights() {
 
 #[test]
 fn casts_and_misaligned_tensors_need_readers() {
-    let wide = sparse("llama-demo", ("F64", "float32", 8), false);
+    let wide = sparse("llama-demo", ("F64", "float32"), false);
     let described = describe(wide.path()).unwrap().tree;
     assert!(described.staging_bytes > 0);
     let table = &described.blocks[0].tensors[0];
     assert_eq!((table.dtype, table.stored_bytes), (WeightDtype::F64, 2 * table.bytes));
     assert_same(&described, &with_weights(wide.path()), wide.path());
-    let odd = sparse("qwen2-0.5b", ("BF16", "bfloat16", 2), true);
+    let odd = sparse("qwen2-0.5b", ("BF16", "bfloat16"), true);
     let described = describe(odd.path()).unwrap().tree;
     assert!(described.staging_bytes > 0);
     assert_same(&described, &with_weights(odd.path()), odd.path());
@@ -120,7 +120,7 @@ fn casts_and_misaligned_tensors_need_readers() {
 
 #[test]
 fn the_work_is_that_of_the_cache() {
-    let place = sparse("mistral-7b", ("BF16", "bfloat16", 2), false);
+    let place = sparse("mistral-7b", ("BF16", "bfloat16"), false);
     let mut described = describe(place.path()).unwrap();
     let kv = |described: &Described| -> u64 {
         let blocks = described.tree.blocks.iter();
@@ -142,7 +142,7 @@ fn write_config(folder: &Path, change: impl FnOnce(&mut serde_json::Value)) {
 
 #[test]
 fn what_is_not_built_in_is_described_by_names() {
-    let place = sparse("llama-demo", ("BF16", "bfloat16", 2), false);
+    let place = sparse("llama-demo", ("BF16", "bfloat16"), false);
     write_config(place.path(), |config| config["model_type"] = json!("falcon\u{1b}[2J"));
     let described = describe(place.path()).unwrap();
     assert_eq!(described.source, SizeSource::Headers);
@@ -162,7 +162,7 @@ fn what_is_not_built_in_is_described_by_names() {
 
 #[test]
 fn weights_of_another_model_are_described_by_their_names() {
-    let place = sparse("llama-demo", ("BF16", "bfloat16", 2), false);
+    let place = sparse("llama-demo", ("BF16", "bfloat16"), false);
     write_config(place.path(), |config| config["num_hidden_layers"] = json!(17));
     let described = describe(place.path()).unwrap();
     assert_eq!(described.source, SizeSource::Headers);
