@@ -11,6 +11,8 @@ use crate::architecture::class_name;
 use crate::cache_options::window_and_capacity;
 use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightSpec};
 
+const MXFP4: StorageFormat = StorageFormat::mxfp4();
+
 impl ModelConfig {
     /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
     pub fn options(&self, tensors: &[TensorInfo]) -> Options {
@@ -51,7 +53,7 @@ impl ModelConfig {
                 true => FloatType::Cast(DType::F32),
                 false => FloatType::AsStored,
             },
-            format: self.quantization.as_ref().and_then(|quantization| quantization.format),
+            format: self.format(),
             names,
             no_split: row.no_split.iter().map(|class| (*class).to_owned()).collect(),
             routed: (weights.iter())
@@ -127,14 +129,17 @@ impl ModelConfig {
         Ok(tree)
     }
 
+    /// How weights are stored that are no plain numbers, where the configuration says it.
+    fn format(&self) -> Option<StorageFormat> {
+        self.quantization.as_ref()?.format
+    }
+
     /// What may be the matter with a checkpoint that does not match.
     fn advice(&self, tensors: &[TensorInfo]) -> Option<String> {
-        let mxfp4 = StorageFormat::mxfp4();
-        let format = self.quantization.as_ref().and_then(|quantization| quantization.format);
         let is_stored = tensors
             .iter()
-            .any(|tensor| tensor.dtype == Dtype::U8 && tensor.name.ends_with(mxfp4.data_suffix));
-        let advice = match (format == Some(mxfp4), is_stored) {
+            .any(|tensor| tensor.dtype == Dtype::U8 && tensor.name.ends_with(MXFP4.data_suffix));
+        let advice = match (self.format() == Some(MXFP4), is_stored) {
             (false, true) => {
                 "it has weights in MXFP4, of which config.json must say \"quantization_config\": {\"quant_method\": \
                  \"mxfp4\"}"
@@ -150,8 +155,7 @@ impl ModelConfig {
     /// [`tree`](Self::tree) of a checkpoint of this configuration's own type. If it names none that is, as in `transformers`,
     /// 32-bit floats, or brain floats beside MXFP4.
     pub fn tree_without_weights(&self) -> Result<Tree, Error> {
-        let format = self.quantization.as_ref().and_then(|quantization| quantization.format);
-        let absent = if format == Some(StorageFormat::mxfp4()) { Dtype::BF16 } else { Dtype::F32 };
+        let absent = if self.format() == Some(MXFP4) { Dtype::BF16 } else { Dtype::F32 };
         let dtype = self.dtype.unwrap_or(absent);
         let tensors: Vec<_> = (self.tensors(dtype).into_iter())
             .map(|(name, dtype, shape)| TensorInfo {

@@ -70,8 +70,7 @@ proptest! {
             let largest = values.iter().fold(0f32, |most, value| most.max(value.abs()));
             let scale = 2f64.powi((largest.log2().floor() as i32 - 2).max(-127));
             prop_assert_eq!(2f64.powi(i32::from(weight.scales()[row]) - 127), scale);
-            let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)] * scale;
-            let other = if code < 8 { magnitude } else { -magnitude };
+            let other = value_of_e2m1(code) * scale;
             for (value, found) in values.iter().zip(found) {
                 let [found, value] = [*found, *value].map(f64::from);
                 let value = value.clamp(-6.0 * scale, 6.0 * scale);
