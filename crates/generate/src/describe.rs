@@ -184,9 +184,14 @@ impl Described {
             }
             let others = tensors.map_or(0, |tensors| config.other_parts(tensors).count());
             if others > 0 {
-                notes.push(format!(
-                    "{others} tensors of its vision part are passed over: only its text part runs"
-                ));
+                notes.push(match config.is_text_part() {
+                    true => format!(
+                        "{others} tensors of its vision part are passed over: only its text part runs"
+                    ),
+                    false => format!(
+                        "{others} tensors behind its last layer are passed over: they guess further tokens"
+                    ),
+                });
             }
             // A cache for nothing: until somebody says for what the model is to run.
             config.add_work(&mut tree, &CacheOptions::new(0), Logits::Last);

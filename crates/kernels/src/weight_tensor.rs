@@ -128,11 +128,11 @@ impl WeightTensor {
         }
     }
 
-    /// Some of its rows: the same memory. Of blocks all rows.
+    /// Some of its rows: the same memory.
     pub fn slice(&self, rows: Range<usize>) -> Self {
         match self {
             Self::Float(weight) => Self::Float(weight.clone().narrow(0, rows.start, rows.len())),
-            Self::Blocks(_) => self.clone(),
+            Self::Blocks(weight) => Self::Blocks(weight.rows(rows)),
             #[cfg(feature = "gpu")]
             Self::Packed(weight) => Self::Packed(weight.slice(rows)),
         }

@@ -96,9 +96,11 @@ pub(crate) fn class_name(
     match (class, class.strip_prefix(ours)) {
         ("Vec", _) => "ModuleList".to_owned(),
         ("RmsNorm", _) => format!("{theirs}RMSNorm"),
-        ("Attention" | "FusedAttention", _) => format!("{theirs}Attention"),
+        ("Router", _) => format!("{theirs}TopKRouter"),
+        ("Attention" | "FusedAttention" | "LatentAttention", _) => format!("{theirs}Attention"),
         ("Mlp" | "FusedMlp" | "FeedForward", _) => format!("{theirs}MLP"),
         ("Conv1d", _) => "Conv1D".to_owned(),
+        ("HeadMatrices", _) => "Linear".to_owned(),
         (_, Some(own)) => format!("{theirs}{}", own.replace("Lm", "LM").replace("Mlp", "MLP")),
         (shared, None) => shared.to_owned(),
     }

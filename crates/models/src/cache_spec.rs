@@ -34,12 +34,15 @@ pub struct CacheLayer {
     pub head_dim: usize,
     /// How many tokens a token sees, itself included; `None` is all before it.
     pub window: Option<usize>,
+    /// Whether keys serve as values too, which are not kept beside them then.
+    pub keys_are_values: bool,
 }
 
 impl CacheLayer {
     /// Keys and values of one position of one sequence.
     pub fn values(&self) -> u64 {
-        2 * self.key_value_heads as u64 * self.head_dim as u64
+        let kept = if self.keys_are_values { 1 } else { 2 };
+        kept * self.key_value_heads as u64 * self.head_dim as u64
     }
 
     /// Floating point operations of attention for one token and one position that it sees: scores
@@ -86,13 +89,15 @@ impl CacheSpec {
         pairs.find_map(|(index, (one, other))| {
             let heads = |layer: &CacheLayer| {
                 let (heads, width) = (layer.key_value_heads, layer.head_dim);
-                format!("{heads} key-value heads of width {width} in layer {index}")
+                let kind = if layer.keys_are_values { "latent" } else { "key-value" };
+                format!("{heads} {kind} heads of width {width} in layer {index}")
             };
             let window = |layer: &CacheLayer| match layer.window {
                 Some(window) => format!("a sliding window of {window} tokens in layer {index}"),
                 None => format!("no sliding window in layer {index}"),
             };
-            let shape = |layer: &CacheLayer| (layer.key_value_heads, layer.head_dim);
+            let shape =
+                |layer: &CacheLayer| (layer.key_value_heads, layer.head_dim, layer.keys_are_values);
             if shape(one) != shape(other) {
                 return Some((heads(one), heads(other)));
             }
@@ -108,7 +113,8 @@ impl CacheSpec {
         head_dim: usize,
         trained_context: usize,
     ) -> Self {
-        let layer = CacheLayer { heads, key_value_heads, head_dim, window: None };
+        let layer =
+            CacheLayer { heads, key_value_heads, head_dim, window: None, keys_are_values: false };
         Self {
             layers: vec![layer; layers],
             cross: Vec::new(),

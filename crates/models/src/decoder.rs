@@ -22,6 +22,9 @@ pub trait Decoder: Architecture {
     /// Whether checkpoints are published with experts [stacked](Names::stacked).
     const IS_STACKED: bool = false;
 
+    /// Whether checkpoints may have layers behind the last one, which guess further tokens: they are passed over.
+    const HAS_MORE_LAYERS: bool = false;
+
     /// What it asks of a KV cache.
     fn cache(&self) -> &CacheSpec;
 

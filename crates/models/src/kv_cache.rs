@@ -93,7 +93,14 @@ impl KvCache {
                 let zeros = |()| Tensor::zeros(shape, (device, dtype));
                 Some(device.memory_persistent_allocations((), zeros))
             };
-            Layer { window, capacity, keys: zeros(), values: zeros() }
+            let values = if layer.keys_are_values { None } else { zeros() };
+            Layer {
+                window,
+                capacity,
+                keys: zeros(),
+                values,
+                keys_are_values: layer.keys_are_values,
+            }
         };
         let layers = (spec.layers.iter().enumerate())
             .map(|(at, layer)| storage(at, layer, window_and_capacity(layer.window, options)));
@@ -117,7 +124,8 @@ impl KvCache {
     pub(crate) fn without_storage(spec: &CacheSpec, batch: &Batch) -> Self {
         let layer = |layer: &CacheLayer| {
             let window = layer.window.unwrap_or(usize::MAX);
-            Layer { window, capacity: 0, keys: None, values: None }
+            let keys_are_values = layer.keys_are_values;
+            Layer { window, capacity: 0, keys: None, values: None, keys_are_values }
         };
         Self {
             layers: spec.layers.iter().map(layer).collect(),
@@ -274,7 +282,9 @@ impl KvCache {
         if !self.is_empty() && rows != self.rows() {
             return Err(Error::BatchRows { rows, batch: self.rows() });
         }
-        let lost = |layer: &Layer| layer.keys.is_none() || layer.values.is_none();
+        let lost = |layer: &Layer| {
+            layer.keys.is_none() || (layer.values.is_none() && !layer.keys_are_values)
+        };
         for layers in [&self.layers, &self.cross] {
             if let Some(layer) = layers.iter().position(lost) {
                 return Err(Error::CacheLost { layer });
@@ -317,12 +327,17 @@ impl KvCache {
         values: Tensor<4>,
     ) -> Result<Seen, Error> {
         let dtype = self.options.dtype.dtype();
-        let device = self.layers.get(layer).and_then(Layer::device);
+        let slot = self.layers.get(layer);
+        let device = slot.and_then(Layer::device);
         let here = |new: Tensor<4>| match &device {
             Some(device) => new.to_device(device).cast(dtype),
             None => new.cast(dtype),
         };
-        let (keys, values) = (here(keys), here(values));
+        let keys = here(keys);
+        let values = match slot.is_some_and(|slot| slot.keys_are_values) {
+            true => keys.clone(),
+            false => here(values),
+        };
         let (first, rows, tokens) = (self.first_row(), keys.dims()[0], keys.dims()[2]);
         let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };

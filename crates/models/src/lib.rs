@@ -53,9 +53,10 @@ pub use decoder::{Decoder, Head, Pass};
 pub use error::Error;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
 pub use layers::{
-    Activation, Attention, AttentionConfig, Conv1d, Conv2d, Embedding, FeedForward, FusedAttention,
-    FusedAttentionConfig, FusedMlp, GroupNorm, LayerNorm, Linear, Mlp, QueryPositions,
-    ResnetBlock2d, ResnetSizes, RmsNorm, Rope, Rotation, Routing, SCORE_BYTES,
+    Activation, Attention, AttentionConfig, Conv1d, Conv2d, Either, Embedding, ExpertGroups,
+    FeedForward, FusedAttention, FusedAttentionConfig, FusedMlp, GroupNorm, HeadMatrices,
+    LatentAttention, LatentAttentionConfig, LayerNorm, Linear, Mlp, QueryPositions, ResnetBlock2d,
+    ResnetSizes, RmsNorm, Rope, Rotation, Router, Routing, SCORE_BYTES, Shares,
 };
 pub use logits::Logits;
 pub use loss::next_token_loss;

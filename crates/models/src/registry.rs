@@ -26,6 +26,7 @@ pub(crate) struct Row {
     /// The tensor that serves as head where the configuration has one of its own and the checkpoint has none.
     pub spare_head: Option<&'static str>,
     pub is_stacked: bool,
+    pub has_more_layers: bool,
     /// Whether a parameter is used for the prompt alone.
     pub is_of_prompt: fn(&str) -> bool,
     read: fn(&'static str, &Fields<'_>) -> Result<EmptyDecoder, Error>,
@@ -38,6 +39,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::MixtralForCausalLm>(),
         decoder::<arch::SparseMoeForCausalLm>(),
         decoder::<arch::GptOssForCausalLm>(),
+        decoder::<arch::DeepseekForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),
         decoder::<arch::GptjForCausalLm>(),
         decoder::<arch::Phi3ForCausalLm>(),
@@ -65,6 +67,7 @@ fn decoder<D: Decoder>() -> Vec<Row> {
         head: D::HEAD,
         spare_head: D::SPARE_HEAD,
         is_stacked: D::IS_STACKED,
+        has_more_layers: D::HAS_MORE_LAYERS,
         is_of_prompt: D::is_of_prompt,
         read: |model_type, fields| {
             let mut tables = D::fields(model_type).to_vec();

@@ -68,14 +68,30 @@ impl ModelConfig {
         }
     }
 
-    /// Of a checkpoint of several models, the tensors of the others: those are passed over.
+    /// Tensors that are passed over: those of the other models, in a checkpoint of several, and those of layers behind the
+    /// last one, which guess further tokens.
     pub fn other_parts<'t>(
         &self,
         tensors: &'t [TensorInfo],
     ) -> impl Iterator<Item = &'t TensorInfo> {
         let others = self.row.multimodal.map_or(&[][..], |names| names.others);
-        let is_other = |tensor: &&TensorInfo| others.iter().any(|it| tensor.name.starts_with(it));
+        let layers = self.cache().layers.len();
+        let is_behind = move |name: &str| {
+            let rest = name.strip_prefix(self.row.layers)?.strip_prefix('.')?;
+            let (number, _) = rest.split_once('.')?;
+            Some(number.parse::<usize>().ok()? >= layers)
+        };
+        let has_more = self.row.has_more_layers;
+        let is_other = move |tensor: &&TensorInfo| {
+            others.iter().any(|it| tensor.name.starts_with(it))
+                || (has_more && is_behind(&tensor.name) == Some(true))
+        };
         tensors.iter().filter(is_other)
+    }
+
+    /// Whether checkpoints of this type may hold other models too.
+    pub fn is_text_part(&self) -> bool {
+        self.row.multimodal.is_some()
     }
 
     /// What the names in a checkpoint of several models begin with, and what stands for it in the model's own.
@@ -336,6 +352,7 @@ mod tests {
                     WeightKind::Embedding => {
                         tied.as_ref().is_some_and(|(table, _)| *table == weight.name)
                     }
+                    WeightKind::Router => true,
                     kind => kind == WeightKind::Linear && !(config.row.is_of_prompt)(&weight.name),
                 });
                 // Of experts, those that a token goes to.

@@ -9,6 +9,8 @@ pub enum WeightKind {
     Embedding,
     /// The matrix of a linear layer or a convolution: normal.
     Linear,
+    /// The matrix of a layer that chooses experts: normal, and never in blocks.
+    Router,
     /// What a layer adds, `[out]`, or what its attention sinks score: normal.
     Bias,
     /// The scale of a norm: ones.
@@ -39,8 +41,9 @@ impl From<&Parameter> for WeightSpec {
     fn from(parameter: &Parameter) -> Self {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
-            (_, "bias" | "sinks") => WeightKind::Bias,
-            ("Linear" | "Conv1d" | "Conv2d", _) => WeightKind::Linear,
+            (_, "bias" | "sinks" | "e_score_correction_bias") => WeightKind::Bias,
+            ("Router", _) => WeightKind::Router,
+            ("Linear" | "Conv1d" | "Conv2d" | "HeadMatrices", _) => WeightKind::Linear,
             _ => WeightKind::Norm,
         };
         Self {
@@ -49,7 +52,8 @@ impl From<&Parameter> for WeightSpec {
             kind,
             access: match kind {
                 WeightKind::Embedding => Access::Rows,
-                WeightKind::Linear => Access::Tiles,
+                WeightKind::Linear if parameter.class() == "HeadMatrices" => Access::Whole,
+                WeightKind::Linear | WeightKind::Router => Access::Tiles,
                 WeightKind::Bias | WeightKind::Norm => Access::Whole,
             },
         }

@@ -45,12 +45,23 @@ const FIXTURES: &[&str] = &[
     "qwen3_moe",
     "qwen3_moe-published-bf16",
     "qwen3_moe-shares-bias",
+    "qwen2_moe-dense",
+    "qwen3_moe-dense",
     "olmoe",
-    "gpt_oss",
     "olmoe-published-bf16",
     "gpt_oss",
     "gpt_oss-bf16",
     "gpt_oss-published-mxfp4",
+    "deepseek_v2",
+    "deepseek_v2-published-bf16",
+    "deepseek_v2-bias-stacked",
+    "deepseek_v3",
+    "deepseek_v3-published-bf16",
+    "deepseek_v3-halves-shares",
+    "glm4_moe",
+    "glm4_moe-published-bf16",
+    "glm4_moe_lite",
+    "glm4_moe_lite-published-bf16",
     "gpt_neox",
     "gpt_neox-published-f16",
     "gpt_neox-tied-bf16",
@@ -69,7 +80,8 @@ const FIXTURES: &[&str] = &[
 ];
 
 /// What the names of those with experts begin with.
-const EXPERTS: &[&str] = &["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss"];
+const EXPERTS: &[&str] =
+    &["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "deepseek", "glm4_moe"];
 
 /// Those with a batch of texts of several lengths.
 const BATCHES: &[&str] = &[
@@ -84,6 +96,10 @@ const BATCHES: &[&str] = &[
     "qwen2_moe",
     "qwen3_moe",
     "olmoe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe",
+    "glm4_moe_lite",
     "gpt_neox",
     "opt",
     "bloom",

@@ -14,9 +14,7 @@ use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{
     Fields, KnownField, RopeConfig, RopeScaling, layer_windows, sliding_window, yarn_stretch,
 };
-use crate::layers::{
-    Activation, Expert, Linear, Routing, announce_all, expert_activations, mixed, router,
-};
+use crate::layers::{Activation, Expert, Linear, Router, announce_all, expert_activations, mixed};
 use crate::{Activations, Error, PassShape};
 
 /// A gpt-oss with its language-modelling head.
@@ -26,11 +24,9 @@ pub type GptOssForCausalLm = RmsForCausalLm<RmsDecoderLayer<GptOssMlp>>;
 #[derive(Module, Debug)]
 pub struct GptOssMlp {
     /// `[experts, hidden]`: scores the experts.
-    pub router: Linear,
+    pub router: Router,
     /// Gated feed-forward blocks.
     pub experts: Vec<GptOssExpert>,
-    #[module(skip)]
-    routing: Routing,
 }
 
 /// `down(quick_gelu(min(gate, limit)) · (clamp(up, -limit, limit) + 1))`, with biases. Checkpoints have gate and up as one
@@ -163,13 +159,13 @@ impl RmsFeedForward for GptOssMlp {
         })
     }
 
-    fn new(config: &RmsConfig, init: &Init) -> Self {
+    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
         let one = |_| GptOssExpert::new(config.hidden_size, &experts, init);
         Self {
-            router: router(config.hidden_size, experts.count, true, init),
+            router: Router::new(config.hidden_size, experts.count, experts.routing, init)
+                .biased(init),
             experts: (0..experts.count).map(one).collect(),
-            routing: experts.routing,
         }
     }
 
@@ -191,15 +187,15 @@ impl RmsFeedForward for GptOssMlp {
     }
 
     fn announce(&self, rows: usize) {
-        announce_all(&self.experts, self.routing, rows);
+        announce_all(&self.experts, &self.router, rows);
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        mixed(x, &self.router, &self.experts, self.routing)
+        mixed(x, &self.router, &self.experts)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        expert_activations(&self.router, &self.experts, self.routing, pass)
+        expert_activations(&self.router, &self.experts, pass)
     }
 }
 

@@ -12,8 +12,8 @@ use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, sliding_window, uniform_windows};
 use crate::layers::{
-    Activation, Expert, Linear, Routing, announce_all, expert_activations, gated,
-    gated_activations, mixed, router,
+    Activation, Expert, Linear, Router, announce_all, expert_activations, gated, gated_activations,
+    mixed,
 };
 use crate::{Activations, Error, PassShape};
 
@@ -24,11 +24,9 @@ pub type MixtralForCausalLm = RmsForCausalLm<RmsDecoderLayer<MixtralMoe>>;
 #[derive(Module, Debug)]
 pub struct MixtralMoe {
     /// `[experts, hidden]`: scores the experts.
-    pub gate: Linear,
+    pub gate: Router,
     /// Gated feed-forward blocks.
     pub experts: Vec<MixtralExpert>,
-    #[module(skip)]
-    routing: Routing,
 }
 
 /// A gated feed-forward block.
@@ -86,7 +84,7 @@ impl RmsFeedForward for MixtralMoe {
         Ok(RmsConfig { windows, rope_interleaved, ..config })
     }
 
-    fn new(config: &RmsConfig, init: &Init) -> Self {
+    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
         let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
         let one = |_| MixtralExpert {
@@ -96,9 +94,8 @@ impl RmsFeedForward for MixtralMoe {
             activation: config.activation,
         };
         Self {
-            gate: router(hidden, experts.count, false, init),
+            gate: Router::new(hidden, experts.count, experts.routing, init),
             experts: (0..experts.count).map(one).collect(),
-            routing: experts.routing,
         }
     }
 
@@ -108,15 +105,15 @@ impl RmsFeedForward for MixtralMoe {
     }
 
     fn announce(&self, rows: usize) {
-        announce_all(&self.experts, self.routing, rows);
+        announce_all(&self.experts, &self.gate, rows);
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        mixed(x, &self.gate, &self.experts, self.routing)
+        mixed(x, &self.gate, &self.experts)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        expert_activations(&self.gate, &self.experts, self.routing, pass)
+        expert_activations(&self.gate, &self.experts, pass)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bloom;
 mod clip_text;
+mod deepseek;
 mod falcon;
 mod gemma3;
 mod gpt2;
@@ -29,6 +30,7 @@ pub use clip_text::{
     ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,
     ClipTextMlp, ClipTextModel, ClipTextTransformer,
 };
+pub use deepseek::{DeepseekForCausalLm, RmsMoE};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};

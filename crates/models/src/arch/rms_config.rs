@@ -7,7 +7,10 @@ use crate::config::{
     MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, RopeConfig, RopeContext, RopeScaling,
 };
 use crate::kv_cache::MAX_CONTEXT;
-use crate::layers::{Activation, Attention, AttentionConfig, Mlp, RmsNorm, Routing};
+use crate::layers::{
+    Activation, Attention, AttentionConfig, Either, LatentAttention, LatentAttentionConfig, Mlp,
+    RmsNorm, Routing,
+};
 use crate::{CacheLayer, CacheSpec, Error};
 
 /// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
@@ -31,6 +34,8 @@ pub struct RmsConfig {
     pub rms_norm_eps: f64,
     /// The non-linear function of the MLP.
     pub activation: Activation,
+    /// The sizes of attention over a compressed cache, if it is that.
+    pub latent_attention: Option<LatentAttentionConfig>,
     /// Whether the projections to queries, keys and values have a bias.
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
@@ -41,6 +46,8 @@ pub struct RmsConfig {
     pub mlp_bias: bool,
     /// Experts in place of an MLP.
     pub experts: Option<ExpertsConfig>,
+    /// Of each layer, whether it has experts, if any has.
+    pub sparse_layers: Vec<bool>,
     /// Which norms a block has.
     pub norms: BlockNorms,
     /// Whether norms scale by one more than their weight.
@@ -180,11 +187,13 @@ impl RmsConfig {
             vocab_size: size("vocab_size", MAX_VOCAB)?,
             rms_norm_eps: config::epsilon(fields, "rms_norm_eps", absent.rms_norm_eps)?,
             activation: config::activation(fields, field, activation)?,
+            latent_attention: None,
             attention_in_bias: false,
             attention_out_bias: false,
             attention_sinks: false,
             mlp_bias: false,
             experts: None,
+            sparse_layers: vec![true; num_hidden_layers],
             norms: BlockNorms::Before,
             norm_plus_one: false,
             query_key_norms: None,
@@ -231,10 +240,15 @@ impl RmsConfig {
     }
 
     /// The attention of one block.
-    pub(super) fn attention(&self, init: &Init) -> Attention {
+    pub(super) fn attention(&self, init: &Init) -> Either<Attention, LatentAttention> {
+        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
+        if let Some(latent) = self.latent_attention {
+            let bias = self.attention_in_bias;
+            return Either::Other(LatentAttention::new(hidden, heads, latent, bias, init));
+        }
         let shape = AttentionConfig {
-            hidden: self.hidden_size,
-            heads: self.num_attention_heads,
+            hidden,
+            heads,
             key_value_heads: self.num_key_value_heads,
             head_dim: self.head_dim,
             in_bias: self.attention_in_bias,
@@ -244,7 +258,7 @@ impl RmsConfig {
         if let Some(norms) = self.query_key_norms {
             let widths = match norms {
                 QueryKeyNorms::EachHead => [1, 1],
-                QueryKeyNorms::AllHeads => [self.num_attention_heads, self.num_key_value_heads],
+                QueryKeyNorms::AllHeads => [heads, self.num_key_value_heads],
             };
             let [queries, keys] = widths.map(|heads| self.norm(heads * self.head_dim, init));
             attention = attention.normed(queries, keys);
@@ -252,10 +266,10 @@ impl RmsConfig {
         if self.attention_sinks {
             attention = attention.with_sinks(init);
         }
-        match self.query_pre_attn_scalar {
+        Either::One(match self.query_pre_attn_scalar {
             Some(scalar) => attention.scaled(scalar.sqrt().recip()),
             None => attention,
-        }
+        })
     }
 
     /// An MLP of a block, with so many values in its inner layer.
@@ -286,7 +300,7 @@ impl RmsConfig {
         }
         let experts = ExpertsConfig {
             count,
-            routing: Routing { per_token, normalized },
+            routing: Routing::softmax(per_token, normalized),
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
             swiglu_limit: None,
@@ -296,11 +310,22 @@ impl RmsConfig {
     }
 
     pub(super) fn cache(&self) -> CacheSpec {
-        let layer = |&window| CacheLayer {
-            heads: self.num_attention_heads,
-            key_value_heads: self.num_key_value_heads,
-            head_dim: self.head_dim,
-            window,
+        let heads = self.num_attention_heads;
+        let layer = |&window| match &self.latent_attention {
+            None => CacheLayer {
+                heads,
+                key_value_heads: self.num_key_value_heads,
+                head_dim: self.head_dim,
+                window,
+                keys_are_values: false,
+            },
+            Some(latent) => CacheLayer {
+                heads,
+                key_value_heads: 1,
+                head_dim: latent.cached(),
+                window,
+                keys_are_values: true,
+            },
         };
         let local = self.local_rope.as_ref();
         CacheSpec {

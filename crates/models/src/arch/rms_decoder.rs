@@ -27,6 +27,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
 
+    /// As [`Decoder::HAS_MORE_LAYERS`].
+    const HAS_MORE_LAYERS: bool = false;
+
     /// As [`Architecture::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
@@ -160,6 +163,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
 impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     const LAYERS: &'static str = "model.layers";
     const IS_STACKED: bool = B::IS_STACKED;
+    const HAS_MORE_LAYERS: bool = B::HAS_MORE_LAYERS;
 
     fn cache(&self) -> &CacheSpec {
         &self.cache

@@ -12,7 +12,7 @@ use super::{gemma3, llama, olmo2, qwen3};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
-use crate::layers::{Attention, Mlp, RmsNorm, Rotation};
+use crate::layers::{Attention, Either, LatentAttention, Mlp, RmsNorm, Rotation, either};
 use crate::{Activations, Error, KvCache, PassShape};
 
 /// A Llama, or a model of its shape, with its language-modelling head.
@@ -28,6 +28,9 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
 
     /// As [`RmsBlock::IS_STACKED`].
     const IS_STACKED: bool = false;
+
+    /// As [`RmsBlock::HAS_MORE_LAYERS`].
+    const HAS_MORE_LAYERS: bool = false;
 
     /// As [`RmsBlock::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
@@ -51,8 +54,8 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
         Ok(names)
     }
 
-    /// A block without storage.
-    fn new(config: &RmsConfig, init: &Init) -> Self;
+    /// The block of the layer of that number, without storage.
+    fn new(config: &RmsConfig, index: usize, init: &Init) -> Self;
 
     /// Says which weights a pass of `rows` tokens will ask for, where that is not always the same.
     fn announce(&self, _rows: usize) {}
@@ -71,7 +74,7 @@ pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`; none where norms are behind.
     pub input_layernorm: Option<RmsNorm>,
     /// Causal self-attention.
-    pub self_attn: Attention,
+    pub self_attn: Either<Attention, LatentAttention>,
     /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives.
     pub post_attention_layernorm: RmsNorm,
     /// `[hidden]`.
@@ -123,7 +126,7 @@ impl RmsFeedForward for Mlp {
         }
     }
 
-    fn new(config: &RmsConfig, init: &Init) -> Self {
+    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         config.mlp(config.intermediate_size, init)
     }
 
@@ -136,10 +139,54 @@ impl RmsFeedForward for Mlp {
     }
 }
 
+/// An MLP in some layers, experts in the others.
+impl<E: RmsFeedForward> RmsFeedForward for Either<Mlp, E> {
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = E::MODEL_TYPES;
+    const IS_BLOCK_SPARSE_MOE: bool = E::IS_BLOCK_SPARSE_MOE;
+    const IS_STACKED: bool = E::IS_STACKED;
+    const HAS_MORE_LAYERS: bool = E::HAS_MORE_LAYERS;
+
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        E::fields(model_type)
+    }
+
+    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
+        E::multimodal(model_type)
+    }
+
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        E::read(model_type, fields)
+    }
+
+    fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
+        E::stacked(names, experts)
+    }
+
+    fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
+        match config.sparse_layers[index] {
+            false => Self::One(config.mlp(config.intermediate_size, init)),
+            true => Self::Other(E::new(config, index, init)),
+        }
+    }
+
+    fn announce(&self, rows: usize) {
+        either!(self, block => block.announce(rows));
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        either!(self, block => block.forward(x))
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        either!(self, block => block.activations(pass))
+    }
+}
+
 impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = F::MODEL_TYPES;
     const NO_SPLIT: &'static [&'static str] = &["RmsDecoderLayer"];
     const IS_STACKED: bool = F::IS_STACKED;
+    const HAS_MORE_LAYERS: bool = F::HAS_MORE_LAYERS;
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         F::fields(model_type)
@@ -165,8 +212,8 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             self_attn: config.attention(init),
             post_attention_layernorm: norm(),
             pre_feedforward_layernorm: norm_if(config.norms == BlockNorms::Around),
-            mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, init)),
-            block_sparse_moe: F::IS_BLOCK_SPARSE_MOE.then(|| F::new(config, init)),
+            mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, index, init)),
+            block_sparse_moe: F::IS_BLOCK_SPARSE_MOE.then(|| F::new(config, index, init)),
             post_feedforward_layernorm: norm_if(config.norms != BlockNorms::Before),
             rotation: usize::from(config.local_rope.is_some() && config.windows[index].is_some()),
         }
@@ -190,7 +237,9 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             (None, None) => twice(behind.entered(x)),
         };
         let (rotation, positions) = (&rotations[self.rotation], pass.query_positions());
-        let mixed = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
+        let mixed = either!(&self.self_attn, attention => {
+            attention.forward(normed, rotation, &positions, cache, index)
+        })?;
         let (x, normed) = match (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
         {
             (_, None) => behind.add_forward(x, mixed),
@@ -205,7 +254,8 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        self.self_attn.activations(pass).or(self.feed_forward().activations(pass))
+        let attention = either!(&self.self_attn, attention => attention.activations(pass));
+        attention.or(self.feed_forward().activations(pass))
     }
 }
 

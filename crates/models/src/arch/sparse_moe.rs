@@ -5,32 +5,31 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
 use outsize_core::Names;
+use serde_json::Value;
 
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use crate::architecture::Init;
-use crate::config::Effect::{self, Harmless, Only, Read};
-use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, layer_windows};
-use crate::layers::{Linear, Mlp, Routing, announce_all, expert_activations, mixed, router};
+use crate::config::Effect::{self, Harmless, Read};
+use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, MAX_LAYERS, layer_windows};
+use crate::layers::{Either, Linear, Mlp, Router, announce_all, expert_activations, mixed};
 use crate::{Activations, Error, PassShape};
 
 /// A Qwen2-MoE, Qwen3-MoE or OLMoE with its language-modelling head.
-pub type SparseMoeForCausalLm = RmsForCausalLm<RmsDecoderLayer<RmsSparseMoeBlock>>;
+pub type SparseMoeForCausalLm = RmsForCausalLm<RmsDecoderLayer<Either<Mlp, RmsSparseMoeBlock>>>;
 
 /// Experts, a few of which each token goes to; and perhaps one that all go to.
 #[derive(Module, Debug)]
 pub struct RmsSparseMoeBlock {
     /// `[experts, hidden]`: scores the experts.
-    pub gate: Linear,
+    pub gate: Router,
     /// Gated feed-forward blocks.
     pub experts: Vec<Mlp>,
     /// One that all tokens go to.
     pub shared_expert: Option<Mlp>,
     /// `[1, hidden]`: how much of that one is added.
     pub shared_expert_gate: Option<Linear>,
-    #[module(skip)]
-    routing: Routing,
 }
 
 impl RmsFeedForward for RmsSparseMoeBlock {
@@ -53,8 +52,12 @@ impl RmsFeedForward for RmsSparseMoeBlock {
             _ => (None, 4096, (64, 8)),
         };
         let absent = RmsDefaults {
-            // No layer of Qwen's has it.
-            sizes: if is_olmoe { &[] } else { &[("intermediate_size", 5632)] },
+            // Of layers without experts.
+            sizes: match model_type {
+                "qwen2_moe" => &[("intermediate_size", 5632)],
+                "qwen3_moe" => &[("intermediate_size", 6144)],
+                _ => &[],
+            },
             key_value_heads,
             max_position_embeddings,
             rms_norm_eps: if is_olmoe { 1e-5 } else { 1e-6 },
@@ -66,6 +69,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         let mut config = config.with_experts(fields, names, experts, normalized)?;
         // All layers see everything, whatever else a file may ask for.
         layer_windows(fields, None, config.windows.clone())?;
+        config.sparse_layers = sparse_layers(fields, config.num_hidden_layers)?;
         let size = |name, absent| fields.size_or(name, absent, MAX_INTERMEDIATE);
         if let (Some(experts), false) = (&mut config.experts, is_olmoe) {
             let is_qwen2 = model_type == "qwen2_moe";
@@ -94,17 +98,16 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         })
     }
 
-    fn new(config: &RmsConfig, init: &Init) -> Self {
+    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
         let hidden = config.hidden_size;
         let one = |_| config.mlp(experts.intermediate_size, init);
         let shared = experts.shared_intermediate_size;
         Self {
-            gate: router(hidden, experts.count, false, init),
+            gate: Router::new(hidden, experts.count, experts.routing, init),
             experts: (0..experts.count).map(one).collect(),
             shared_expert: shared.map(|inner| config.mlp(inner, init)),
             shared_expert_gate: shared.map(|_| Linear::new(hidden, 1, false, init)),
-            routing: experts.routing,
         }
     }
 
@@ -113,7 +116,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
     }
 
     fn announce(&self, rows: usize) {
-        announce_all(&self.experts, self.routing, rows);
+        announce_all(&self.experts, &self.gate, rows);
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
@@ -123,7 +126,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
             }
             _ => None,
         };
-        let mixed = mixed(x, &self.gate, &self.experts, self.routing);
+        let mixed = mixed(x, &self.gate, &self.experts);
         match shared {
             Some(shared) => mixed + shared,
             None => mixed,
@@ -131,15 +134,31 @@ impl RmsFeedForward for RmsSparseMoeBlock {
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        let most = expert_activations(&self.gate, &self.experts, self.routing, pass);
+        let most = expert_activations(&self.gate, &self.experts, pass);
         let Some(shared) = &self.shared_expert else {
             return most;
         };
         // What the shared one makes of its input, and that times the gate; then the latter beside the others.
-        let [_, hidden]: [usize; 2] = self.gate.weight.lazy_shape().dims();
+        let hidden = self.gate.hidden();
         let kept = Activations::values(pass.rows() * 2 * hidden as u64);
         most.or(shared.activations(pass)).and(kept)
     }
+}
+
+/// Which layers have experts: every so many, but for those named.
+fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
+    let step = fields.size_or("decoder_sparse_step", 1, MAX_LAYERS)?;
+    let field = "mlp_only_layers";
+    let named = match fields.get(field) {
+        None => Vec::new(),
+        Some(value) => {
+            let numbers = value.as_array().map(|all| all.iter().map(Value::as_u64).collect());
+            let expected = || "it must be a list of layers' numbers".to_owned();
+            numbers.flatten().ok_or_else(|| fields.refuse(field, expected()))?
+        }
+    };
+    let is_sparse = |layer: usize| (layer + 1) % step == 0 && !named.contains(&(layer as u64));
+    Ok((0..layers).map(is_sparse).collect())
 }
 
 /// The rules for experts as transformers stacks them: gate and up as one, `[experts, 2 · intermediate, hidden]`, and
@@ -171,8 +190,8 @@ pub(super) const EXPERTS: &[KnownField] = &[
 ];
 
 const QWEN_MOE: &[KnownField] = &[
-    ("decoder_sparse_step", Effect::ONE),
-    ("mlp_only_layers", Only(&["[]"])),
+    ("decoder_sparse_step", Read),
+    ("mlp_only_layers", Read),
     ("moe_intermediate_size", Read),
     ("norm_topk_prob", Read),
     ("use_sliding_window", Effect::OFF),

@@ -17,7 +17,9 @@ pub(super) struct Layer {
     pub window: usize,
     pub capacity: usize,
     pub keys: Option<Tensor<4>>,
+    /// `None` also where keys serve as values.
     pub values: Option<Tensor<4>>,
+    pub keys_are_values: bool,
 }
 
 impl Layer {
@@ -38,9 +40,13 @@ impl Layer {
 
     /// All places of some texts, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
     pub fn part(&self, end: usize, rows: Range<usize>) -> Option<Part> {
+        let keys = self.keys.clone()?.narrow(0, rows.start, rows.len());
         Some(Part {
-            keys: self.keys.clone()?.narrow(0, rows.start, rows.len()),
-            values: self.values.clone()?.narrow(0, rows.start, rows.len()),
+            values: match self.keys_are_values {
+                true => keys.clone(),
+                false => self.values.clone()?.narrow(0, rows.start, rows.len()),
+            },
+            keys,
             len: end.min(self.capacity),
             order: if end <= self.capacity {
                 Order::From(0)
@@ -59,7 +65,9 @@ impl Layer {
         values: Tensor<4>,
     ) -> Option<()> {
         self.keys = Some(write(self.keys.take()?, row, position, keys));
-        self.values = Some(write(self.values.take()?, row, position, values));
+        if !self.keys_are_values {
+            self.values = Some(write(self.values.take()?, row, position, values));
+        }
         Some(())
     }
 
@@ -68,7 +76,9 @@ impl Layer {
         let places = written.min(self.capacity);
         if places > 0 && from != to {
             self.keys = Some(copy_row(self.keys.take()?, from, to, places));
-            self.values = Some(copy_row(self.values.take()?, from, to, places));
+            if !self.keys_are_values {
+                self.values = Some(copy_row(self.values.take()?, from, to, places));
+            }
         }
         Some(())
     }

@@ -238,7 +238,7 @@ pub(crate) fn attend_prompt(
 }
 
 /// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
-fn attend_seen(
+pub(super) fn attend_seen(
     queries: Tensor<4>,
     seen: &Seen,
     positions: &QueryPositions<'_>,

@@ -1,12 +1,12 @@
 //! Experts: feed-forward blocks of which a router chooses a few for each token.
 
 use burn::module::Module;
-use burn::tensor::activation::softmax;
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
 
+use super::router::{Router, Routing};
 use super::{Linear, Mlp, entered};
-use crate::{ActivationDtype, Activations, Init, PassShape};
+use crate::{Activations, PassShape};
 
 /// Rows that experts give, up to which they need not work in their order.
 const FEW: usize = 64;
@@ -40,26 +40,9 @@ impl Expert for Mlp {
     }
 }
 
-/// How a router chooses, after [Shazeer et al., 2017](https://arxiv.org/abs/1701.06538): the experts of the greatest shares
-/// in a softmax over all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Routing {
-    /// Experts that each token goes to.
-    pub per_token: usize,
-    /// Whether the shares of those are made to add up to one.
-    pub normalized: bool,
-}
-
-/// The layer that scores `count` experts. Its products are of f32 activations, whatever those of other layers are: near a
-/// tie, rounding would choose another expert.
-pub(crate) fn router(hidden: usize, count: usize, bias: bool, init: &Init) -> Linear {
-    let init = Init { compute: ActivationDtype::F32, ..init.clone() };
-    Linear::new(hidden, count, bias, &init)
-}
-
 /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them: all.
-pub(crate) fn announce_all<E: Expert>(experts: &[E], routing: Routing, rows: usize) {
-    if rows.saturating_mul(routing.per_token) >= experts.len() * CHOICES_FOR_ALL {
+pub(crate) fn announce_all<E: Expert>(experts: &[E], router: &Router, rows: usize) {
+    if rows.saturating_mul(router.routing.per_token) >= experts.len() * CHOICES_FOR_ALL {
         Streamed::announce(experts.iter().flat_map(weights));
     }
 }
@@ -73,37 +56,37 @@ fn weights<E: Expert>(expert: &E) -> impl Iterator<Item = &Streamed> {
     expert.layers().filter_map(|layer| Streamed::of(&layer.weight))
 }
 
-/// The sum of what the experts that `gate` chooses make of each token, each times its share: `[batch, tokens, hidden]` f32
+/// The sum of what the experts that a router chooses make of each token, each times its share: `[batch, tokens, hidden]` f32
 /// to the same. The experts add up in their order, so that a token's sum does not depend on its neighbours.
-pub(crate) fn mixed<E: Expert>(
-    x: Tensor<3>,
-    gate: &Linear,
-    experts: &[E],
-    routing: Routing,
-) -> Tensor<3> {
-    let x = entered(x, &gate.weight);
+pub(crate) fn mixed<E: Expert>(x: Tensor<3>, router: &Router, experts: &[E]) -> Tensor<3> {
+    let Routing { per_token, normalized, scale, .. } = router.routing;
+    let x = entered(x, &router.weight);
     let [batch, tokens, hidden] = x.dims();
     let (rows, device) = (batch * tokens, x.device());
     let x = x.reshape([rows, hidden]);
-    let shares = softmax(gate.forward(x.clone()), 1);
-    let chosen = Chosen::of(&shares, routing.per_token);
+    let shares = router.shares(x.clone());
+    let chosen = router.choose(&shares);
     Streamed::announce(chosen.experts.iter().flat_map(|(expert, _)| weights(&experts[*expert])));
 
     let ints = |values: Vec<i64>| {
         let count = values.len();
         Tensor::<1, Int>::from_data(TensorData::new(values, [count]), (&device, DType::I64))
     };
-    let places = ints(chosen.of_tokens).reshape([rows, routing.per_token]);
+    let places = ints(chosen.of_tokens).reshape([rows, per_token]);
     let mut shares = shares.gather(1, places);
-    if routing.normalized {
-        shares = shares.clone() / shares.sum_dim(1);
+    if normalized {
+        // Sigmoids may all be 0; beside a softmax this is nothing.
+        shares = shares.clone() / (shares.sum_dim(1) + 1e-20);
     }
-    let shares = shares.reshape([rows * routing.per_token]);
+    if scale != 1.0 {
+        shares = shares * scale;
+    }
+    let shares = shares.reshape([rows * per_token]);
     let mut sum = Tensor::<2>::zeros([rows, hidden], (&device, DType::F32));
     let add =
         |sum: Tensor<2>, of_expert, y| sum.select_assign(0, of_expert, y, IndexingUpdateOp::Add);
     let mut experts_of_pass = chosen.experts;
-    let few = rows * routing.per_token <= FEW;
+    let few = rows * per_token <= FEW;
     if few {
         // While others are read.
         experts_of_pass.sort_by_key(|(expert, _)| !is_in_memory(&experts[*expert]));
@@ -111,7 +94,7 @@ pub(crate) fn mixed<E: Expert>(
     let mut results = Vec::new();
     for (expert, choices) in experts_of_pass {
         let share = shares.clone().select(0, ints(choices.clone())).unsqueeze_dim::<2>(1);
-        let of_expert = ints(choices.iter().map(|at| at / routing.per_token as i64).collect());
+        let of_expert = ints(choices.iter().map(|at| at / per_token as i64).collect());
         let rows = match choices.len() == rows {
             true => x.clone(),
             false => x.clone().select(0, of_expert.clone()),
@@ -131,52 +114,18 @@ pub(crate) fn mixed<E: Expert>(
 
 /// What [`mixed`] holds at most, besides the residual stream.
 pub(crate) fn expert_activations<E: Expert>(
-    gate: &Linear,
+    router: &Router,
     experts: &[E],
-    routing: Routing,
     pass: &PassShape,
 ) -> Activations {
-    let [count, hidden]: [usize; 2] = gate.weight.lazy_shape().dims();
+    let (count, hidden) = (router.count(), router.hidden());
+    let per_token = router.routing.per_token;
     // At worst all tokens choose the same expert. Beside what that holds: the sum, the expert's input, and its result times
     // the shares, or those of all; and the scores, their exponentials and shares, with what is chosen of them.
     let rows = pass.rows();
-    let of_burn = rows * (3 * hidden + 4 * count + 4 * routing.per_token) as u64
-        + (rows * routing.per_token as u64).min(FEW as u64) * hidden as u64;
+    let of_burn = rows * (3 * hidden + 4 * count + 4 * per_token) as u64
+        + (rows * per_token as u64).min(FEW as u64) * hidden as u64;
     let one = experts.first().map_or(Activations::default(), |expert| expert.activations(pass));
     one.and(Activations::values(of_burn))
         .and(Activations::values(rows * hidden as u64).with_unpooled(0))
-}
-
-/// Which experts the tokens go to.
-struct Chosen {
-    /// Of each token after the other, its experts, in ascending order.
-    of_tokens: Vec<i64>,
-    /// Each expert that is chosen, in ascending order, with where it stands among the choices of the tokens.
-    experts: Vec<(usize, Vec<i64>)>,
-}
-
-impl Chosen {
-    /// The `per_token` greatest of each row of `[tokens, experts]`; of equals the first.
-    fn of(shares: &Tensor<2>, per_token: usize) -> Self {
-        let [_, count] = shares.dims();
-        let values: Vec<f32> = shares.to_data().iter().collect();
-        let mut of_tokens = Vec::with_capacity(values.len() / count.max(1) * per_token);
-        let mut by_expert = vec![Vec::new(); count];
-        let mut order: Vec<usize> = Vec::with_capacity(count);
-        for row in values.chunks(count) {
-            order.clear();
-            order.extend(0..count);
-            // What is not a number comes last: the result is none either.
-            let key = |expert: usize| if row[expert].is_nan() { f32::MIN } else { row[expert] };
-            order.sort_by(|one, other| key(*other).total_cmp(&key(*one)));
-            order.truncate(per_token);
-            order.sort_unstable();
-            for &expert in &order {
-                by_expert[expert].push(of_tokens.len() as i64);
-                of_tokens.push(expert as i64);
-            }
-        }
-        let experts = by_expert.into_iter().enumerate().filter(|(_, choices)| !choices.is_empty());
-        Self { of_tokens, experts: experts.collect() }
-    }
 }

@@ -53,14 +53,14 @@ impl Linear {
             return product_in_out(self.compute, x, &self.weight, self.bias.as_ref());
         }
         let x = entered(x, &self.weight);
-        self.biased(product(self.compute, x, &self.weight))
+        biased(product(self.compute, x, &self.weight), self.bias.as_ref())
     }
 
     /// The same as a convolution of one pixel, which is faster for many rows; its last bits are others.
     pub(crate) fn forward_pixels<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let x = entered(x, &self.weight);
         if is_gpu(&x.device()) {
-            return self.biased(product(self.compute, x, &self.weight));
+            return biased(product(self.compute, x, &self.weight), self.bias.as_ref());
         }
         match &self.bias {
             Some(bias) => self.product_pixels(x, bias.val().cast(DType::F32)),
@@ -84,16 +84,17 @@ impl Linear {
         dims[D - 1] = self.weight.lazy_shape()[0];
         y.reshape(dims)
     }
+}
 
-    fn biased<const D: usize>(&self, y: Tensor<D>) -> Tensor<D> {
-        match &self.bias {
-            // A bias is a thousandth of its weight: a cast on every use costs nothing.
-            Some(bias) => {
-                let bias = bias.val().cast(DType::F32).to_device(&y.device());
-                y + bias.unsqueeze()
-            }
-            None => y,
+/// What a product is with a bias `[out]`, if there is one.
+pub(super) fn biased<const D: usize>(y: Tensor<D>, bias: Option<&Param<Tensor<1>>>) -> Tensor<D> {
+    match bias {
+        // A bias is a thousandth of its weight: a cast on every use costs nothing.
+        Some(bias) => {
+            let bias = bias.val().cast(DType::F32).to_device(&y.device());
+            y + bias.unsqueeze()
         }
+        None => y,
     }
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tens
     }
     let weights = layers.map(|layer| whole(&layer.weight));
     let [a, b, c] = linear_qkv(first.compute, x, weights);
-    [(first, a), (second, b), (third, c)].map(|(layer, y)| layer.biased(y))
+    [(first, a), (second, b), (third, c)].map(|(layer, y)| biased(y, layer.bias.as_ref()))
 }
 
 /// `act(gate(x)) · up(x)` of one product, if both layers' weights are in memory of the device that computes so, and neither has a bias.

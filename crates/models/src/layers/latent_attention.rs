@@ -1,0 +1,219 @@
+//! Causal self-attention over a compressed cache.
+
+use burn::module::{Module, Param};
+use burn::tensor::{DType, Device, Tensor};
+use outsize_core::Streamed;
+use outsize_kernels::{ActivationDtype, WeightTensor, add_linear_in_out, is_gpu, linear_with};
+
+use super::attention::{QueryPositions, Scores, attend_seen};
+use super::linear::{matrix, whole};
+use super::{Linear, RmsNorm, Rotation, entered};
+use crate::{Activations, Error, Init, KvCache, PassShape};
+
+/// The norms of compressed queries, keys and values add this, whatever others add.
+const EPSILON: f64 = 1e-6;
+
+/// Heads whose queries and results are made at a time: they are wider than what they are made of.
+const HEADS_AT_ONCE: usize = 16;
+
+/// The sizes of a [`LatentAttention`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatentAttentionConfig {
+    /// Width of what queries are compressed to, if they are.
+    pub query_rank: Option<usize>,
+    /// Width of what keys and values are compressed to.
+    pub rank: usize,
+    /// Elements of a head of queries and keys that are not rotated.
+    pub plain: usize,
+    /// Elements of a head of queries and keys that are rotated; all heads share those of keys.
+    pub rotated: usize,
+    /// Width of a head of values.
+    pub value: usize,
+    /// What scores are multiplied by.
+    pub scale: f64,
+}
+
+impl LatentAttentionConfig {
+    /// Width of a head of queries.
+    pub fn query(&self) -> usize {
+        self.plain + self.rotated
+    }
+
+    /// Values that the cache has of a token.
+    pub fn cached(&self) -> usize {
+        self.rank + self.rotated
+    }
+}
+
+/// Multi-head latent attention ([DeepSeek-AI, 2024](https://arxiv.org/abs/2405.04434)). The cache has of each token one
+/// vector that all heads share: what its keys and values are made of, and the part of its keys that is rotated.
+///
+/// Keys and values are never made: `q · (K c) = (Kᵀ q) · c`, and `Σ w (V c) = V (Σ w c)`, so that queries and results take the
+/// way there and back instead.
+#[derive(Module, Debug)]
+pub struct LatentAttention {
+    /// `[heads · (plain + rotated), hidden]`, where queries are not compressed.
+    pub q_proj: Option<Linear>,
+    /// `[query_rank, hidden]`.
+    pub q_a_proj: Option<Linear>,
+    /// `[query_rank]`.
+    pub q_a_layernorm: Option<RmsNorm>,
+    /// `[heads · (plain + rotated), query_rank]`.
+    pub q_b_proj: Option<Linear>,
+    /// `[rank + rotated, hidden]`.
+    pub kv_a_proj_with_mqa: Linear,
+    /// `[rank]`.
+    pub kv_a_layernorm: RmsNorm,
+    /// `[heads · (plain + value), rank]`: of each head, what makes keys, then what makes values.
+    pub kv_b_proj: HeadMatrices,
+    /// `[hidden, heads · value]`.
+    pub o_proj: Linear,
+    heads: usize,
+    #[module(skip)]
+    config: LatentAttentionConfig,
+}
+
+/// Matrices of all heads, one below the other.
+#[derive(Module, Debug)]
+pub struct HeadMatrices {
+    /// `[heads · rows, columns]`.
+    pub weight: Param<Tensor<2>>,
+}
+
+impl HeadMatrices {
+    /// All of them, as they are held. They are small beside the other matrices, and used twice.
+    fn held(&self, device: &Device) -> WeightTensor {
+        match Streamed::of(&self.weight).filter(|_| is_gpu(device)) {
+            Some(streamed) => {
+                let tiles = streamed.tiles_on(device);
+                let tiles = tiles.map(|(_, tile)| tile.into_float(device)).collect();
+                Tensor::cat(tiles, 0).into()
+            }
+            None => whole(&self.weight),
+        }
+    }
+}
+
+impl LatentAttention {
+    /// A block without storage.
+    pub fn new(
+        hidden: usize,
+        heads: usize,
+        config: LatentAttentionConfig,
+        bias: bool,
+        init: &Init,
+    ) -> Self {
+        let LatentAttentionConfig { query_rank, rank, plain, value, .. } = config;
+        let queries = heads * config.query();
+        Self {
+            q_proj: query_rank.is_none().then(|| Linear::new(hidden, queries, false, init)),
+            q_a_proj: query_rank.map(|rank| Linear::new(hidden, rank, bias, init)),
+            q_a_layernorm: query_rank.map(|rank| RmsNorm::new(rank, EPSILON, init)),
+            q_b_proj: query_rank.map(|rank| Linear::new(rank, queries, false, init)),
+            kv_a_proj_with_mqa: Linear::new(hidden, config.cached(), bias, init),
+            kv_a_layernorm: RmsNorm::new(rank, EPSILON, init),
+            kv_b_proj: HeadMatrices {
+                weight: matrix([heads * (plain + value), rank], &init.device),
+            },
+            o_proj: Linear::new(heads * value, hidden, bias, init),
+            heads,
+            config,
+        }
+    }
+
+    /// `[batch, tokens, hidden]` f32 to the same. What is kept of the tokens is appended to layer `layer` of the cache.
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        positions: &QueryPositions<'_>,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Tensor<3>, Error> {
+        let LatentAttentionConfig { rank, plain, rotated, value, scale, .. } = self.config;
+        let x = entered(x, &self.kv_a_proj_with_mqa.weight);
+        let [batch, tokens, _] = x.dims();
+        let queries = self.queries(x.clone());
+        let queries = queries.reshape([batch, tokens, self.heads, plain + rotated]);
+        let compressed = self.kv_a_proj_with_mqa.forward(x);
+        let part = |from, width| compressed.clone().narrow(2, from, width);
+        let latent = self.kv_a_layernorm.forward(part(0, rank));
+        let turned = rotation.apply(part(rank, rotated).reshape([batch, tokens, 1, rotated]));
+        drop(compressed);
+        let kept = Tensor::cat(vec![latent.reshape([batch, tokens, 1, rank]), turned], 3);
+        let kept = kept.swap_dims(1, 2);
+        let mut seen = cache.see(layer, kept.clone(), kept)?;
+
+        let compute = self.o_proj.compute;
+        let scores = Scores { compute, scale: Some(scale), bias: None, sinks: None };
+        let matrices = self.kv_b_proj.held(&queries.device());
+        let rows = plain + value;
+        let mut mixed = Vec::with_capacity(self.heads);
+        for first in (0..self.heads).step_by(HEADS_AT_ONCE) {
+            let heads = first..self.heads.min(first + HEADS_AT_ONCE);
+            let of_heads = queries.clone().narrow(2, heads.start, heads.len());
+            let turned = rotation.apply(of_heads.clone().narrow(3, plain, rotated));
+            let over_latents = heads.clone().map(|head| {
+                let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
+                let keys = matrices.slice(head * rows..head * rows + plain);
+                let made = transposed(compute, query.reshape([batch * tokens, plain]), keys);
+                made.reshape([batch, tokens, 1, rank])
+            });
+            let over_latents = Tensor::cat(over_latents.collect(), 2);
+            let over_cached = Tensor::cat(vec![over_latents, turned], 3);
+            let sums = attend_seen(over_cached, &seen, positions, scores);
+            let sums = sums.to_device(&queries.device());
+            let sums = sums.reshape([batch, tokens, heads.len(), rank + rotated]);
+            for head in heads {
+                let sum = sums.clone().narrow(2, head - first, 1).narrow(3, 0, rank);
+                let values = matrices.slice(head * rows + plain..(head + 1) * rows);
+                let sum = sum.reshape([batch, tokens, rank]);
+                mixed.push(linear_with(compute, sum, values));
+            }
+        }
+        let held_back = seen.held_back.take();
+        drop(seen);
+        cache.keep(layer, held_back)?;
+        Ok(self.o_proj.forward(Tensor::cat(mixed, 2)))
+    }
+
+    fn queries(&self, x: Tensor<3>) -> Tensor<3> {
+        match (&self.q_proj, &self.q_a_proj, &self.q_a_layernorm, &self.q_b_proj) {
+            (Some(whole), ..) => whole.forward(x),
+            (None, Some(down), Some(norm), Some(up)) => up.forward(norm.forward(down.forward(x))),
+            _ => unreachable!("it is made with one or the others"),
+        }
+    }
+
+    /// What it holds at most, besides the residual stream.
+    pub fn activations(&self, pass: &PassShape) -> Activations {
+        let LatentAttentionConfig { query_rank, rank, plain, rotated, value, .. } = self.config;
+        let at_once = self.heads.min(HEADS_AT_ONCE);
+        let [heads, hidden] = [self.heads, self.o_proj.weight.lazy_shape()[0]].map(|n| n as u64);
+        let [query, cached, rank, value] =
+            [plain + rotated, rank + rotated, rank, value].map(|n| n as u64);
+        let (queries, values) = (heads * query, heads * value);
+        // The norm's output, compressed queries with their norm's output, queries and the copy of a tiled product; what the
+        // cache is to have, with what it is made of.
+        let project = hidden + 2 * query_rank.unwrap_or(0) as u64 + 2 * queries + 4 * cached;
+        // Of some heads at a time: queries over latents with the copies that they are made of, and what comes of them.
+        let group = at_once as u64;
+        let attend = queries + values + 4 * cached + group * (2 * query + rank + 3 * cached);
+        let output = 2 * values + 2 * hidden;
+        let most = project.max(attend).max(output);
+        // And the matrices of one head, if they are stored in blocks.
+        let decoded = (plain as u64) * rank;
+        let scratch = pass.attention_scratch(at_once, 1, self.config.cached());
+        Activations::values(pass.rows() * most + decoded).with_scratch(scratch)
+    }
+}
+
+/// `x · W`: `[rows, in]` and a weight `[in, out]` to `[rows, out]`.
+fn transposed(compute: ActivationDtype, x: Tensor<2>, weight: WeightTensor) -> Tensor<2> {
+    let device = x.device();
+    // The kernel takes no blocks this way round.
+    let weight = WeightTensor::from(weight.into_float(&device));
+    let [_, out] = weight.dims();
+    let zeros = Tensor::zeros([x.dims()[0], out], (&device, DType::F32));
+    add_linear_in_out(compute, zeros, x, 0, weight)
+}

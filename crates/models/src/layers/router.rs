@@ -1,0 +1,181 @@
+//! The layer that chooses experts.
+
+use burn::module::{Module, Param};
+use burn::tensor::activation::{sigmoid, softmax};
+use burn::tensor::{DType, Tensor};
+use outsize_kernels::ActivationDtype;
+
+use super::entered::entered;
+use super::linear::{self, matrix, zeros};
+use crate::Init;
+
+/// Scores experts, and chooses a few of them for each token. Its products are of f32 activations, whatever those of other
+/// layers are: near a tie, rounding would choose another expert.
+#[derive(Module, Debug)]
+pub struct Router {
+    /// `[experts, hidden]`.
+    pub weight: Param<Tensor<2>>,
+    /// `[experts]`.
+    pub bias: Option<Param<Tensor<1>>>,
+    /// `[experts]`: added to the experts' shares while they are chosen
+    /// ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)).
+    pub e_score_correction_bias: Option<Param<Tensor<1>>>,
+    #[module(skip)]
+    pub(crate) routing: Routing,
+}
+
+/// How a router chooses: the experts of the greatest shares.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Routing {
+    /// Experts that each token goes to.
+    pub per_token: usize,
+    /// What scores become.
+    pub shares: Shares,
+    /// Whether the shares of those chosen are made to add up to one.
+    pub normalized: bool,
+    /// What they are multiplied by then.
+    pub scale: f64,
+    /// Groups of experts, of which only the best take part, if there are such.
+    pub groups: Option<ExpertGroups>,
+}
+
+/// What the scores of experts become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shares {
+    /// Their softmax over all experts ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)).
+    Softmax,
+    /// The sigmoid of each ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)).
+    Sigmoid,
+}
+
+/// Experts in groups: each token chooses some groups, then experts in these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// How many there are, of equally many experts.
+    pub count: usize,
+    /// How many each token chooses.
+    pub per_token: usize,
+    /// How many of its best experts make up what a group is worth.
+    pub best: usize,
+}
+
+impl Routing {
+    /// Of the greatest shares in a softmax over all.
+    pub fn softmax(per_token: usize, normalized: bool) -> Self {
+        Self { per_token, shares: Shares::Softmax, normalized, scale: 1.0, groups: None }
+    }
+}
+
+impl Router {
+    /// A layer without storage for `count` experts.
+    pub fn new(hidden: usize, count: usize, routing: Routing, init: &Init) -> Self {
+        Self {
+            weight: matrix([count, hidden], &init.device),
+            bias: None,
+            e_score_correction_bias: None,
+            routing,
+        }
+    }
+
+    /// The same with a bias.
+    pub fn biased(self, init: &Init) -> Self {
+        let bias = Some(zeros(self.count(), &init.device));
+        Self { bias, ..self }
+    }
+
+    /// The same with a bias for the choice alone.
+    pub fn corrected(self, init: &Init) -> Self {
+        let e_score_correction_bias = Some(zeros(self.count(), &init.device));
+        Self { e_score_correction_bias, ..self }
+    }
+
+    /// Experts that it scores.
+    pub fn count(&self) -> usize {
+        self.weight.lazy_shape()[0]
+    }
+
+    /// Width of a token.
+    pub fn hidden(&self) -> usize {
+        self.weight.lazy_shape()[1]
+    }
+
+    /// The shares of all experts, `[tokens, hidden]` f32 to `[tokens, experts]`.
+    pub(super) fn shares(&self, x: Tensor<2>) -> Tensor<2> {
+        let x = entered(x, &self.weight);
+        let scores = linear::product(ActivationDtype::F32, x, &self.weight);
+        let scores = linear::biased(scores, self.bias.as_ref());
+        match self.routing.shares {
+            Shares::Softmax => softmax(scores, 1),
+            Shares::Sigmoid => sigmoid(scores),
+        }
+    }
+
+    /// Which experts tokens of such shares go to.
+    pub(super) fn choose(&self, shares: &Tensor<2>) -> ChosenExperts {
+        let correction = self.e_score_correction_bias.as_ref().map(|bias| {
+            let bias = bias.val().cast(DType::F32).to_data();
+            bias.iter::<f32>().collect::<Vec<_>>()
+        });
+        ChosenExperts::of(shares, correction.as_deref(), &self.routing)
+    }
+}
+
+/// Which experts the tokens go to.
+pub(super) struct ChosenExperts {
+    /// Of each token after the other, its experts, in ascending order.
+    pub of_tokens: Vec<i64>,
+    /// Each expert that is chosen, in ascending order, with where it stands among the choices of the tokens.
+    pub experts: Vec<(usize, Vec<i64>)>,
+}
+
+impl ChosenExperts {
+    /// The greatest of each row of `[tokens, experts]`; of equals the first.
+    fn of(shares: &Tensor<2>, correction: Option<&[f32]>, routing: &Routing) -> Self {
+        let [_, count] = shares.dims();
+        let mut values: Vec<f32> = shares.to_data().iter().collect();
+        let mut of_tokens = Vec::with_capacity(values.len() / count.max(1) * routing.per_token);
+        let mut by_expert = vec![Vec::new(); count];
+        for row in values.chunks_mut(count) {
+            for (value, bias) in row.iter_mut().zip(correction.unwrap_or_default()) {
+                *value += bias;
+            }
+            // What is not a number comes last: the result is none either.
+            row.iter_mut().filter(|value| value.is_nan()).for_each(|value| *value = f32::MIN);
+            if let Some(groups) = &routing.groups {
+                leave_out_groups(row, groups);
+            }
+            let mut chosen = greatest(row, routing.per_token);
+            chosen.sort_unstable();
+            for expert in chosen {
+                by_expert[expert].push(of_tokens.len() as i64);
+                of_tokens.push(expert as i64);
+            }
+        }
+        let experts = by_expert.into_iter().enumerate().filter(|(_, choices)| !choices.is_empty());
+        Self { of_tokens, experts: experts.collect() }
+    }
+}
+
+/// Where the greatest are, of equals the first.
+fn greatest(values: &[f32], count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    order.sort_by(|one, other| values[*other].total_cmp(&values[*one]));
+    order.truncate(count);
+    order
+}
+
+/// Makes the experts of all but the best groups the last to be chosen.
+fn leave_out_groups(row: &mut [f32], groups: &ExpertGroups) {
+    let size = row.len() / groups.count;
+    let worth = |group: &[f32]| -> f32 {
+        let best = greatest(group, groups.best);
+        best.iter().map(|&at| group[at]).sum()
+    };
+    let worths: Vec<f32> = row.chunks(size).map(worth).collect();
+    let chosen = greatest(&worths, groups.per_token);
+    for (at, group) in row.chunks_mut(size).enumerate() {
+        if !chosen.contains(&at) {
+            group.fill(f32::NEG_INFINITY);
+        }
+    }
+}
