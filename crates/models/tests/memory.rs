@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    BloomForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
+    BloomForCausalLm, DeepseekForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
     GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
     SparseMoeForCausalLm, T5ForConditionalGeneration,
 };
@@ -180,6 +180,35 @@ fn memory_is_what_is_said() {
                 &experts(model_type, more),
                 &options,
             );
+        }
+    }
+    // Queries, what they are compressed to, or what they become over what the cache has is the widest.
+    for (hidden, inner, heads, sizes) in [
+        (512, 512, 4, [256, 192, 64, 32, 64]),
+        (128, 64, 40, [64, 64, 24, 8, 16]),
+        (1024, 64, 2, [1536, 32, 16, 8, 16]),
+        (64, 64, 24, [32, 16, 128, 64, 128]),
+        (256, 2048, 4, [64, 64, 32, 16, 32]),
+    ] {
+        let [queries, rank, plain, rotated, value] = sizes;
+        let latent = |model_type, query_rank: &str| {
+            let config = format!(
+                r#"{{"model_type": "{model_type}", "hidden_size": {hidden}, "intermediate_size": {inner},
+                    "moe_intermediate_size": {inner}, "num_hidden_layers": 2, "num_attention_heads": {heads},
+                    "num_key_value_heads": {heads}, "vocab_size": 512, "n_routed_experts": 3, "n_group": 1, "topk_group": 1,
+                    "num_experts_per_tok": 3, "first_k_dense_replace": 1, "q_lora_rank": {query_rank}, "kv_lora_rank": {rank},
+                    "qk_nope_head_dim": {plain}, "qk_rope_head_dim": {rotated}, "v_head_dim": {value}}}"#
+            );
+            ModelConfig::from_json(&config).unwrap()
+        };
+        let queries = queries.to_string();
+        for (config, options) in [
+            (latent("deepseek_v2", "null"), one(1024)),
+            (latent("deepseek_v3", &queries), bf16(700)),
+            (latent("deepseek_v3", &queries), CacheOptions { batch: 2, ..one(700) }),
+            (latent("deepseek_v3", "null"), sliding),
+        ] {
+            activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
     }
     for (hidden, heads, inner, function) in
