@@ -63,6 +63,9 @@ impl Case {
             "qwen3_moe",
             "olmoe",
             "gpt_oss",
+            "deepseek_v2",
+            "deepseek_v3",
+            "glm4_moe",
         ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
@@ -131,6 +134,26 @@ impl Case {
                 config["max_position_embeddings"] = 131_072.into();
                 if hidden.is_multiple_of(32) {
                     dtype = random.pick(&[dtype, "mxfp4"]);
+                }
+            }
+            "deepseek_v2" | "deepseek_v3" | "glm4_moe" => {
+                let experts = random.within(1, 12);
+                config["n_routed_experts"] = experts.into();
+                config["num_experts_per_tok"] = random.within(1, experts).into();
+                (config["n_group"], config["topk_group"]) = (1.into(), 1.into());
+                config["moe_intermediate_size"] = (intermediate / experts).max(1).into();
+                config["n_shared_experts"] = random.within(1, 2).into();
+                config["first_k_dense_replace"] = random.within(0, layers).into();
+                if architecture == "glm4_moe" {
+                    config["head_dim"] = (4 * head_dim.div_ceil(4)).into();
+                } else {
+                    config["num_key_value_heads"] = heads.into();
+                    config["kv_lora_rank"] = random.within(1, hidden).into();
+                    config["q_lora_rank"] =
+                        random.pick(&[serde_json::Value::Null, random.within(1, hidden).into()]);
+                    config["qk_nope_head_dim"] = random.within(1, head_dim).into();
+                    config["qk_rope_head_dim"] = (2 * head_dim.div_ceil(4)).into();
+                    config["v_head_dim"] = random.within(1, head_dim).into();
                 }
             }
             "gemma3_text" => {
