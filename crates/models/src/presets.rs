@@ -13,9 +13,13 @@ const PRESETS: &[(&str, &str)] = &[
     ("olmoe-1b-7b", include_str!("presets/olmoe-1b-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
+    ("deepseek-v2-lite", include_str!("presets/deepseek-v2-lite.json")),
     ("gpt-oss-20b", include_str!("presets/gpt-oss-20b.json")),
+    ("glm-4.7-flash", include_str!("presets/glm-4.7-flash.json")),
     ("qwen3-30b-a3b", include_str!("presets/qwen3-30b-a3b.json")),
+    ("glm-4.5-air", include_str!("presets/glm-4.5-air.json")),
     ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
+    ("deepseek-v3", include_str!("presets/deepseek-v3.json")),
 ];
 
 /// The names of the built-in configurations, smallest first.
@@ -31,9 +35,13 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `olmoe-1b-7b` | 6.92 B | 13.8 GB | OLMoE 1B-7B: 64 experts, of which a token uses 8 |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
+/// | `deepseek-v2-lite` | 15.7 B | 31.4 GB | DeepSeek-V2-Lite: 64 experts, of which a token uses 6 |
 /// | `gpt-oss-20b` | 20.9 B | 13.8 GB, experts in MXFP4 | gpt-oss 20B: 32 experts, of which a token uses 4 |
+/// | `glm-4.7-flash` | 29.9 B | 59.9 GB | GLM-4.7-Flash: 64 experts, of which a token uses 4 |
 /// | `qwen3-30b-a3b` | 30.5 B | 61.1 GB | Qwen3 30B-A3B: 128 experts, of which a token uses 8 |
+/// | `glm-4.5-air` | 107 B | 214 GB | GLM-4.5-Air: 128 experts, of which a token uses 8 |
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
+/// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -65,15 +73,19 @@ mod tests {
             ("olmoe-1b-7b", 6_919_161_856),
             ("mistral-7b", 7_241_732_096),
             ("t0pp", 11_135_332_352),
+            ("deepseek-v2-lite", 15_706_484_224),
             ("gpt-oss-20b", 20_914_757_184),
+            ("glm-4.7-flash", 29_943_393_920),
             ("qwen3-30b-a3b", 30_532_122_624),
+            ("glm-4.5-air", 106_852_251_264),
             ("gpt-oss-120b", 116_829_156_672),
+            ("deepseek-v3", 671_026_419_200),
         ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 12);
+        assert_eq!(names().count(), 16);
     }
 
     #[test]

@@ -4,9 +4,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    BloomForCausalLm, DeepseekForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
-    GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
-    SparseMoeForCausalLm, T5ForConditionalGeneration,
+    BloomForCausalLm, DeepseekForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm,
+    GptOssForCausalLm, GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
+    Phi3ForCausalLm, SparseMoeForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,

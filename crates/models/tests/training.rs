@@ -11,7 +11,8 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
-    DeepseekForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm, LlamaForCausalLm, MixtralForCausalLm, SparseMoeForCausalLm,
+    DeepseekForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm, LlamaForCausalLm, MixtralForCausalLm,
+    SparseMoeForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,

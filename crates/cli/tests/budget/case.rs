@@ -149,8 +149,8 @@ impl Case {
                 } else {
                     config["num_key_value_heads"] = heads.into();
                     config["kv_lora_rank"] = random.within(1, hidden).into();
-                    config["q_lora_rank"] =
-                        random.pick(&[serde_json::Value::Null, random.within(1, hidden).into()]);
+                    let query_rank = random.within(1, hidden);
+                    config["q_lora_rank"] = random.pick(&[None, Some(query_rank)]).into();
                     config["qk_nope_head_dim"] = random.within(1, head_dim).into();
                     config["qk_rope_head_dim"] = (2 * head_dim.div_ceil(4)).into();
                     config["v_head_dim"] = random.within(1, head_dim).into();
