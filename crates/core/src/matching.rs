@@ -357,9 +357,11 @@ fn float(
     if plain {
         return convert::float(stored.info().dtype, entry.dtype);
     }
-    // Who reads by tiles or rows goes through the handle, and takes what that gives.
+    // Who says how a matrix is read goes through the handle, and takes what that gives.
+    let path = &entry.parameter.path;
     entry.in_blocks = options.float_type == FloatType::AsStored
-        && entry.access(options) != Access::Whole
+        && options.access.contains_key(path)
+        && entry.parameter.shape.len() == 2
         && entry.parameter.streams
         && !entry.transposed;
     if entry.in_blocks {

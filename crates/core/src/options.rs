@@ -60,7 +60,7 @@ pub struct Options {
     pub names: Names,
     /// Classes of modules that are placed as one block, by their name without path.
     pub no_split: Vec<String>,
-    /// How parameters are read, by path; those not named are read whole.
+    /// How parameters are read, by path; those not named are read whole, and in floats.
     pub access: HashMap<String, Access>,
     /// The parameters of experts, by path, with how a router chooses: a pass that comes to them
     /// [announces](crate::Streamed::announce) those that it needs, and no other is read for it.

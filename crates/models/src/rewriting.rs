@@ -42,6 +42,15 @@ pub fn rewriting(
         head: is_set(&config, "rope_interleaved", true).then(|| head(&config)),
         is_one_added: is_set(&config, "rms_norm_add_unit_offset", false),
     };
+    if is_set(&config, "kv_b_apart", true) {
+        let reason = "keys and values of attention are made by matrices of their own, which cannot be written as transformers \
+                      has them: take the model's original checkpoint"
+            .to_owned();
+        let tensor =
+            checkpoint.tensors().iter().find(|tensor| tensor.name.ends_with(".kv_b_proj.keys"));
+        let tensor = tensor.map_or_else(String::new, |tensor| tensor.name.clone());
+        return Err(Error::Core(outsize_core::Error::Rewrite { tensor, reason }.into()));
+    }
     let is_apart = is_set(&config, "experts_gate_apart", true);
     let format = quantization.as_ref().and_then(|quantization| quantization.format);
     let stored = |tensor: &TensorInfo| {

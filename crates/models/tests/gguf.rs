@@ -31,6 +31,10 @@ const FIXTURES: &[(&str, f32)] = &[
     ("gguf-olmoe", TOLERANCE),
     ("gguf-gpt_oss", TOLERANCE),
     ("gguf-gpt_oss-mxfp4", 1e-1),
+    ("gguf-deepseek_v3", TOLERANCE),
+    ("gguf-deepseek_v3-q8_0", 1e-1),
+    ("gguf-deepseek_v2-f16", 1e-2),
+    ("gguf-glm4_moe", TOLERANCE),
     ("gguf-phi3", TOLERANCE),
     ("gguf-phi3-longrope-f16", 5e-3),
 ];

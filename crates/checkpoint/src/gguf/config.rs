@@ -20,6 +20,8 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("qwen3moe", "qwen3_moe"),
     ("olmoe", "olmoe"),
     ("gpt-oss", "gpt_oss"),
+    ("deepseek2", "deepseek_v2"),
+    ("glm4moe", "glm4_moe"),
 ];
 
 /// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
@@ -30,7 +32,9 @@ const FIELDS: &[(&str, &str)] = &[
     ("attention.head_count", "num_attention_heads"),
     ("attention.head_count_kv", "num_key_value_heads"),
     ("attention.key_length", "head_dim"),
+    ("attention.kv_lora_rank", "kv_lora_rank"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.q_lora_rank", "q_lora_rank"),
     ("attention.scale", "attn_scale"),
     ("attention.sliding_window", "sliding_window"),
     ("attention.sliding_window_pattern", "sliding_window_pattern"),
@@ -43,13 +47,17 @@ const FIELDS: &[(&str, &str)] = &[
     ("expert_feed_forward_length", "moe_intermediate_size"),
     ("expert_gating_func", "expert_gating_func"),
     ("expert_group_count", "n_group"),
+    ("expert_group_used_count", "topk_group"),
+    ("expert_shared_count", "n_shared_experts"),
     ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
     ("expert_used_count", "num_experts_per_tok"),
     ("expert_weights_norm", "norm_topk_prob"),
     ("expert_weights_scale", "routed_scaling_factor"),
     ("feed_forward_length", "intermediate_size"),
     ("final_logit_softcapping", "final_logit_softcapping"),
+    ("leading_dense_block_count", "first_k_dense_replace"),
     ("logit_scale", "logits_scaling"),
+    ("nextn_predict_layers", "num_nextn_predict_layers"),
     ("residual_scale", "residual_multiplier"),
     ("rope.freq_base", "rope_theta"),
     ("rope.freq_base_swa", "rope_local_base_freq"),
@@ -58,7 +66,9 @@ const FIELDS: &[(&str, &str)] = &[
 
 /// Keys that are looked at below, or change no logit.
 const OTHERS: &[&str] = &[
+    "attention.key_length_mla",
     "attention.value_length",
+    "attention.value_length_mla",
     "rope.dimension_count",
     "rope.scale_linear",
     "rope.scaling.attn_factor",
@@ -71,6 +81,9 @@ const OTHERS: &[&str] = &[
     "tensor_data_layout",
     "vocab_size",
 ];
+
+/// Of DeepSeek: a tenth of the weight of YaRN's stretch of scores.
+const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
 /// The most bytes of values that are copied. Real ones have some hundred.
 const MAX_COPIED: usize = 1 << 20;
@@ -118,6 +131,10 @@ impl<'a> Config<'a> {
             config.set("norm_topk_prob", architecture == "qwen3moe");
         }
         config.copy()?;
+        match architecture {
+            "deepseek2" => config.add_latent_attention()?,
+            _ => config.add_heads()?,
+        }
         config.add_shapes()?;
         if config.has_experts()? {
             config.add_experts()?;
@@ -197,6 +214,11 @@ impl<'a> Config<'a> {
         if tensors.iter().any(|entry| entry.dtype.block().elements > 1) {
             self.set("quantization_config", json!({ "quant_method": "gguf" }));
         }
+        Ok(())
+    }
+
+    /// The widths of heads.
+    fn add_heads(&mut self) -> Result<(), GgufFault> {
         let (heads, hidden) =
             (self.unsigned("attention.head_count")?, self.unsigned("embedding_length")?);
         let is_mixtral = self.architecture == "llama" && self.has_experts()?;
@@ -232,6 +254,35 @@ impl<'a> Config<'a> {
         Ok(())
     }
 
+    /// The widths of heads of which keys and values are compressed. Files that have them for llama.cpp's sake as one head give
+    /// those widths beside the original ones.
+    fn add_latent_attention(&mut self) -> Result<(), GgufFault> {
+        for field in ["head_dim", "num_key_value_heads"] {
+            self.fields.remove(field);
+        }
+        let both = |config: &Self, one: &str, other: &str| {
+            Ok(config.unsigned(one)?.or(config.unsigned(other)?))
+        };
+        let query = both(self, "attention.key_length_mla", "attention.key_length")?;
+        let value = both(self, "attention.value_length_mla", "attention.value_length")?;
+        let rotated = self.unsigned("rope.dimension_count")?;
+        if let (Some(query), Some(rotated)) = (query, rotated) {
+            self.set("qk_nope_head_dim", query.saturating_sub(rotated));
+        }
+        for (field, width) in [("qk_rope_head_dim", rotated), ("v_head_dim", value)] {
+            if let Some(width) = width {
+                self.set(field, width);
+            }
+        }
+        if !self.fields.contains_key("q_lora_rank") {
+            self.set("q_lora_rank", Value::Null);
+        }
+        if self.tensors.iter().any(|entry| entry.name == "blk.0.attn_k_b.weight") {
+            self.set("kv_b_apart", true);
+        }
+        Ok(())
+    }
+
     fn has_experts(&self) -> Result<bool, GgufFault> {
         Ok(self.unsigned("expert_count")?.is_some_and(|count| count > 0))
     }
@@ -244,6 +295,9 @@ impl<'a> Config<'a> {
         }
         if self.architecture == "llama" {
             self.set("model_type", "mixtral");
+        }
+        if matches!(self.architecture, "deepseek2" | "glm4moe") {
+            return self.add_shared_experts();
         }
         let inner = "moe_intermediate_size";
         if matches!(self.architecture, "llama" | "olmoe" | "gpt-oss") {
@@ -262,6 +316,50 @@ impl<'a> Config<'a> {
                 && !self.fields.contains_key(field)
             {
                 self.set(field, width);
+            }
+        }
+        Ok(())
+    }
+
+    /// What models have whose experts may be in groups.
+    fn add_shared_experts(&mut self) -> Result<(), GgufFault> {
+        let field = "expert_gating_func";
+        let is_sigmoid = match (self.unsigned(field)?, self.architecture) {
+            (Some(2), _) | (None, "glm4moe") => true,
+            (None | Some(0 | 1), "deepseek2") => false,
+            (Some(other), _) => {
+                let reason =
+                    format!("{other} is not built in: 1, a softmax, and 2, a sigmoid, are");
+                return Err(metadata(&self.key(field), reason));
+            }
+            (None, _) => false,
+        };
+        self.fields.remove(field);
+        if self.architecture == "deepseek2" {
+            self.set("model_type", if is_sigmoid { "deepseek_v3" } else { "deepseek_v2" });
+            if !is_sigmoid && self.fields.contains_key("n_group") {
+                self.set("topk_method", "group_limited_greedy");
+            }
+        }
+        // Where transformers would take others.
+        for (field, value) in [
+            ("n_group", 1.into()),
+            ("topk_group", 1.into()),
+            ("routed_scaling_factor", 1.0.into()),
+            ("norm_topk_prob", Value::from(false)),
+            ("first_k_dense_replace", 0.into()),
+            ("n_shared_experts", 1.into()),
+        ] {
+            self.fields.entry(field).or_insert(value);
+        }
+        if self.architecture == "glm4moe" {
+            let is_normed =
+                self.tensors.iter().any(|entry| entry.name == "blk.0.attn_q_norm.weight");
+            self.set("use_qk_norm", is_normed);
+            // The layers that guess further tokens are counted too.
+            let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
+            if let Some(layers) = self.unsigned("block_count")? {
+                self.set("num_hidden_layers", layers.saturating_sub(further));
             }
         }
         Ok(())
@@ -325,7 +423,14 @@ impl<'a> Config<'a> {
                 if self.architecture == "gpt-oss" {
                     yarn["truncate"] = false.into();
                 }
-                if stretch != 1.0 {
+                if self.architecture == "deepseek2" {
+                    // Scores are stretched, and what is rotated is not: a tenth of the weight is stored.
+                    let weight = self.number(LOG_MULTIPLIER).unwrap_or(0.0) * 10.0;
+                    yarn["mscale_all_dim"] = weight.into();
+                    yarn["attention_factor"] = 1.0.into();
+                    self.fields.remove(&self.key(LOG_MULTIPLIER));
+                }
+                if stretch != 1.0 && self.architecture != "deepseek2" {
                     yarn["attention_factor"] = (stretch * (0.1 * factor.ln() + 1.0)).into();
                 }
                 for name in ["beta_fast", "beta_slow"] {

@@ -15,6 +15,14 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "attn_v", "self_attn.v_proj"),
     ("", "attn_qkv", "self_attn.qkv_proj"),
     ("", "attn_output", "self_attn.o_proj"),
+    ("", "attn_q_a", "self_attn.q_a_proj"),
+    ("", "attn_q_a_norm", "self_attn.q_a_layernorm"),
+    ("", "attn_q_b", "self_attn.q_b_proj"),
+    ("", "attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
+    ("", "attn_kv_a_norm", "self_attn.kv_a_layernorm"),
+    ("", "attn_kv_b", "self_attn.kv_b_proj"),
+    ("", "attn_k_b", KEYS_OF_HEADS),
+    ("", "attn_v_b", VALUES_OF_HEADS),
     ("", "attn_q_norm", "self_attn.q_norm"),
     ("", "attn_k_norm", "self_attn.k_norm"),
     ("gpt-oss", "attn_sinks", SINKS),
@@ -29,6 +37,13 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("llama", "ffn_gate_inp", "block_sparse_moe.gate"),
     ("gpt-oss", "ffn_gate_inp", "mlp.router"),
     ("", "ffn_gate_inp", "mlp.gate"),
+    ("", "exp_probs_b", CORRECTION),
+    ("deepseek2", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("deepseek2", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("deepseek2", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("glm4moe", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("glm4moe", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("glm4moe", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
     ("", "ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("", "ffn_up_shexp", "mlp.shared_expert.up_proj"),
     ("", "ffn_down_shexp", "mlp.shared_expert.down_proj"),
@@ -37,6 +52,13 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
 
 /// A parameter of its own in transformers, and not of a layer.
 const SINKS: &str = "self_attn.sinks";
+
+/// The same, of a router.
+const CORRECTION: &str = "mlp.gate.e_score_correction_bias";
+
+/// Matrices of all heads, one for each, which are one matrix in the module: one below the other.
+const KEYS_OF_HEADS: &str = "self_attn.kv_b_proj.keys";
+const VALUES_OF_HEADS: &str = "self_attn.kv_b_proj.values";
 
 /// A row of weights, which is a matrix of one row in transformers.
 const SHARED_GATE: &str = "mlp.shared_expert_gate";
@@ -84,16 +106,33 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     if let Some(name) = older_expert(architecture, &entry.name) {
         return Some(HeaderEntry { name, ..entry.clone() });
     }
+    if let Some((number, layer)) = further_layer(&entry.name) {
+        return Some(HeaderEntry {
+            name: format!("model.layers.{number}.{layer}"),
+            ..entry.clone()
+        });
+    }
     let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
     let name = match theirs {
-        SINKS => format!("model.layers.{number}.{theirs}"),
+        SINKS | CORRECTION | KEYS_OF_HEADS | VALUES_OF_HEADS => {
+            format!("model.layers.{number}.{theirs}")
+        }
         _ => format!("model.layers.{number}.{theirs}.{end}"),
     };
     let shape = match entry.shape[..] {
         [width] if theirs == SHARED_GATE => vec![1, width],
+        [heads, rows, columns] if [KEYS_OF_HEADS, VALUES_OF_HEADS].contains(&theirs) => {
+            vec![heads.checked_mul(rows)?, columns]
+        }
         _ => entry.shape.clone(),
     };
     Some(HeaderEntry { name, shape, ..entry.clone() })
+}
+
+/// What only a layer behind the last one has, which guesses further tokens.
+fn further_layer(name: &str) -> Option<(usize, &str)> {
+    let (number, layer) = name.strip_prefix("blk.")?.split_once('.')?;
+    layer.starts_with("nextn.").then_some((number.parse().ok()?, layer))
 }
 
 /// The number of a block, and what a module of it is in transformers.

@@ -356,6 +356,7 @@ fn with_latent_attention(
         plain,
         rotated,
         value: width("v_head_dim", if is_lite { 256 } else { 128 })?,
+        apart: fields.flag_or("kv_b_apart", false)?,
         scale,
     };
     Ok(RmsConfig {
@@ -410,6 +411,8 @@ const SHARED: &[KnownField] = &[
 
 /// Of attention over a compressed cache.
 const LATENT: &[KnownField] = &[
+    // As GGUF files have it.
+    ("kv_b_apart", Read),
     ("kv_lora_rank", Read),
     ("q_lora_rank", Read),
     // Both parts together.

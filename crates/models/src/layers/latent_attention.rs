@@ -29,6 +29,8 @@ pub struct LatentAttentionConfig {
     pub rotated: usize,
     /// Width of a head of values.
     pub value: usize,
+    /// Whether what makes keys and what makes values are matrices of their own, as in GGUF files.
+    pub apart: bool,
     /// What scores are multiplied by.
     pub scale: f64,
 }
@@ -64,7 +66,7 @@ pub struct LatentAttention {
     pub kv_a_proj_with_mqa: Linear,
     /// `[rank]`.
     pub kv_a_layernorm: RmsNorm,
-    /// `[heads · (plain + value), rank]`: of each head, what makes keys, then what makes values.
+    /// What makes keys and values.
     pub kv_b_proj: HeadMatrices,
     /// `[hidden, heads · value]`.
     pub o_proj: Linear,
@@ -73,24 +75,50 @@ pub struct LatentAttention {
     config: LatentAttentionConfig,
 }
 
-/// Matrices of all heads, one below the other.
+/// Matrices of all heads, those of one below those of the other: in one, or apart as in GGUF files. They are small beside the
+/// other matrices, and a pass holds them all.
 #[derive(Module, Debug)]
 pub struct HeadMatrices {
-    /// `[heads · rows, columns]`.
-    pub weight: Param<Tensor<2>>,
+    /// `[heads · (plain + value), rank]`: of each head, what makes keys, then what makes values.
+    pub weight: Option<Param<Tensor<2>>>,
+    /// `[heads · rank, plain]`: of each head what makes keys, the other way round.
+    pub keys: Option<Param<Tensor<2>>>,
+    /// `[heads · value, rank]`: of each head what makes values.
+    pub values: Option<Param<Tensor<2>>>,
 }
 
 impl HeadMatrices {
-    /// All of them, as they are held. They are small beside the other matrices, and used twice.
-    fn held(&self, device: &Device) -> WeightTensor {
-        match Streamed::of(&self.weight).filter(|_| is_gpu(device)) {
-            Some(streamed) => {
-                let tiles = streamed.tiles_on(device);
-                let tiles = tiles.map(|(_, tile)| tile.into_float(device)).collect();
-                Tensor::cat(tiles, 0).into()
-            }
-            None => whole(&self.weight),
+    fn new(heads: usize, config: &LatentAttentionConfig, init: &Init) -> Self {
+        let LatentAttentionConfig { rank, plain, value, apart, .. } = *config;
+        let new = |rows, columns| matrix([heads * rows, columns], &init.device);
+        Self {
+            weight: (!apart).then(|| new(plain + value, rank)),
+            keys: apart.then(|| new(rank, plain)),
+            values: apart.then(|| new(value, rank)),
         }
+    }
+
+    fn held(&self, config: LatentAttentionConfig, device: &Device) -> HeldMatrices {
+        match (&self.weight, &self.keys, &self.values) {
+            (Some(both), ..) => HeldMatrices { config, keys: held(both, device), values: None },
+            (None, Some(keys), Some(values)) => {
+                let values = Some(held(values, device));
+                HeldMatrices { config, keys: held(keys, device), values }
+            }
+            _ => unreachable!("they are made as one or apart"),
+        }
+    }
+}
+
+/// All of a matrix, as it is held.
+fn held(matrix: &Param<Tensor<2>>, device: &Device) -> WeightTensor {
+    match Streamed::of(matrix).filter(|_| is_gpu(device)) {
+        Some(streamed) => {
+            let tiles = streamed.tiles_on(device);
+            let tiles = tiles.map(|(_, tile)| tile.into_float(device)).collect();
+            Tensor::cat(tiles, 0).into()
+        }
+        None => whole(matrix),
     }
 }
 
@@ -103,7 +131,7 @@ impl LatentAttention {
         bias: bool,
         init: &Init,
     ) -> Self {
-        let LatentAttentionConfig { query_rank, rank, plain, value, .. } = config;
+        let LatentAttentionConfig { query_rank, rank, value, .. } = config;
         let queries = heads * config.query();
         Self {
             q_proj: query_rank.is_none().then(|| Linear::new(hidden, queries, false, init)),
@@ -112,9 +140,7 @@ impl LatentAttention {
             q_b_proj: query_rank.map(|rank| Linear::new(rank, queries, false, init)),
             kv_a_proj_with_mqa: Linear::new(hidden, config.cached(), bias, init),
             kv_a_layernorm: RmsNorm::new(rank, EPSILON, init),
-            kv_b_proj: HeadMatrices {
-                weight: matrix([heads * (plain + value), rank], &init.device),
-            },
+            kv_b_proj: HeadMatrices::new(heads, &config, init),
             o_proj: Linear::new(heads * value, hidden, bias, init),
             heads,
             config,
@@ -130,7 +156,7 @@ impl LatentAttention {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
-        let LatentAttentionConfig { rank, plain, rotated, value, scale, .. } = self.config;
+        let LatentAttentionConfig { rank, plain, rotated, scale, .. } = self.config;
         let x = entered(x, &self.kv_a_proj_with_mqa.weight);
         let [batch, tokens, _] = x.dims();
         let queries = self.queries(x.clone());
@@ -146,8 +172,7 @@ impl LatentAttention {
 
         let compute = self.o_proj.compute;
         let scores = Scores { compute, scale: Some(scale), bias: None, sinks: None };
-        let matrices = self.kv_b_proj.held(&queries.device());
-        let rows = plain + value;
+        let matrices = self.kv_b_proj.held(self.config, &queries.device());
         let mut mixed = Vec::with_capacity(self.heads);
         for first in (0..self.heads).step_by(HEADS_AT_ONCE) {
             let heads = first..self.heads.min(first + HEADS_AT_ONCE);
@@ -155,9 +180,8 @@ impl LatentAttention {
             let turned = rotation.apply(of_heads.clone().narrow(3, plain, rotated));
             let over_latents = heads.clone().map(|head| {
                 let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
-                let keys = matrices.slice(head * rows..head * rows + plain);
-                let made = transposed(compute, query.reshape([batch * tokens, plain]), keys);
-                made.reshape([batch, tokens, 1, rank])
+                let query = query.reshape([batch * tokens, plain]);
+                matrices.over_latent(compute, head, query).reshape([batch, tokens, 1, rank])
             });
             let over_latents = Tensor::cat(over_latents.collect(), 2);
             let over_cached = Tensor::cat(vec![over_latents, turned], 3);
@@ -166,11 +190,12 @@ impl LatentAttention {
             let sums = sums.reshape([batch, tokens, heads.len(), rank + rotated]);
             for head in heads {
                 let sum = sums.clone().narrow(2, head - first, 1).narrow(3, 0, rank);
-                let values = matrices.slice(head * rows + plain..(head + 1) * rows);
                 let sum = sum.reshape([batch, tokens, rank]);
-                mixed.push(linear_with(compute, sum, values));
+                mixed.push(linear_with(compute, sum, matrices.values(head)));
             }
         }
+        // The next matrix may need their memory.
+        drop(matrices);
         let held_back = seen.held_back.take();
         drop(seen);
         cache.keep(layer, held_back)?;
@@ -205,6 +230,38 @@ impl LatentAttention {
         let decoded = (plain as u64) * rank;
         let scratch = pass.attention_scratch(at_once, 1, self.config.cached());
         Activations::values(pass.rows() * most + decoded).with_scratch(scratch)
+    }
+}
+
+/// What makes keys and values of all heads, as it is held in a pass.
+struct HeldMatrices {
+    config: LatentAttentionConfig,
+    /// What makes keys; and values, if these have none apart.
+    keys: WeightTensor,
+    values: Option<WeightTensor>,
+}
+
+impl HeldMatrices {
+    /// What a head's queries `[rows, plain]` are over what the cache has: `[rows, rank]`.
+    fn over_latent(&self, compute: ActivationDtype, head: usize, query: Tensor<2>) -> Tensor<2> {
+        let LatentAttentionConfig { rank, plain, value, .. } = self.config;
+        if self.values.is_some() {
+            return linear_with(compute, query, self.keys.slice(head * rank..(head + 1) * rank));
+        }
+        let first = head * (plain + value);
+        transposed(compute, query, self.keys.slice(first..first + plain))
+    }
+
+    /// What makes a head's values: `[value, rank]`.
+    fn values(&self, head: usize) -> WeightTensor {
+        let LatentAttentionConfig { plain, value, .. } = self.config;
+        match &self.values {
+            Some(values) => values.slice(head * value..(head + 1) * value),
+            None => {
+                let end = (head + 1) * (plain + value);
+                self.keys.slice(end - value..end)
+            }
+        }
     }
 }
 
