@@ -18,9 +18,22 @@ const CONFIG: &str = r#"{
     "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "tie_word_embeddings": false, "eos_token_id": 2
 }"#;
 
+/// Matrices that all heads share end in the middle of blocks.
+const LATENT: &str = r#"{
+    "model_type": "deepseek_v3", "hidden_size": 300, "intermediate_size": 700, "moe_intermediate_size": 260,
+    "num_hidden_layers": 3, "num_attention_heads": 5, "num_key_value_heads": 5, "n_routed_experts": 8, "n_group": 4,
+    "topk_group": 2, "num_experts_per_tok": 3, "n_shared_experts": 1, "first_k_dense_replace": 1, "q_lora_rank": 140,
+    "kv_lora_rank": 150, "qk_nope_head_dim": 40, "qk_rope_head_dim": 16, "v_head_dim": 36, "vocab_size": 3000,
+    "eos_token_id": 2
+}"#;
+
 fn model(dir: &TempDir) -> PathBuf {
+    model_of(dir, CONFIG)
+}
+
+fn model_of(dir: &TempDir, text: &str) -> PathBuf {
     let config = dir.path().join("fp8.json");
-    std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(&config, text).unwrap();
     let out = dir.path().join("fp8");
     let args = ["synth", path(&config), path(&out), "--dtype", "fp8", "--max-shard-size", "9MB"];
     done(&outsize(&args));
@@ -201,6 +214,23 @@ fn fp8_gives_the_bits_of_its_f32_at_its_own_size() {
         assert!(disk > 0 && disk < stored + (1 << 19), "{plan}");
     }
     assert!(streamed.is_sorted_by(|more, less| more > less), "{streamed:?}");
+}
+
+#[test]
+fn matrices_of_heads_in_fp8_give_the_bits_of_their_f32() {
+    let dir = folder();
+    let model = model_of(&dir, LATENT);
+    let twin = twin(&dir, &model, StorageFormat::fp8([128, 128]));
+    let checkpoint = Checkpoint::open(&model).unwrap();
+    let dtype =
+        |name: &str| checkpoint.get(&format!("model.layers.1.{name}.weight")).unwrap().dtype;
+    assert_eq!(dtype("self_attn.kv_b_proj"), Dtype::F8E4M3);
+    assert_eq!(dtype("mlp.gate"), Dtype::BF16);
+    let (wanted, tokens) = (logits(&dir, &twin, &[]), run(&twin, &[])["tokens"].take());
+    for budget in [&[][..], &["--max-memory", "cpu=48MB"]] {
+        assert_eq!(logits(&dir, &model, budget), wanted, "{budget:?}");
+        assert_eq!(run(&model, budget)["tokens"], tokens);
+    }
 }
 
 #[test]
