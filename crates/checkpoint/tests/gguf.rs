@@ -357,6 +357,95 @@ fn experts_become_a_configuration() {
 }
 
 #[test]
+fn compressed_keys_and_experts_in_groups_become_a_configuration() {
+    let read = |architecture: &str, more: &[(&str, Value)]| {
+        let tensors: &[Tensor<'_>] = &[
+            ("blk.0.attn_k_b.weight", &[4, 6, 2], 0, 0),
+            ("blk.0.attn_q_norm.weight", &[4], 0, 192),
+            ("blk.1.exp_probs_b.bias", &[8], 0, 224),
+            ("blk.2.nextn.eh_proj.weight", &[2, 2], 0, 256),
+            ("blk.1.ffn_up_shexp.weight", &[2, 2], 0, 288),
+        ];
+        let own = [
+            ("attention.head_count", u32(2)),
+            ("embedding_length", u32(16)),
+            ("block_count", u32(3)),
+        ];
+        let experts = [("expert_count", u32(8)), ("expert_used_count", u32(3))];
+        let values = own.into_iter().chain(experts).chain(more.iter().cloned());
+        let values = values.map(|(key, value)| (format!("{architecture}.{key}"), value));
+        let values: Vec<_> = values.collect();
+        let named = ("general.architecture", text(architecture));
+        let values: Vec<_> = [named]
+            .into_iter()
+            .chain(values.iter().map(|(key, value)| (key.as_str(), value.clone())))
+            .collect();
+        let (place, path) = written(&file(&values, tensors, 320));
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let tensors: Vec<_> = (checkpoint.tensors().iter())
+            .map(|tensor| (tensor.name.clone(), tensor.shape.clone()))
+            .collect();
+        let config = read_object(&path.join("config.json")).map_err(|error| error.to_string());
+        drop(place);
+        config.map(|config| (config.unwrap(), tensors))
+    };
+    let sizes = [
+        ("attention.key_length", u32(10)),
+        ("attention.key_length_mla", u32(8)),
+        ("attention.value_length", u32(6)),
+        ("attention.value_length_mla", u32(5)),
+        ("attention.head_count_kv", u32(1)),
+        ("attention.kv_lora_rank", u32(6)),
+        ("rope.dimension_count", u32(4)),
+        ("rope.scaling.type", text("yarn")),
+        ("rope.scaling.factor", f32(40.0)),
+        ("rope.scaling.yarn_log_multiplier", f32(0.125)),
+        ("expert_gating_func", u32(2)),
+        ("expert_shared_count", u32(1)),
+    ];
+    let (found, tensors) = read("deepseek2", &sizes).unwrap();
+    let wanted = json!({
+        "model_type": "deepseek_v3", "num_attention_heads": 2, "hidden_size": 16, "num_hidden_layers": 3, "num_experts": 8,
+        "num_experts_per_tok": 3, "q_lora_rank": null, "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+        "v_head_dim": 5, "kv_b_apart": true, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0,
+        "norm_topk_prob": false, "first_k_dense_replace": 0, "n_shared_experts": 1, "tie_word_embeddings": true,
+        "bos_token_id": null, "eos_token_id": null,
+        "rope_scaling": { "rope_type": "yarn", "factor": 40.0, "mscale_all_dim": 1.25, "attention_factor": 1.0 },
+    });
+    assert_eq!(Json::from(found), wanted);
+    let names: Vec<_> =
+        tensors.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+    assert_eq!(
+        names,
+        [
+            ("model.layers.0.self_attn.kv_b_proj.keys", &[12, 4][..]),
+            ("model.layers.0.self_attn.q_norm.weight", &[4]),
+            ("model.layers.1.mlp.gate.e_score_correction_bias", &[8]),
+            ("model.layers.2.nextn.eh_proj.weight", &[2, 2]),
+            ("model.layers.1.mlp.shared_experts.up_proj.weight", &[2, 2]),
+        ]
+    );
+
+    // Older files have no such widths beside others, and choose by a softmax.
+    let (found, _) =
+        read("deepseek2", &[sizes[0].clone(), sizes[2].clone(), sizes[6].clone()]).unwrap();
+    assert_eq!(
+        ["model_type", "qk_nope_head_dim", "v_head_dim"].map(|field| found[field].clone()),
+        [json!("deepseek_v2"), json!(6), json!(6)]
+    );
+    // Layers that guess further tokens are none of the model's.
+    let (found, _) = read("glm4moe", &[("nextn_predict_layers", u32(1))]).unwrap();
+    assert_eq!(
+        ["model_type", "num_hidden_layers", "use_qk_norm"].map(|field| found[field].clone()),
+        [json!("glm4_moe"), json!(2), json!(true)]
+    );
+    for architecture in ["deepseek2", "glm4moe"] {
+        let error = read(architecture, &[("expert_gating_func", u32(4))]).unwrap_err();
+        assert!(error.contains("expert_gating_func"), "{error}");
+    }
+}
+
+#[test]
 fn gpt_oss_has_sinks_biases_of_experts_and_several_messages_an_answer() {
     let tensors: &[Tensor<'_>] = &[
         ("blk.1.attn_sinks.weight", &[4], 0, 0),
