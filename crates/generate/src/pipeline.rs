@@ -34,7 +34,7 @@ use crate::tokenizer_file::TokenizerFile;
 const SMALL_TOKENIZER: u64 = 16 << 20;
 
 /// Bytes by which what a process holds at first differs from one time to the next.
-const PROCESS_JITTER: u64 = 1 << 20;
+const PROCESS_JITTER: u64 = 2 << 20;
 
 /// What a model is opened with.
 #[derive(Debug, Clone)]

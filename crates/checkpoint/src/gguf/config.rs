@@ -335,6 +335,9 @@ impl<'a> Config<'a> {
             (None, _) => false,
         };
         self.fields.remove(field);
+        if let Some(count) = self.fields.remove("num_experts") {
+            self.set("n_routed_experts", count);
+        }
         if self.architecture == "deepseek2" {
             self.set("model_type", if is_sigmoid { "deepseek_v3" } else { "deepseek_v2" });
             if !is_sigmoid && self.fields.contains_key("n_group") {

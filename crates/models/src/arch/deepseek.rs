@@ -158,17 +158,20 @@ impl RmsFeedForward for RmsMoE {
         let defaults = (absent.experts, per_token);
         let normalized = fields.flag_or("norm_topk_prob", absent.normalized)?;
         let mut config = config.with_experts(fields, names, defaults, normalized)?;
-        config.sparse_layers = sparse_layers(fields, absent.dense, config.num_hidden_layers)?;
+        let layers = config.num_hidden_layers;
+        config.sparse_layers = match fields.get("mlp_layer_types") {
+            Some(kinds) if model_type == "glm4_moe_lite" => listed_layers(fields, kinds, layers)?,
+            _ => {
+                let dense = dense_layers(fields, absent.dense)?;
+                (0..layers).map(|layer| layer >= dense).collect()
+            }
+        };
         let inner = fields.size_or(
             "moe_intermediate_size",
             absent.moe_intermediate_size,
             MAX_INTERMEDIATE,
         )?;
-        let shared = fields.size_or("n_shared_experts", absent.shared, MAX_EXPERTS)?;
-        if shared.checked_mul(inner).is_none_or(|inner| inner > MAX_INTERMEDIATE) {
-            let expected = format!("together they may be {MAX_INTERMEDIATE} wide");
-            return Err(fields.refuse("n_shared_experts", expected));
-        }
+        let shared = shared_width(fields, absent.shared, inner)?;
         let scale = fields.number_or("routed_scaling_factor", absent.scale)?;
         if !(0.0..=MAX_SCALE).contains(&scale) {
             let expected = format!("it must be from 0 to {MAX_SCALE}");
@@ -178,7 +181,7 @@ impl RmsFeedForward for RmsMoE {
             let is_v2 = model_type == "deepseek_v2";
             *experts = ExpertsConfig {
                 intermediate_size: inner,
-                shared_intermediate_size: Some(shared * inner),
+                shared_intermediate_size: shared,
                 routing: Routing {
                     shares: if is_v2 { Shares::Softmax } else { Shares::Sigmoid },
                     scale,
@@ -234,29 +237,42 @@ impl RmsFeedForward for RmsMoE {
 /// The most that shares are multiplied by.
 const MAX_SCALE: f64 = 1e6;
 
-/// Which layers have experts: as `mlp_layer_types` says, or all behind the first ones.
-fn sparse_layers(fields: &Fields<'_>, dense: usize, layers: usize) -> Result<Vec<bool>, Error> {
-    let field = "mlp_layer_types";
-    let Some(value) = fields.get(field) else {
-        let field = "first_k_dense_replace";
-        // None may be dense.
-        let dense = match fields.get(field) {
-            Some(value) if value.as_u64() == Some(0) => 0,
-            _ => fields.size_or(field, dense, MAX_LAYERS)?,
-        };
-        return Ok((0..layers).map(|layer| layer >= dense).collect());
+/// Width of the shared experts together, unless null says that there are none.
+fn shared_width(fields: &Fields<'_>, absent: usize, inner: usize) -> Result<Option<usize>, Error> {
+    let field = "n_shared_experts";
+    if fields.has(field) && fields.get(field).is_none() {
+        return Ok(None);
+    }
+    let width = fields.size_or(field, absent, MAX_EXPERTS)?.saturating_mul(inner);
+    match width <= MAX_INTERMEDIATE {
+        true => Ok(Some(width)),
+        false => {
+            let expected = format!("together they may be {MAX_INTERMEDIATE} wide");
+            Err(fields.refuse(field, expected))
+        }
+    }
+}
+
+/// How many layers, the first ones, have no experts.
+fn dense_layers(fields: &Fields<'_>, absent: usize) -> Result<usize, Error> {
+    let field = "first_k_dense_replace";
+    match fields.get(field) {
+        Some(value) if value.as_u64() == Some(0) => Ok(0),
+        _ => fields.size_or(field, absent, MAX_LAYERS),
+    }
+}
+
+/// Which layers have experts, of a list of all.
+fn listed_layers(fields: &Fields<'_>, kinds: &Value, layers: usize) -> Result<Vec<bool>, Error> {
+    let is_sparse = |kind: &Value| match kind.as_str() {
+        Some("sparse") => Some(true),
+        Some("dense") => Some(false),
+        _ => None,
     };
-    let kinds = value.as_array().map(|kinds| {
-        let is_sparse = |kind: &Value| match kind.as_str() {
-            Some("sparse") => Some(true),
-            Some("dense") => Some(false),
-            _ => None,
-        };
-        kinds.iter().map(is_sparse).collect::<Option<Vec<_>>>()
-    });
-    kinds.flatten().filter(|kinds| kinds.len() == layers).ok_or_else(|| {
+    let kinds = kinds.as_array().and_then(|kinds| kinds.iter().map(is_sparse).collect());
+    kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
         let expected = format!("it must be a list of {layers} of \"dense\" and \"sparse\"");
-        fields.refuse(field, expected)
+        fields.refuse("mlp_layer_types", expected)
     })
 }
 
