@@ -2,7 +2,8 @@
 
     python bench/experts.py MODEL
 
-MODEL is a folder made by `outsize synth olmoe-1b-7b MODEL` or `outsize synth gpt-oss-20b MODEL --dtype mxfp4`. With random weights all
+MODEL is a folder made by `outsize synth olmoe-1b-7b MODEL`, `outsize synth deepseek-v2-lite MODEL --dtype fp8` or `outsize synth
+gpt-oss-20b MODEL --dtype mxfp4`. With random weights all
 tokens go to nearly the same experts, so the table of embeddings in MODEL is multiplied by 64 first, unless it was before: then tokens,
 which are drawn at random, go to different ones. How often real texts go to the same experts again is not measured: such models need other weights.
 
@@ -81,7 +82,8 @@ def run_accelerate(budget: str):
 folder = pathlib.Path(args.model)
 spread_embeddings(folder)
 config = json.loads((folder / "config.json").read_text())
-per_token, experts = config["num_experts_per_tok"], config.get("num_experts") or config["num_local_experts"]
+named = ("num_experts", "num_local_experts", "n_routed_experts")
+per_token, experts = config["num_experts_per_tok"], next(config[name] for name in named if name in config)
 print(f"{per_token} of {experts} experts a token; {args.new_tokens} tokens drawn behind a prompt of 32\n")
 print("| budget | ms a token | GB read a token (if evenly chosen) | GB/s, and of the disk's | prompt, s | peak MB |")
 print("|---|---|---|---|---|---|")

@@ -1,4 +1,4 @@
-//! How fast weights in GGUF's blocks and in MXFP4 are multiplied, beside a plain read of the same memory.
+//! How fast weights in GGUF's blocks, in MXFP4 and in fp8 are multiplied, beside a plain read of the same memory.
 //!
 //! ```text
 //! cargo bench --workspace --bench blocks             # every format
@@ -13,7 +13,7 @@
 //!
 //! More tokens: one weight in blocks beside the same weight in f32, in turns.
 //!
-//! `F4` is MXFP4 with scales apart.
+//! `F4` is MXFP4 with scales apart, `F8_E4M3` fp8 with a scale for 128 rows and columns.
 
 #[path = "common/large.rs"]
 mod large;
@@ -31,13 +31,14 @@ use shapes::{HEAD, LAYER, LAYERS};
 use timing::{median, seconds, values};
 
 /// Types of elements, and where in a block their f16 are.
-const FORMATS: [(Dtype, &[usize]); 6] = [
+const FORMATS: [(Dtype, &[usize]); 7] = [
     (Dtype::Q8_0, &[0]),
     (Dtype::Q4_0, &[0]),
     (Dtype::Q4K, &[0, 2]),
     (Dtype::Q6K, &[208]),
     (Dtype::Mxfp4, &[]),
     (Dtype::F4, &[]),
+    (Dtype::F8E4M3, &[]),
 ];
 
 /// `[out, in]` of the weight that more tokens are multiplied with.
@@ -166,6 +167,7 @@ fn multiply(
 fn format_of(dtype: Dtype) -> StorageFormat {
     match dtype {
         Dtype::F4 => StorageFormat::mxfp4(),
+        Dtype::F8E4M3 => StorageFormat::fp8([128, 128]),
         _ => StorageFormat::plain(dtype),
     }
 }
@@ -176,11 +178,13 @@ fn data_bytes(dtype: Dtype, [rows, columns]: [usize; 2]) -> usize {
 
 /// Bytes of a weight: its data, then scales that lie apart.
 fn bytes_of(dtype: Dtype, shape: [usize; 2]) -> usize {
-    let scales = format_of(dtype).scales.map_or(0, |grid| grid.shape(shape).iter().product());
+    let scales = format_of(dtype)
+        .scales
+        .map_or(0, |grid| grid.shape(shape).iter().product::<usize>() * grid.dtype.size());
     data_bytes(dtype, shape) + scales
 }
 
-/// Blocks of any numbers, with scales between 2⁻⁷ and 2. Those of F4 are among bytes of numbers.
+/// Blocks of any numbers, with scales between 2⁻⁷ and 2. Those of F4 are among bytes of numbers, and so are those of fp8.
 fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -195,6 +199,15 @@ fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
         }
         if [Dtype::Mxfp4, Dtype::F4].contains(&dtype) {
             block[0] = block[0] & 7 | 120;
+        }
+    }
+    if dtype == Dtype::F8E4M3 {
+        for word in data.chunks_mut(4) {
+            // No NaN, and an f32 below 2.
+            word.iter_mut().for_each(|byte| *byte &= 0xbf);
+            if let [.., last] = word {
+                *last &= 0x3f;
+            }
         }
     }
     data

@@ -197,14 +197,38 @@ impl BlockWeight<&[u8]> {
 
     /// The scales of a row, from left to right.
     pub(crate) fn scales_of(&self, row: usize) -> impl Iterator<Item = f32> + use<'_> {
+        self.scale_row(row).chunks_exact(self.scale_bytes().max(1)).map(widen_scale)
+    }
+
+    /// The same as they are stored.
+    pub(crate) fn scale_row(&self, row: usize) -> &[u8] {
         let width = self.scale_row_bytes();
         let start = (self.skipped_rows + row) / self.block()[0] * width;
-        let size = self.scale_bytes();
-        self.scales[start..start + width].chunks_exact(size.max(1)).map(widen_scale)
+        &self.scales[start..start + width]
+    }
+
+    /// Whether no element of some rows is a NaN, and no scale becomes infinite by [`E4M3_BIAS`]: what
+    /// [`Vector::e4m3`] asks.
+    #[inline(always)]
+    pub(crate) fn is_biasable(&self, rows: Range<usize>) -> bool {
+        let row = self.row_bytes();
+        if has_nan(&self.data[rows.start * row..rows.end * row]) {
+            return false;
+        }
+        // Rows of one block have the same scales.
+        let (height, mut last) = (self.block()[0], usize::MAX);
+        for row in rows {
+            let block = (self.skipped_rows + row) / height;
+            if block != last && !self.scales_of(row).all(is_biasable) {
+                return false;
+            }
+            last = block;
+        }
+        true
     }
 
     /// Bytes of a scale; none in blocks that hold theirs.
-    fn scale_bytes(&self) -> usize {
+    pub(crate) fn scale_bytes(&self) -> usize {
         self.format.scales.map_or(0, |grid| grid.dtype.size())
     }
 
@@ -257,13 +281,14 @@ impl BlockWeight<&[u8]> {
 /// The f32 of a scale that has these bytes.
 #[inline(always)]
 pub(crate) fn widen_scale(scale: &[u8]) -> f32 {
-    if let [power] = scale {
-        return E8M0[usize::from(*power)];
+    // Of known lengths: nothing is copied.
+    match *scale {
+        [power] => E8M0[usize::from(power)],
+        // A bf16 is the upper half of an f32.
+        [low, high] => f32::from_le_bytes([0, 0, low, high]),
+        [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+        _ => unreachable!("scales of 8, 16 or 32 bits"),
     }
-    // A bf16 is the upper half of an f32.
-    let mut bytes = [0; size_of::<f32>()];
-    bytes[4 - scale.len()..].copy_from_slice(scale);
-    f32::from_le_bytes(bytes)
 }
 
 for_each_isa! {
@@ -298,7 +323,7 @@ for_each_isa! {
 #[inline(always)]
 unsafe fn widen_block<V: Vector>(data: &[u8], scale: f32, to: &mut [f32]) {
     // One by one is as fast where the compiler vectorizes it for four lanes.
-    let whole = match V::LANES == 4 || !is_biasable(data, [scale]) {
+    let whole = match V::LANES == 4 || !is_biasable(scale) || has_nan(data) {
         true => 0,
         false => data.len() / V::LANES * V::LANES,
     };
@@ -316,12 +341,19 @@ unsafe fn widen_block<V: Vector>(data: &[u8], scale: f32, to: &mut [f32]) {
 /// What a scale is multiplied by for [`Vector::e4m3`].
 pub(crate) const E4M3_BIAS: f32 = f32::from_bits((127 + 120) << 23);
 
-/// Whether no element is a NaN, and no scale becomes infinite by [`E4M3_BIAS`]: what
-/// [`Vector::e4m3`] asks.
+/// Whether a scale does not become infinite by [`E4M3_BIAS`].
+fn is_biasable(scale: f32) -> bool {
+    scale.abs() < 128.0
+}
+
+/// Whether any E4M3 is a NaN.
 #[inline(always)]
-pub(crate) fn is_biasable(data: &[u8], scales: impl IntoIterator<Item = f32>) -> bool {
-    let nan = data.iter().fold(false, |nan, byte| nan | (byte & 0x7f == 0x7f));
-    !nan && scales.into_iter().all(|scale| scale.abs() < 128.0)
+fn has_nan(data: &[u8]) -> bool {
+    let mut nan = false;
+    for byte in data {
+        nan |= byte & 0x7f == 0x7f;
+    }
+    nan
 }
 
 /// Numbers of 4 bits, two in a byte, and the E8M0 that they are multiplied by: the power of two by which the largest is from

@@ -11,7 +11,7 @@ use std::ops::Range;
 use outsize_checkpoint::Dtype;
 
 use super::pack::Scratch;
-use crate::blocks::{E4M3_BIAS, is_biasable};
+use crate::blocks::{E4M3_BIAS, widen_scale};
 use crate::quants::{Quants, in_memory, with_quants};
 use crate::simd::Vector;
 use crate::{BlockWeight, Isa};
@@ -78,16 +78,13 @@ pub(super) const LINE: usize = 64;
 /// How far ahead of need weights are fetched, in bytes, about: see `Prefetch::Far`.
 pub(super) const FAR: usize = 16 << 10;
 
-/// Rows of the weight that [`few_rows`] takes side by side.
-const WIDTH: usize = 4;
-
 /// The most rows of activations that [`few_rows`] takes.
 pub(super) const FEW: usize = 4;
 
 /// Computes `y` for `m` rows of activations, at most [`FEW`], packed for `V`. Rows of the weight that
-/// are multiplied otherwise are left to `others`: in E4M3 all if there are several rows of activations
-/// or a vector would need two scales, and those that have a NaN or a scale out of all proportion; in
-/// F4 all if their last blocks are cut.
+/// are multiplied otherwise are left to `others`: in E4M3 all if a vector would need two scales, and
+/// those that have a NaN or a scale out of all proportion, or stand beside such; in F4 all if their
+/// last blocks are cut.
 ///
 /// # Safety
 ///
@@ -119,31 +116,49 @@ pub(super) unsafe fn few_rows<V: Vector>(
             })
         };
     }
-    if m > 1 || !weight.block()[1].is_multiple_of(V::LANES) {
+    if !weight.block()[1].is_multiple_of(V::LANES) {
         return others(0..n);
     }
-    for start in (0..n).step_by(WIDTH) {
-        let rows = start..n.min(start + WIDTH);
-        let some = weight.slice(rows.clone());
-        let scales = (0..rows.len()).flat_map(|row| some.scales_of(row));
-        if !is_biasable(some.data(), scales) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match m {
+            1 => few_rows_e4m3::<V, 1, 4>(x, weight, k, y, stride, others),
+            2 => few_rows_e4m3::<V, 2, 4>(x, weight, k, y, stride, others),
+            3 => few_rows_e4m3::<V, 3, 2>(x, weight, k, y, stride, others),
+            _ => few_rows_e4m3::<V, FEW, 2>(x, weight, k, y, stride, others),
+        }
+    }
+}
+
+/// [`few_rows`] with `M` rows of activations and a weight in E4M3, `N` rows of it side by side.
+///
+/// # Safety
+///
+/// As there, with the instructions of `V`.
+#[inline(always)]
+unsafe fn few_rows_e4m3<V: Vector, const M: usize, const N: usize>(
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    k: usize,
+    y: *mut f32,
+    stride: usize,
+    others: &dyn Fn(Range<usize>),
+) {
+    let n = weight.shape()[0];
+    for start in (0..n).step_by(N) {
+        let rows = start..n.min(start + N);
+        if !weight.is_biasable(rows.clone()) {
             others(rows);
             continue;
         }
         // SAFETY: the caller's promises: `y` has an element for each of these rows.
         unsafe {
-            let y = y.add(start);
-            match rows.len() {
-                WIDTH => {
-                    let sums = tile::<V, WIDTH>(x, some, k);
-                    y.cast::<[f32; WIDTH]>().write_unaligned(sums);
-                }
-                len => {
-                    for row in 0..len {
-                        let [sum] = tile::<V, 1>(x, some.slice(row..row + 1), k);
-                        y.add(row).write(sum);
-                    }
-                }
+            if rows.len() == N {
+                tile::<V, M, N>(x, weight, start, k, y.add(start), stride);
+                continue;
+            }
+            for row in rows {
+                tile::<V, M, 1>(x, weight, row, k, y.add(row), stride);
             }
         }
     }
@@ -262,52 +277,70 @@ unsafe fn decoded<V: Vector, Q: Quants, const M: usize, const N: usize>(
     }
 }
 
-/// The products of a few rows of the weight with `x`, each one chain of multiply-adds as for f32.
+/// The products of `N` rows of the weight, from `first` on, with the rows of `x`, each one chain of multiply-adds as for f32.
 ///
 /// # Safety
 ///
-/// As for [`few_rows`], with the instructions of `V`; and the weight has `N` rows of `k` columns.
+/// As for [`few_rows`], with the instructions of `V`; and the weight has these rows, of `k` columns.
 #[inline(always)]
-unsafe fn tile<V: Vector, const N: usize>(
+unsafe fn tile<V: Vector, const M: usize, const N: usize>(
     x: *const f32,
     weight: BlockWeight<&[u8]>,
+    first: usize,
     k: usize,
-) -> [f32; N] {
-    let (data, width) = (weight.data().as_ptr(), weight.block()[1]);
-    let mut scales: [_; N] = std::array::from_fn(|row| weight.scales_of(row));
+    y: *mut f32,
+    stride: usize,
+) {
+    let width = weight.block()[1];
+    let size = weight.scale_bytes();
+    let data = weight.data()[first * k..(first + N) * k].as_ptr();
+    let mut scales = [&[][..]; N];
+    for (row, scales) in scales.iter_mut().enumerate() {
+        *scales = weight.scale_row(first + row);
+    }
     // SAFETY: the caller's promises. A load of `LANES` bytes at `at` happens only while
     // `at + LANES <= k`, the last one is of a copy. What is fetched ahead of need may be any address.
     unsafe {
-        let mut sums = [V::zero(); N];
-        for start in (0..k).step_by(width) {
+        let mut sums = [[V::zero(); M]; N];
+        for (block, start) in (0..k).step_by(width).enumerate() {
             let end = k.min(start + width);
-            let scale: [V; N] = std::array::from_fn(|row| {
-                V::splat(scales[row].next().unwrap_or(f32::NAN) * E4M3_BIAS)
-            });
+            let mut scale = [V::zero(); N];
+            for (scale, scales) in scale.iter_mut().zip(&scales) {
+                let bytes = &scales[block * size..][..size];
+                *scale = V::splat(widen_scale(bytes) * E4M3_BIAS);
+            }
             let mut at = start;
             while at + V::LANES <= end {
                 let ahead = data.wrapping_add(N * k + at * N);
                 for line in 0..(N * V::LANES).div_ceil(LINE) {
                     V::prefetch(ahead.wrapping_add(line * LINE));
                 }
-                let x = V::f32(x.add(at));
+                let x = x.add(M * at);
                 for row in 0..N {
                     let weight = V::e4m3(data.add(row * k + at), scale[row]);
-                    sums[row] = sums[row].fma(weight, x);
+                    for i in 0..M {
+                        sums[row][i] = sums[row][i].fma(weight, V::f32(x.add(i * V::LANES)));
+                    }
                 }
                 at += V::LANES;
             }
             if at < end {
-                let x = V::f32(x.add(at));
+                let x = x.add(M * at);
                 for row in 0..N {
                     let mut part = [0u8; 16];
                     let bytes = data.add(row * k + at);
                     bytes.copy_to_nonoverlapping(part.as_mut_ptr(), end - at);
                     let weight = V::e4m3(part.as_ptr(), scale[row]);
-                    sums[row] = sums[row].fma(weight, x);
+                    for i in 0..M {
+                        sums[row][i] = sums[row][i].fma(weight, V::f32(x.add(i * V::LANES)));
+                    }
                 }
             }
         }
-        sums.map(|sum| sum.sum())
+        for (row, sums) in sums.iter().enumerate() {
+            for (i, sum) in sums.iter().enumerate() {
+                y.add(i * stride + row).write(sum.sum());
+            }
+        }
     }
 }
