@@ -35,8 +35,8 @@ const BYTE: i64 = 6;
 /// Where a text is cut before byte pairs are merged (`tokenizer.ggml.pre`).
 struct PreTokenizer {
     names: &'static [&'static str],
-    /// What is kept together; GPT-2's own expression if empty.
-    pattern: &'static str,
+    /// What is kept together, one after the other; GPT-2's own expression if there are none.
+    patterns: &'static [&'static str],
     /// Whether every digit stands by itself before that.
     digits: bool,
     /// Whether texts are brought to the normal form NFC.
@@ -49,7 +49,7 @@ struct PreTokenizer {
 
 const PLAIN: PreTokenizer = PreTokenizer {
     names: &["gpt-2"],
-    pattern: "",
+    patterns: &[],
     digits: false,
     nfc: false,
     ignore_merges: false,
@@ -65,23 +65,35 @@ const CASED_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\
 /// That of Mistral's Tekken.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
+/// Those of DeepSeek-V3: digits, Chinese and Japanese, then words.
+const SCRIPTS: &[&str] = &[
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
+];
+
 const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PLAIN,
     PreTokenizer {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3"],
-        pattern: WORDS,
+        patterns: &[WORDS],
         ignore_merges: true,
         begins: true,
         ..PLAIN
     },
-    PreTokenizer { names: &["dbrx", "smaug-bpe"], pattern: WORDS, ..PLAIN },
-    PreTokenizer { names: &["qwen2"], pattern: WORDS_AND_DIGITS, nfc: true, ..PLAIN },
-    PreTokenizer { names: &["deepseek-r1-qwen"], pattern: WORDS_AND_DIGITS, ..PLAIN },
+    PreTokenizer {
+        names: &["dbrx", "smaug-bpe", "chatglm-bpe", "glm4"],
+        patterns: &[WORDS],
+        ..PLAIN
+    },
+    PreTokenizer { names: &["deepseek-v3"], patterns: SCRIPTS, ..PLAIN },
+    PreTokenizer { names: &["qwen2"], patterns: &[WORDS_AND_DIGITS], nfc: true, ..PLAIN },
+    PreTokenizer { names: &["deepseek-r1-qwen"], patterns: &[WORDS_AND_DIGITS], ..PLAIN },
     PreTokenizer { names: &["smollm"], digits: true, ..PLAIN },
-    PreTokenizer { names: &["gpt-4o"], pattern: CASED_WORDS, ..PLAIN },
+    PreTokenizer { names: &["gpt-4o"], patterns: &[CASED_WORDS], ..PLAIN },
     PreTokenizer {
         names: &["tekken"],
-        pattern: TEKKEN,
+        patterns: &[TEKKEN],
         ignore_merges: true,
         begins: true,
         ..PLAIN
@@ -362,13 +374,13 @@ impl PreTokenizer {
         if self.digits {
             steps.push(json!({ "type": "Digits", "individual_digits": true }));
         }
-        if !self.pattern.is_empty() {
-            steps.push(json!({
-                "type": "Split", "pattern": { "Regex": self.pattern },
+        steps.extend(self.patterns.iter().map(|pattern| {
+            json!({
+                "type": "Split", "pattern": { "Regex": pattern },
                 "behavior": "Isolated", "invert": false,
-            }));
-        }
-        steps.push(byte_level(self.pattern.is_empty()));
+            })
+        }));
+        steps.push(byte_level(self.patterns.is_empty()));
         json!({ "type": "Sequence", "pretokenizers": steps })
     }
 }
