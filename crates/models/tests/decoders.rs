@@ -344,3 +344,81 @@ fn spellings_and_mistakes_of_a_configuration() {
         assert!(message.contains(&format!("`{field}`")), "{more}: {message}");
     }
 }
+
+#[test]
+fn what_models_with_experts_in_groups_cannot_be_is_refused_by_field() {
+    let read = |model_type: &str, (field, value): (&str, serde_json::Value)| {
+        let mut config = serde_json::json!({
+            "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 9,
+            "num_key_value_heads": 4, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 3, "topk_group": 1,
+            "moe_intermediate_size": 4, "first_k_dense_replace": 1,
+        });
+        config["model_type"] = model_type.into();
+        config[field] = value;
+        ModelConfig::from_json(&config.to_string())
+    };
+    for model_type in ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe", "glm4_moe_lite"] {
+        read(model_type, ("n_group", 3.into())).unwrap();
+        let mut wrong = vec![
+            ("n_routed_experts", 0.into()),
+            ("n_routed_experts", (1 << 20).into()),
+            ("num_experts_per_tok", 7.into()),
+            ("n_shared_experts", (-1).into()),
+            ("n_shared_experts", (1 << 17).into()),
+            ("routed_scaling_factor", (-1.0).into()),
+            ("routed_scaling_factor", 1e9.into()),
+            ("topk_method", "best".into()),
+            ("scoring_func", "tanh".into()),
+            ("moe_layer_freq", 2.into()),
+            ("moe_intermediate_size", "4".into()),
+            ("first_k_dense_replace", (-1).into()),
+        ];
+        match model_type {
+            "deepseek_v2" => wrong.push(("norm_topk_prob", true.into())),
+            // Groups are chosen.
+            _ => wrong.extend([
+                ("n_group", 4.into()),
+                ("n_group", 6.into()),
+                ("topk_group", 4.into()),
+                ("num_experts_per_tok", 3.into()),
+            ]),
+        }
+        match model_type {
+            "glm4_moe" => wrong.push(("partial_rotary_factor", 0.2.into())),
+            _ => wrong.extend([
+                ("num_key_value_heads", 2.into()),
+                ("qk_rope_head_dim", 5.into()),
+                ("qk_nope_head_dim", 0.into()),
+                ("kv_lora_rank", 0.into()),
+                ("q_lora_rank", "none".into()),
+                ("v_head_dim", 1e9.into()),
+                ("head_dim", 6.into()),
+            ]),
+        }
+        if model_type == "glm4_moe_lite" {
+            wrong.push(("mlp_layer_types", serde_json::json!(["dense", "sparse"])));
+            wrong.push(("mlp_layer_types", serde_json::json!(["dense", "sparse", "mixed"])));
+        }
+        for (field, value) in wrong {
+            let message = read(model_type, (field, value.clone())).unwrap_err().to_string();
+            // What does not fit may be said of either field.
+            let named = [field, "topk_group"].iter().any(|it| message.contains(&format!("`{it}`")));
+            assert!(named, "{model_type}, {field} {value}: {message}");
+        }
+    }
+    // Kimi K2 is a DeepSeek-V3 by another name.
+    let one = read("kimi_k2", ("first_k_dense_replace", 1.into())).unwrap();
+    let other = read("deepseek_v3", ("first_k_dense_replace", 1.into())).unwrap();
+    assert_eq!(one.weights(), other.weights());
+    assert_eq!(one.cache(), other.cache());
+    // No shared expert, and layers without any but the last.
+    let none = read("deepseek_v3", ("n_shared_experts", serde_json::Value::Null)).unwrap();
+    assert!(none.weights().iter().all(|weight| !weight.name.contains("shared_experts")));
+    let last = read("deepseek_v3", ("first_k_dense_replace", 2.into())).unwrap();
+    let sparse =
+        last.weights().into_iter().filter(|weight| weight.name.ends_with("mlp.gate.weight"));
+    assert_eq!(
+        sparse.map(|weight| weight.name).collect::<Vec<_>>(),
+        ["model.layers.2.mlp.gate.weight"]
+    );
+}

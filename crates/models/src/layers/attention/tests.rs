@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::composed::chunk_tokens;
 use super::*;
-use crate::{Batch, CacheOptions, CacheSpec, KvDtype, WhenFull};
+use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, KvDtype, WhenFull};
 
 const HEADS: usize = 4;
 const KEY_HEADS: usize = 2;
@@ -71,6 +71,7 @@ impl Text {
 struct Bench {
     cache: KvCache,
     shape: [usize; 3],
+    keys_are_values: bool,
     /// Columns that a token sees.
     window: usize,
     texts: Vec<Text>,
@@ -78,13 +79,19 @@ struct Bench {
 
 impl Bench {
     fn new(shape: [usize; 3], window: Option<usize>, options: CacheOptions) -> Self {
+        Self::of(shape, spec(shape, window), options)
+    }
+
+    fn of(shape: [usize; 3], spec: CacheSpec, options: CacheOptions) -> Self {
+        let CacheLayer { window, keys_are_values, .. } = spec.layers[0];
         let slide = match options.when_full {
             WhenFull::Refuse => usize::MAX,
             WhenFull::Slide | WhenFull::Replace => options.context,
         };
         Self {
-            cache: KvCache::new(&spec(shape, window), &options, &Device::default()).unwrap(),
+            cache: KvCache::new(&spec, &options, &Device::default()).unwrap(),
             shape,
+            keys_are_values,
             window: window.unwrap_or(usize::MAX).min(slide),
             texts: vec![Text::default(); options.batch],
         }
@@ -96,7 +103,10 @@ impl Bench {
         let (rows, tokens, start) = (batch.rows(), batch.tokens(), self.cache.position());
         let queries = random([rows, tokens, heads, width]);
         let keys = random([rows, key_heads, tokens, width]);
-        let new_values = random([rows, key_heads, tokens, width]);
+        let new_values = match self.keys_are_values {
+            true => keys.clone(),
+            false => random([rows, key_heads, tokens, width]),
+        };
         // What the cache keeps, rounded as it says.
         let dtype = self.cache.options().dtype.dtype();
         let by_column = |tensor: &Tensor<4>| values(&tensor.clone().cast(dtype).swap_dims(1, 2));
@@ -290,6 +300,7 @@ proptest! {
         window in prop::option::of(1usize..14),
         context in 1usize..40,
         slide in any::<bool>(),
+        keys_are_values in any::<bool>(),
         dtype in prop::sample::select(KvDtype::ALL),
         lengths in prop::collection::vec(1usize..9, 1..4),
         steps in prop::collection::vec(step(), 0..12),
@@ -302,8 +313,10 @@ proptest! {
             when_full: if slide { WhenFull::Slide } else { WhenFull::Refuse },
             context,
         };
-        let mut bench = Bench::new([HEADS, KEY_HEADS, WIDTH], window, options);
-        let spec = spec([HEADS, KEY_HEADS, WIDTH], window);
+        let shape = [HEADS, KEY_HEADS, WIDTH];
+        let mut spec = spec(shape, window);
+        spec.layers[0].keys_are_values = keys_are_values;
+        let mut bench = Bench::of(shape, spec.clone(), options);
         let rows: Vec<_> = lengths.iter().map(|&length| vec![0; length]).collect();
         let first = Batch::left_padded(&rows).unwrap();
         // One past the last column that was written.
