@@ -318,8 +318,8 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize>(
                 let x = x.add(M * at);
                 for row in 0..N {
                     let weight = V::e4m3(data.add(row * k + at), scale[row]);
-                    for i in 0..M {
-                        sums[row][i] = sums[row][i].fma(weight, V::f32(x.add(i * V::LANES)));
+                    for (i, sum) in sums[row].iter_mut().enumerate() {
+                        *sum = sum.fma(weight, V::f32(x.add(i * V::LANES)));
                     }
                 }
                 at += V::LANES;
@@ -331,8 +331,8 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize>(
                     let bytes = data.add(row * k + at);
                     bytes.copy_to_nonoverlapping(part.as_mut_ptr(), end - at);
                     let weight = V::e4m3(part.as_ptr(), scale[row]);
-                    for i in 0..M {
-                        sums[row][i] = sums[row][i].fma(weight, V::f32(x.add(i * V::LANES)));
+                    for (i, sum) in sums[row].iter_mut().enumerate() {
+                        *sum = sum.fma(weight, V::f32(x.add(i * V::LANES)));
                     }
                 }
             }

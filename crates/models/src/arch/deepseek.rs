@@ -304,7 +304,7 @@ fn groups(
     // What a group is worth: its best expert, or the best two together.
     let best = if is_v2 { 1 } else { 2 };
     let size = experts.count / count;
-    if experts.count % count != 0 || (size < best && per_token < count) {
+    if !experts.count.is_multiple_of(count) || (size < best && per_token < count) {
         let expected = format!(
             "the {} experts must be in groups of equally many, {best} at least",
             experts.count

@@ -157,7 +157,8 @@ fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error>
             numbers.flatten().ok_or_else(|| fields.refuse(field, expected()))?
         }
     };
-    let is_sparse = |layer: usize| (layer + 1) % step == 0 && !named.contains(&(layer as u64));
+    let is_sparse =
+        |layer: usize| (layer + 1).is_multiple_of(step) && !named.contains(&(layer as u64));
     Ok((0..layers).map(is_sparse).collect())
 }
 
