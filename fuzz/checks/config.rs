@@ -1,7 +1,7 @@
 //! What must hold of any bytes taken for a model's `config.json`.
 
 // By which path the crate comes is for the program to say that these checks are a part of.
-use super::models::{CacheOptions, KvCache, Logits, ModelConfig};
+use super::models::{CacheLayer, CacheOptions, KvCache, Logits, ModelConfig};
 
 /// Checks that a configuration is refused in plain words, or that no size that follows from it
 /// overflows.
@@ -35,9 +35,11 @@ fn prove(config: &ModelConfig) {
     for context in [1, spec.trained_context] {
         let cache = CacheOptions::new(context);
         let bytes = KvCache::bytes(spec, &cache);
+        let kept = |layer: &CacheLayer| if layer.keys_are_values { 1 } else { 2 };
         let layers = spec.layers.iter();
-        let exact: u128 =
-            layers.map(|layer| 2 * (layer.key_value_heads * layer.head_dim) as u128).sum();
+        let exact: u128 = layers
+            .map(|layer| kept(layer) * (layer.key_value_heads * layer.head_dim) as u128)
+            .sum();
         // More than there is: no such cache is ever made.
         let most = u64::try_from(4 * exact * context as u128).unwrap_or(u64::MAX);
         match spec.layers.iter().all(|layer| layer.window.is_none()) {

@@ -87,7 +87,8 @@ fn gguf_files_become_checkpoints_of_transformers() {
         let out = dir.path().join("out");
         done(&outsize(&["shard", path(&file), path(&out)]));
         let config = config(&out);
-        let own = ["rope_interleaved", "rms_norm_add_unit_offset", "experts_gate_apart"];
+        let own =
+            ["rope_interleaved", "rms_norm_add_unit_offset", "experts_gate_apart", "kv_b_apart"];
         for own in own.into_iter().chain(["quantization_config"]) {
             assert_eq!(config.get(own), None, "{name}");
         }

@@ -30,6 +30,8 @@ enum Source {
     Weight(StoredWeight, Option<Change>),
     /// Of each module the weights whose columns it takes in turns.
     Stack(String, Vec<Vec<StoredWeight>>),
+    /// Of each module a weight that is turned, and one below it.
+    Turned(String, Vec<[StoredWeight; 2]>),
 }
 
 impl Rewrite {
@@ -81,6 +83,35 @@ impl Rewrite {
         Ok(rewrite)
     }
 
+    /// Modules below one another that become the tensor `name` of floats of `dtype`: of each a weight `[in, out]`, which becomes
+    /// `[out, in]`, and below it one `[more, in]`.
+    ///
+    /// # Errors
+    /// If there are none, if their shapes do not fit each other, or if they are stored as something that cannot become that.
+    pub fn turned(
+        name: String,
+        modules: Vec<[StoredWeight; 2]>,
+        dtype: Dtype,
+    ) -> Result<Self, Error> {
+        let shapes = |[one, other]: &[StoredWeight; 2]| match (
+            &one.data().shape[..],
+            &other.data().shape[..],
+        ) {
+            (&[inputs, outputs], &[more, columns]) if inputs == columns => {
+                Some([inputs, outputs, more])
+            }
+            _ => None,
+        };
+        let first = modules.first().and_then(shapes);
+        if first.is_none() || modules.iter().any(|module| shapes(module) != first) {
+            let reason = "its parts do not fit each other".to_string();
+            return Err(Error::Rewrite { tensor: name, reason });
+        }
+        let rewrite = Self { source: Source::Turned(name, modules), dtype };
+        rewrite.check()?;
+        Ok(rewrite)
+    }
+
     /// Refuses what cannot become its type.
     fn check(&self) -> Result<(), Error> {
         for (weight, change) in self.weights() {
@@ -95,11 +126,13 @@ impl Rewrite {
     }
 
     fn weights(&self) -> impl Iterator<Item = (&StoredWeight, Option<Change>)> {
-        let (one, stack) = match &self.source {
-            Source::Weight(weight, change) => (Some((weight, *change)), &[][..]),
-            Source::Stack(_, modules) => (None, &modules[..]),
+        let (one, stack, turned) = match &self.source {
+            Source::Weight(weight, change) => (Some((weight, *change)), &[][..], &[][..]),
+            Source::Stack(_, modules) => (None, &modules[..], &[][..]),
+            Source::Turned(_, modules) => (None, &[][..], &modules[..]),
         };
-        one.into_iter().chain(stack.iter().flatten().map(|weight| (weight, None)))
+        let parts = stack.iter().flatten().chain(turned.iter().flatten());
+        one.into_iter().chain(parts.map(|weight| (weight, None)))
     }
 
     /// How the weight is declared to a [`ShardWriter`].
@@ -115,6 +148,11 @@ impl Rewrite {
                 let outputs = count * shape.first().copied().unwrap_or(1);
                 let shape = std::iter::once(modules.len()).chain(columns).chain([outputs]);
                 TensorSpec::new(name, self.dtype, shape.collect::<Vec<_>>())
+            }
+            Source::Turned(name, modules) => {
+                let [one, other] = modules[0].each_ref().map(|weight| &weight.data().shape);
+                let rows = modules.len() * (one[1] + other[0]);
+                TensorSpec::new(name, self.dtype, vec![rows, one[0]])
             }
         }
     }
@@ -135,6 +173,10 @@ impl Rewrite {
         writer: &mut ShardWriter,
         mut go_on: impl FnMut(&ShardWriter) -> bool,
     ) -> Result<(), Error> {
+        let whole = |weight: &StoredWeight| {
+            let converts = self.read_scales(weight, None, checkpoint)?;
+            converted(checkpoint, weight.data().clone(), &converts)
+        };
         let (weight, change) = match &self.source {
             Source::Weight(weight, change) => (weight, *change),
             Source::Stack(name, modules) => {
@@ -142,12 +184,18 @@ impl Rewrite {
                     if !go_on(writer) {
                         return Err(Error::Stopped);
                     }
-                    let parts = weights.iter().map(|weight| {
-                        let converts = self.read_scales(weight, None, checkpoint)?;
-                        converted(checkpoint, weight.data().clone(), &converts)
-                    });
-                    let parts = parts.collect::<Result<Vec<_>, Error>>()?;
+                    let parts = weights.iter().map(whole).collect::<Result<Vec<_>, Error>>()?;
                     writer.write(name, &in_turns(&parts, weights[0].rows(), self.dtype.size()))?;
+                }
+                return Ok(());
+            }
+            Source::Turned(name, modules) => {
+                for [one, other] in modules {
+                    if !go_on(writer) {
+                        return Err(Error::Stopped);
+                    }
+                    writer.write(name, &in_turns(&[whole(one)?], one.rows(), self.dtype.size()))?;
+                    writer.write(name, &whole(other)?)?;
                 }
                 return Ok(());
             }

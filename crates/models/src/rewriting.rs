@@ -42,15 +42,6 @@ pub fn rewriting(
         head: is_set(&config, "rope_interleaved", true).then(|| head(&config)),
         is_one_added: is_set(&config, "rms_norm_add_unit_offset", false),
     };
-    if is_set(&config, "kv_b_apart", true) {
-        let reason = "keys and values of attention are made by matrices of their own, which cannot be written as transformers \
-                      has them: take the model's original checkpoint"
-            .to_owned();
-        let tensor =
-            checkpoint.tensors().iter().find(|tensor| tensor.name.ends_with(".kv_b_proj.keys"));
-        let tensor = tensor.map_or_else(String::new, |tensor| tensor.name.clone());
-        return Err(Error::Core(outsize_core::Error::Rewrite { tensor, reason }.into()));
-    }
     let is_apart = is_set(&config, "experts_gate_apart", true);
     let format = quantization.as_ref().and_then(|quantization| quantization.format);
     let stored = |tensor: &TensorInfo| {
@@ -62,6 +53,7 @@ pub fn rewriting(
         weights.iter().filter_map(StoredWeight::scales).map(|scales| scales.name.clone()).collect();
     let core = |error: outsize_core::Error| Error::Core(error.into());
     let (mut stacks, mut rewritten) = (Stacks::default(), Vec::with_capacity(weights.len()));
+    let mut of_heads = HeadMatrices::default();
     for (weight, stored) in weights.into_iter().zip(checkpoint.tensors()) {
         if scales.contains(&weight.data().name) {
             continue;
@@ -75,14 +67,19 @@ pub fn rewriting(
             rewritten.push(Rewrite::stacked(name, parts.collect(), to).map_err(core)?);
         } else if is_apart && stored.name.contains(EXPERTS) {
             stacks.add(weight)?;
+        } else if stored.name.ends_with(KEYS) || stored.name.ends_with(VALUES) {
+            of_heads.add(weight);
         } else {
             rewritten.push(layout.rewrite(weight, dtype).map_err(core)?);
         }
     }
     rewritten.extend(stacks.rewritten(dtype).map_err(core)?);
+    let heads = config.get("num_attention_heads").and_then(Value::as_u64).unwrap_or(0);
+    rewritten.extend(of_heads.rewritten(heads as usize, dtype).map_err(core)?);
     let weights = rewritten;
 
     config.remove("experts_gate_apart");
+    config.remove("kv_b_apart");
     config.remove("rope_interleaved");
     config.remove("rms_norm_add_unit_offset");
     let is_gguf = |config: &Value| config["quant_method"] == "gguf";
@@ -185,6 +182,46 @@ impl Stacks {
             Rewrite::stacked(name, parts, to)
         };
         self.0.into_iter().map(stacked).collect()
+    }
+}
+
+/// Ends of the names of what makes keys and values of a compressed cache, where these are apart.
+const KEYS: &str = ".kv_b_proj.keys";
+const VALUES: &str = ".kv_b_proj.values";
+
+/// Those of all layers, on their way to one matrix in each: by its name, keys before values.
+#[derive(Default)]
+struct HeadMatrices(BTreeMap<String, BTreeMap<bool, StoredWeight>>);
+
+impl HeadMatrices {
+    fn add(&mut self, weight: StoredWeight) {
+        let name = &weight.data().name;
+        let are_values = name.ends_with(VALUES);
+        let module = name.rsplit_once('.').map_or(name.as_str(), |(module, _)| module);
+        let both = self.0.entry(format!("{module}.weight")).or_default();
+        both.insert(are_values, weight);
+    }
+
+    fn rewritten(
+        self,
+        heads: usize,
+        dtype: Option<Dtype>,
+    ) -> Result<Vec<Rewrite>, outsize_core::Error> {
+        let rewritten = |(name, both): (_, BTreeMap<_, StoredWeight>)| {
+            let of_head = |weight: &StoredWeight, head: usize| {
+                let rows = weight.rows() / heads;
+                weight.slice(head * rows..(head + 1) * rows)
+            };
+            let fits = heads > 0 && both.values().all(|it| it.rows().is_multiple_of(heads));
+            let (keys, values) = (both.get(&false).filter(|_| fits), both.get(&true));
+            let modules = keys.zip(values).into_iter().flat_map(|(keys, values)| {
+                (0..heads).map(move |head| [of_head(keys, head), of_head(values, head)])
+            });
+            let types = both.values().map(as_float).collect::<HashSet<_>>();
+            let to = types.iter().next().copied().filter(|_| types.len() == 1);
+            Rewrite::turned(name, modules.collect(), dtype.or(to).unwrap_or(Dtype::F32))
+        };
+        self.0.into_iter().map(rewritten).collect()
     }
 }
 
