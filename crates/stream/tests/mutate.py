@@ -73,7 +73,7 @@ MUTATIONS = [
      "Slot::Failed(error) if attempted => break", "Slot::Failed(error) => break", True),
     ("a failure is tried again for ever", "pool.rs",
      "Slot::Failed(error) if attempted => break", "Slot::Failed(error) if attempted && false => break", True),
-    ("leased memory counts as free", "state.rs", "                && Arc::strong_count(block) == 1\n", "", True),
+    ("leased memory counts as free", "state.rs", " && Arc::strong_count(block) == 1", "", True),
     ("memory comes back outside of the lock", "pool.rs", "let block = if block.is_in_ring() {", "let block = if false {", True),
     ("the overflow share has no limit", "overflow.rs", "*used <= self.limit", "*used <= u64::MAX", True),
     ("the overflow share is not given back", "overflow.rs", "self.used.fetch_sub(self.bytes, Ordering::Relaxed);", "", True),
