@@ -31,7 +31,7 @@ enum Source {
     /// Of each module the weights whose columns it takes in turns.
     Stack(String, Vec<Vec<StoredWeight>>),
     /// Of each module a weight that is turned, and one below it.
-    Turned(String, Vec<[StoredWeight; 2]>),
+    Turned(String, Vec<Vec<StoredWeight>>),
 }
 
 impl Rewrite {
@@ -107,6 +107,7 @@ impl Rewrite {
             let reason = "its parts do not fit each other".to_string();
             return Err(Error::Rewrite { tensor: name, reason });
         }
+        let modules = modules.into_iter().map(Vec::from).collect();
         let rewrite = Self { source: Source::Turned(name, modules), dtype };
         rewrite.check()?;
         Ok(rewrite)
@@ -126,13 +127,11 @@ impl Rewrite {
     }
 
     fn weights(&self) -> impl Iterator<Item = (&StoredWeight, Option<Change>)> {
-        let (one, stack, turned) = match &self.source {
-            Source::Weight(weight, change) => (Some((weight, *change)), &[][..], &[][..]),
-            Source::Stack(_, modules) => (None, &modules[..], &[][..]),
-            Source::Turned(_, modules) => (None, &[][..], &modules[..]),
+        let (one, modules) = match &self.source {
+            Source::Weight(weight, change) => (Some((weight, *change)), &[][..]),
+            Source::Stack(_, modules) | Source::Turned(_, modules) => (None, &modules[..]),
         };
-        let parts = stack.iter().flatten().chain(turned.iter().flatten());
-        one.into_iter().chain(parts.map(|weight| (weight, None)))
+        one.into_iter().chain(modules.iter().flatten().map(|weight| (weight, None)))
     }
 
     /// How the weight is declared to a [`ShardWriter`].
@@ -150,7 +149,7 @@ impl Rewrite {
                 TensorSpec::new(name, self.dtype, shape.collect::<Vec<_>>())
             }
             Source::Turned(name, modules) => {
-                let [one, other] = modules[0].each_ref().map(|weight| &weight.data().shape);
+                let [one, other] = [0, 1].map(|at| &modules[0][at].data().shape);
                 let rows = modules.len() * (one[1] + other[0]);
                 TensorSpec::new(name, self.dtype, vec![rows, one[0]])
             }
@@ -179,23 +178,20 @@ impl Rewrite {
         };
         let (weight, change) = match &self.source {
             Source::Weight(weight, change) => (weight, *change),
-            Source::Stack(name, modules) => {
+            Source::Stack(name, modules) | Source::Turned(name, modules) => {
                 for weights in modules {
                     if !go_on(writer) {
                         return Err(Error::Stopped);
                     }
                     let parts = weights.iter().map(whole).collect::<Result<Vec<_>, Error>>()?;
-                    writer.write(name, &in_turns(&parts, weights[0].rows(), self.dtype.size()))?;
-                }
-                return Ok(());
-            }
-            Source::Turned(name, modules) => {
-                for [one, other] in modules {
-                    if !go_on(writer) {
-                        return Err(Error::Stopped);
+                    let (turned, below) = match self.source {
+                        Source::Turned(..) => parts.split_at(1),
+                        _ => parts.split_at(parts.len()),
+                    };
+                    writer.write(name, &in_turns(turned, weights[0].rows(), self.dtype.size()))?;
+                    for part in below {
+                        writer.write(name, part)?;
                     }
-                    writer.write(name, &in_turns(&[whole(one)?], one.rows(), self.dtype.size()))?;
-                    writer.write(name, &whole(other)?)?;
                 }
                 return Ok(());
             }

@@ -358,8 +358,7 @@ impl<'a> Config<'a> {
                     yarn["mscale_all_dim"] = weight.into();
                     yarn["attention_factor"] = 1.0.into();
                     self.fields.remove(&self.key(LOG_MULTIPLIER));
-                }
-                if stretch != 1.0 && self.architecture != "deepseek2" {
+                } else if stretch != 1.0 {
                     yarn["attention_factor"] = (stretch * (0.1 * factor.ln() + 1.0)).into();
                 }
                 for name in ["beta_fast", "beta_slow"] {

@@ -279,10 +279,10 @@ impl RmsConfig {
 
     /// The same with experts: so many as `count` says, unless the file says otherwise, of which each token goes to
     /// `per_token`; and the names of these fields.
-    pub(super) fn with_experts(
+    pub(super) fn with_experts<const N: usize>(
         self,
         fields: &Fields<'_>,
-        names: [&str; 2],
+        names: [&str; N],
         absent: (usize, usize),
         normalized: bool,
     ) -> Result<Self, Error> {

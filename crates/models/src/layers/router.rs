@@ -5,7 +5,6 @@ use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{DType, Tensor};
 use outsize_kernels::ActivationDtype;
 
-use super::entered::entered;
 use super::linear::{self, matrix, zeros};
 use crate::Init;
 
@@ -99,9 +98,8 @@ impl Router {
         self.weight.lazy_shape()[1]
     }
 
-    /// The shares of all experts, `[tokens, hidden]` f32 to `[tokens, experts]`.
+    /// The shares of all experts, `[tokens, hidden]` f32, where its weight is, to `[tokens, experts]`.
     pub(super) fn shares(&self, x: Tensor<2>) -> Tensor<2> {
-        let x = entered(x, &self.weight);
         let scores = linear::product(ActivationDtype::F32, x, &self.weight);
         let scores = linear::biased(scores, self.bias.as_ref());
         match self.routing.shares {

@@ -53,7 +53,7 @@ impl Absent {
         };
         match model_type {
             "deepseek_v2" => Self {
-                sizes: RmsDefaults { sizes: &[], ..DEFAULTS },
+                sizes: DEFAULTS,
                 experts: 64,
                 per_token: None,
                 shared: 2,
@@ -65,7 +65,6 @@ impl Absent {
             },
             "glm4_moe" => Self {
                 sizes: RmsDefaults {
-                    sizes: &[],
                     key_value_heads: Some(8),
                     max_position_embeddings: 131_072,
                     rms_norm_eps: 1e-5,
@@ -80,7 +79,6 @@ impl Absent {
             },
             "glm4_moe_lite" => Self {
                 sizes: RmsDefaults {
-                    sizes: &[],
                     max_position_embeddings: 202_752,
                     rms_norm_eps: 1e-5,
                     ..DEFAULTS
@@ -111,10 +109,9 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
 /// Reads the configuration of a model of that type.
 pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let absent = Absent::of(model_type);
-    let is_latent = model_type != "glm4_moe";
-    let config = match is_latent {
-        true => with_latent_attention(model_type, fields, &absent.sizes)?,
-        false => with_attention(fields, &absent.sizes)?,
+    let config = match model_type {
+        "glm4_moe" => with_attention(fields, &absent.sizes)?,
+        _ => with_latent_attention(model_type, fields, &absent.sizes)?,
     };
     // All layers see everything, whatever else a file may ask for.
     layer_windows(fields, None, config.windows.clone())?;
@@ -122,7 +119,6 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         return Err(fields.missing("num_experts_per_tok"));
     }
     let names = ["n_routed_experts", "num_experts", "num_local_experts"];
-    let names = [names[0], names.into_iter().find(|it| fields.has(it)).unwrap_or(names[1])];
     let defaults = (absent.experts, absent.per_token.unwrap_or(1));
     let normalized = fields.flag_or("norm_topk_prob", absent.normalized)?;
     let mut config = config.with_experts(fields, names, defaults, normalized)?;
