@@ -35,14 +35,21 @@ fn prove(config: &ModelConfig) {
     for context in [1, spec.trained_context] {
         let cache = CacheOptions::new(context);
         let bytes = KvCache::bytes(spec, &cache);
-        let kept = |layer: &CacheLayer| if layer.keys_are_values { 1 } else { 2 };
-        let layers = spec.layers.iter();
-        let exact: u128 = layers
-            .map(|layer| kept(layer) * (layer.key_value_heads * layer.head_dim) as u128)
+        let exact: u128 = (spec.layers.iter())
+            .map(|layer| match layer {
+                CacheLayer::Attention(layer) => {
+                    let kept = if layer.keys_are_values { 1 } else { 2 };
+                    kept * (layer.key_value_heads * layer.head_dim * context) as u128
+                }
+                CacheLayer::Recurrent(layer) => {
+                    let matrices: u128 = layer.heads.state().iter().map(|&n| n as u128).product();
+                    matrices + ((layer.taps - 1) * layer.heads.channels()) as u128
+                }
+            })
             .sum();
         // More than there is: no such cache is ever made.
-        let most = u64::try_from(4 * exact * context as u128).unwrap_or(u64::MAX);
-        match spec.layers.iter().all(|layer| layer.window.is_none()) {
+        let most = u64::try_from(4 * exact).unwrap_or(u64::MAX);
+        match spec.layers.iter().all(|layer| layer.window().is_none()) {
             true => assert_eq!(bytes, most),
             false => assert!(bytes <= most && bytes > 0),
         }

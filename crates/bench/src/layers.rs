@@ -38,7 +38,7 @@ impl Layers {
 
     /// Operations of attention in all layers, for one token and one position that it sees.
     pub fn attention_flops(&self) -> f64 {
-        self.config.cache().layers.iter().map(|layer| layer.attention_flops() as f64).sum()
+        self.config.cache().layers.iter().map(|layer| layer.flops() as f64).sum()
     }
 }
 

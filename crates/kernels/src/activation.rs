@@ -131,7 +131,7 @@ fn each(x: &mut [f32], up: impl Iterator<Item = f32>, function: impl Fn(f32) -> 
 
 /// `x · sigmoid(by)`.
 #[inline(always)]
-fn swish(x: f32, by: f32) -> f32 {
+pub(crate) fn swish(x: f32, by: f32) -> f32 {
     x / (1.0 + exp(-by))
 }
 

@@ -65,6 +65,8 @@ mod autodiff;
 mod blocks;
 mod buffer;
 pub mod cast;
+pub mod causal_convolution;
+pub mod delta_rule;
 mod device;
 mod exp;
 pub mod extension;
@@ -75,6 +77,8 @@ mod isa;
 mod layer;
 pub mod layer_extension;
 mod linear;
+mod linear_attention;
+pub mod linear_attention_extension;
 mod loops;
 mod loss;
 pub mod loss_extension;
@@ -86,6 +90,7 @@ pub mod picture_extension;
 mod quants;
 pub mod rotary;
 mod simd;
+mod state_rows;
 mod thread_pool;
 mod weight;
 mod weight_tensor;
@@ -94,6 +99,7 @@ pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
 pub use buffer::{BufferReuse, free_buffers};
+pub use delta_rule::DeltaHeads;
 pub use device::{has_kernels, is_flex, is_gpu};
 pub use isa::Isa;
 pub use layer::{
@@ -102,6 +108,7 @@ pub use layer::{
 pub use linear::{
     add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_tiles, linear_with,
 };
+pub use linear_attention::{causal_convolution, delta_rule};
 pub use loss::cross_entropy;
 pub use matmul::ConvolutionWindow;
 pub use picture::{
@@ -109,6 +116,7 @@ pub use picture::{
     unwritten, upsample_nearest,
 };
 pub use rotary::RotaryPairs;
+pub use state_rows::StateRows;
 pub use weight::Weight;
 pub use weight_tensor::{WeightOperand, WeightTensor};
 

@@ -141,7 +141,7 @@ const LANES: usize = 16;
 
 /// The sum of a function of a row's elements, in sixteen lanes and a fixed order.
 #[inline(always)]
-fn lanes_sum(x: &[f32], of: impl Fn(f32) -> f32) -> f64 {
+pub(crate) fn lanes_sum(x: &[f32], of: impl Fn(f32) -> f32) -> f64 {
     let (vectors, rest) = x.as_chunks::<LANES>();
     let mut sums = [0.0f32; LANES];
     for vector in vectors {

@@ -1,5 +1,7 @@
 //! What a model asks of a KV cache.
 
+use outsize_kernels::DeltaHeads;
+
 use crate::CacheOptions;
 use crate::cache_options::window_and_capacity;
 
@@ -9,7 +11,7 @@ pub struct CacheSpec {
     /// In the order of the blocks that they belong to.
     pub layers: Vec<CacheLayer>,
     /// Of the same blocks, keys and values of the prompt, if an encoder reads it: what cross-attention looks at.
-    pub cross: Vec<CacheLayer>,
+    pub cross: Vec<AttentionCache>,
     /// The longest context that the model was trained for, in tokens.
     pub trained_context: usize,
     /// The longest context that it can run, in tokens.
@@ -23,9 +25,18 @@ pub struct CacheSpec {
     pub recomputes_keys: bool,
 }
 
-/// One layer of a KV cache.
+/// What one layer keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CacheLayer {
+pub enum CacheLayer {
+    /// Keys and values of all tokens in sight.
+    Attention(AttentionCache),
+    /// As much for a text of any length.
+    Recurrent(RecurrentCache),
+}
+
+/// What a layer of attention keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionCache {
     /// Query heads.
     pub heads: usize,
     /// Key and value heads.
@@ -38,17 +49,112 @@ pub struct CacheLayer {
     pub keys_are_values: bool,
 }
 
-impl CacheLayer {
+/// What a layer of linear attention keeps of a text, in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecurrentCache {
+    /// Heads, of each of which there is a matrix.
+    pub heads: DeltaHeads,
+    /// Taps of the convolution before it: one input less is kept.
+    pub taps: usize,
+}
+
+impl AttentionCache {
     /// Keys and values of one position of one sequence.
     pub fn values(&self) -> u64 {
         let kept = if self.keys_are_values { 1 } else { 2 };
         kept * self.key_value_heads as u64 * self.head_dim as u64
     }
 
-    /// Floating point operations of attention for one token and one position that it sees: scores
-    /// and their products with values.
-    pub fn attention_flops(&self) -> u64 {
+    /// Bytes that one position of all sequences takes.
+    pub(crate) fn position_bytes(&self, options: &CacheOptions) -> u64 {
+        (self.values() * options.dtype.bytes()).saturating_mul(options.sequences() as u64)
+    }
+
+    /// Floating point operations for one token and one position that it sees: scores and their products with values.
+    pub fn flops(&self) -> u64 {
         4 * self.heads as u64 * self.head_dim as u64
+    }
+}
+
+impl RecurrentCache {
+    /// Values of one sequence.
+    pub fn values(&self) -> u64 {
+        let matrices: u64 = self.heads.state().iter().map(|&n| n as u64).product();
+        matrices + (self.taps as u64 - 1) * self.heads.channels() as u64
+    }
+
+    /// Bytes of all sequences.
+    pub(crate) fn bytes(&self, options: &CacheOptions) -> u64 {
+        (self.values() * size_of::<f32>() as u64).saturating_mul(options.sequences() as u64)
+    }
+
+    /// Floating point operations for one token.
+    pub fn flops(&self) -> u64 {
+        // A matrix is made less, asked twice, and changed.
+        let DeltaHeads { value_heads, key_dim, value_dim, .. } = self.heads;
+        7 * value_heads as u64 * key_dim as u64 * value_dim as u64
+    }
+}
+
+impl CacheLayer {
+    /// How many tokens a token sees in keys and values, itself included; `None` is all before it.
+    pub fn window(&self) -> Option<usize> {
+        match self {
+            Self::Attention(layer) => layer.window,
+            Self::Recurrent(_) => None,
+        }
+    }
+
+    /// The columns that a token sees in keys and values, its own included, and those that are held.
+    pub(crate) fn window_and_capacity(&self, options: &CacheOptions) -> (usize, usize) {
+        match self {
+            Self::Attention(layer) => window_and_capacity(layer.window, options),
+            // Its own are part of the state.
+            Self::Recurrent(_) => (1, 0),
+        }
+    }
+
+    /// Bytes of all positions and sequences.
+    pub(crate) fn bytes(&self, options: &CacheOptions) -> u64 {
+        match self {
+            Self::Attention(layer) => {
+                let (_, capacity) = window_and_capacity(layer.window, options);
+                layer.position_bytes(options).saturating_mul(capacity as u64)
+            }
+            Self::Recurrent(layer) => layer.bytes(options),
+        }
+    }
+
+    /// Bytes that a token reads for each position that it sees.
+    pub(crate) fn position_bytes(&self, options: &CacheOptions) -> u64 {
+        match self {
+            Self::Attention(layer) => layer.position_bytes(options),
+            Self::Recurrent(layer) => layer.bytes(options),
+        }
+    }
+
+    /// Floating point operations for one token and one position that it sees.
+    pub fn flops(&self) -> u64 {
+        match self {
+            Self::Attention(layer) => layer.flops(),
+            Self::Recurrent(layer) => layer.flops(),
+        }
+    }
+
+    /// What it is, for messages.
+    fn described(&self, index: usize) -> String {
+        match self {
+            Self::Attention(layer) => {
+                let (heads, width) = (layer.key_value_heads, layer.head_dim);
+                let kind = if layer.keys_are_values { "latent" } else { "key-value" };
+                format!("{heads} {kind} heads of width {width} in layer {index}")
+            }
+            Self::Recurrent(layer) => {
+                let DeltaHeads { value_heads, key_dim, value_dim, .. } = layer.heads;
+                let of = format!("{value_heads} matrices of {key_dim} by {value_dim}");
+                format!("{of} and a convolution of {} tokens in layer {index}", layer.taps)
+            }
+        }
     }
 }
 
@@ -63,7 +169,10 @@ impl CacheSpec {
     /// each layer sees as far back as its window, from what the layer before it made of tokens that saw as far.
     pub fn reach(&self, options: &CacheOptions) -> usize {
         let windows = self.layers.iter();
-        let windows = windows.map(|layer| window_and_capacity(layer.window, options).0);
+        let windows = windows.map(|layer| match layer {
+            CacheLayer::Attention(layer) => window_and_capacity(layer.window, options).0,
+            CacheLayer::Recurrent(_) => usize::MAX,
+        });
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
     }
 
@@ -83,25 +192,22 @@ impl CacheSpec {
             };
             return Some((count(self), count(other)));
         }
-        let all = |spec: &Self| spec.layers.iter().chain(&spec.cross).copied().collect::<Vec<_>>();
+        let all = |spec: &Self| -> Vec<CacheLayer> {
+            let cross = spec.cross.iter().copied().map(CacheLayer::Attention);
+            spec.layers.iter().copied().chain(cross).collect()
+        };
         let (own, others) = (all(self), all(other));
         let mut pairs = own.iter().zip(&others).enumerate();
         pairs.find_map(|(index, (one, other))| {
-            let heads = |layer: &CacheLayer| {
-                let (heads, width) = (layer.key_value_heads, layer.head_dim);
-                let kind = if layer.keys_are_values { "latent" } else { "key-value" };
-                format!("{heads} {kind} heads of width {width} in layer {index}")
-            };
-            let window = |layer: &CacheLayer| match layer.window {
+            let (of_one, of_other) = (one.described(index), other.described(index));
+            if of_one != of_other {
+                return Some((of_one, of_other));
+            }
+            let window = |layer: &CacheLayer| match layer.window() {
                 Some(window) => format!("a sliding window of {window} tokens in layer {index}"),
                 None => format!("no sliding window in layer {index}"),
             };
-            let shape =
-                |layer: &CacheLayer| (layer.key_value_heads, layer.head_dim, layer.keys_are_values);
-            if shape(one) != shape(other) {
-                return Some((heads(one), heads(other)));
-            }
-            (one.window != other.window).then(|| (window(one), window(other)))
+            (one.window() != other.window()).then(|| (window(one), window(other)))
         })
     }
 
@@ -113,10 +219,10 @@ impl CacheSpec {
         head_dim: usize,
         trained_context: usize,
     ) -> Self {
-        let layer =
-            CacheLayer { heads, key_value_heads, head_dim, window: None, keys_are_values: false };
+        let (window, keys_are_values) = (None, false);
+        let layer = AttentionCache { heads, key_value_heads, head_dim, window, keys_are_values };
         Self {
-            layers: vec![layer; layers],
+            layers: vec![CacheLayer::Attention(layer); layers],
             cross: Vec::new(),
             trained_context,
             longest_context: trained_context,

@@ -22,8 +22,11 @@ pub trait Decoder: Architecture {
     /// Whether checkpoints are published with experts [stacked](Names::stacked).
     const IS_STACKED: bool = false;
 
-    /// Whether checkpoints may have layers behind the last one, which guess further tokens: they are passed over.
-    const HAS_MORE_LAYERS: bool = false;
+    /// Whether checkpoints of that type may have layers behind the last one, or apart as `mtp`, which guess further tokens: they
+    /// are passed over.
+    fn has_more_layers(_model_type: &str) -> bool {
+        false
+    }
 
     /// What it asks of a KV cache.
     fn cache(&self) -> &CacheSpec;

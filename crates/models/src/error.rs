@@ -97,6 +97,17 @@ pub enum Error {
         /// The first token that is still there.
         oldest: usize,
     },
+    /// A text was to go on from before its last token, of a model that keeps no tokens apart.
+    #[error(
+        "the KV cache cannot go on from position {position}: linear attention has all {written} tokens in one state, and \
+         cannot forget the last ones; clear it (`truncate(0)`) and run the text again"
+    )]
+    CannotGoBack {
+        /// Where the text was to go on.
+        position: usize,
+        /// Tokens that the state has, or may have.
+        written: usize,
+    },
     /// A batch of another size than the cache is for.
     #[error("{rows} texts cannot run in a KV cache that was made for {batch}; give as many")]
     BatchRows {

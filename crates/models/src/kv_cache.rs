@@ -1,19 +1,20 @@
-//! Keys and values of the tokens seen so far.
+//! Keys and values of the tokens seen so far, or what linear attention makes of them.
 
 mod layer;
 mod prompt;
+mod recurrent;
 mod rows;
 
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_hold;
 
-use self::layer::{Layer, Order};
-pub(crate) use self::layer::{Part, Seen};
+use self::layer::{AttentionLayer, Layer, Order, RecurrentLayer};
+pub(crate) use self::layer::{Part, RecurrentState, Seen};
 use self::prompt::Prompt;
 use self::rows::WaitingRows;
 use crate::cache_options::window_and_capacity;
 
-use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
+use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
 
 /// The longest context that can be asked for, in tokens: positions beyond are not exact in f32.
 pub const MAX_CONTEXT: usize = 1 << 24;
@@ -32,7 +33,7 @@ pub const MAX_BATCH: usize = 1 << 12;
 pub struct KvCache {
     layers: Vec<Layer>,
     /// What cross-attention looks at.
-    cross: Vec<Layer>,
+    cross: Vec<AttentionLayer>,
     /// The prompt that this is of, once an encoder has read one.
     prompt: Option<Prompt>,
     spec: CacheSpec,
@@ -86,7 +87,7 @@ impl KvCache {
         if devices.iter().any(|device| !can_hold(device, dtype)) {
             return Err(Error::CacheDtype { dtype: options.dtype });
         }
-        let storage = |index: usize, layer: &CacheLayer, (window, capacity)| {
+        let storage = |index: usize, layer: &AttentionCache, (window, capacity)| {
             let shape = [batch, layer.key_value_heads, capacity, layer.head_dim];
             let device = &devices[index];
             let zeros = || {
@@ -94,7 +95,7 @@ impl KvCache {
                 Some(device.memory_persistent_allocations((), zeros))
             };
             let values = if layer.keys_are_values { None } else { zeros() };
-            Layer {
+            AttentionLayer {
                 window,
                 capacity,
                 keys: zeros(),
@@ -102,8 +103,16 @@ impl KvCache {
                 keys_are_values: layer.keys_are_values,
             }
         };
-        let layers = (spec.layers.iter().enumerate())
-            .map(|(at, layer)| storage(at, layer, window_and_capacity(layer.window, options)));
+        let layers = spec.layers.iter().enumerate().map(|(at, layer)| match layer {
+            CacheLayer::Attention(layer) => {
+                let sizes = window_and_capacity(layer.window, options);
+                Layer::Attention(storage(at, layer, sizes))
+            }
+            CacheLayer::Recurrent(shape) => {
+                let state = Some(RecurrentState::zeros(shape, batch, &devices[at]));
+                Layer::Recurrent(RecurrentLayer { shape: *shape, state, keeps: true })
+            }
+        });
         let cross = spec.cross.iter().enumerate();
         let cross = cross.map(|(at, layer)| storage(at, layer, (usize::MAX, prompt)));
         Ok(Self {
@@ -122,10 +131,19 @@ impl KvCache {
 
     /// One that keeps nothing, for one pass of whole sequences.
     pub(crate) fn without_storage(spec: &CacheSpec, batch: &Batch) -> Self {
-        let layer = |layer: &CacheLayer| {
-            let window = layer.window.unwrap_or(usize::MAX);
-            let keys_are_values = layer.keys_are_values;
-            Layer { window, capacity: 0, keys: None, values: None, keys_are_values }
+        let layer = |layer: &CacheLayer| match layer {
+            CacheLayer::Attention(AttentionCache { window, keys_are_values, .. }) => {
+                Layer::Attention(AttentionLayer {
+                    window: window.unwrap_or(usize::MAX),
+                    capacity: 0,
+                    keys: None,
+                    values: None,
+                    keys_are_values: *keys_are_values,
+                })
+            }
+            CacheLayer::Recurrent(shape) => {
+                Layer::Recurrent(RecurrentLayer { shape: *shape, state: None, keeps: false })
+            }
         };
         Self {
             layers: spec.layers.iter().map(layer).collect(),
@@ -143,25 +161,14 @@ impl KvCache {
 
     /// Bytes that such a cache holds.
     pub fn bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
-        let layers = spec.layers.iter().map(|layer| Self::layer_bytes(layer, options));
+        let layers = spec.layers.iter().map(|layer| layer.bytes(options));
         let cross = spec.cross.iter().map(|layer| Self::cross_bytes(layer, options));
         layers.chain(cross).fold(0u64, u64::saturating_add)
     }
 
-    /// Bytes that such a cache holds of one layer.
-    pub fn layer_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
-        let (_, capacity) = window_and_capacity(layer.window, options);
-        Self::position_bytes(layer, options).saturating_mul(capacity as u64)
-    }
-
     /// Bytes that such a cache holds of the prompt, in one layer.
-    pub fn cross_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
-        Self::position_bytes(layer, options).saturating_mul(options.prompt as u64)
-    }
-
-    /// Bytes that one position of all sequences takes in a layer.
-    pub fn position_bytes(layer: &CacheLayer, options: &CacheOptions) -> u64 {
-        (layer.values() * options.dtype.bytes()).saturating_mul(options.sequences() as u64)
+    pub fn cross_bytes(layer: &AttentionCache, options: &CacheOptions) -> u64 {
+        layer.position_bytes(options).saturating_mul(options.prompt as u64)
     }
 
     /// What it was made for.
@@ -282,26 +289,27 @@ impl KvCache {
         if !self.is_empty() && rows != self.rows() {
             return Err(Error::BatchRows { rows, batch: self.rows() });
         }
-        let lost = |layer: &Layer| {
-            layer.keys.is_none() || (layer.values.is_none() && !layer.keys_are_values)
-        };
-        for layers in [&self.layers, &self.cross] {
-            if let Some(layer) = layers.iter().position(lost) {
-                return Err(Error::CacheLost { layer });
-            }
+        let lost = self.layers.iter().position(Layer::is_lost);
+        match lost.or(self.cross.iter().position(AttentionLayer::is_lost)) {
+            Some(layer) => Err(Error::CacheLost { layer }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// Checks that everything in sight of a token at `position` is still there.
+    /// Checks that everything in sight of a token at `position` is still there, and that no state has later tokens in it.
     fn check_memory(&self, position: usize) -> Result<(), Error> {
-        let gone = |layer: &&Layer| layer.oldest(self.written) > layer.oldest_seen(position);
-        match self.layers.iter().find(gone) {
+        let (written, is_recurrent) = (self.written, |layer| matches!(layer, &Layer::Recurrent(_)));
+        // A text that begins finds a state of zeros.
+        if 0 < position && position < written && self.layers.iter().any(is_recurrent) {
+            return Err(Error::CannotGoBack { position, written });
+        }
+        let gone = |layer: &&AttentionLayer| layer.oldest(written) > layer.oldest_seen(position);
+        match self.layers.iter().filter_map(Layer::attention).find(gone) {
             None => Ok(()),
             Some(layer) => Err(Error::Forgotten {
                 position,
                 needed: layer.oldest_seen(position),
-                oldest: layer.oldest(self.written),
+                oldest: layer.oldest(written),
             }),
         }
     }
@@ -334,6 +342,7 @@ impl KvCache {
             None => new.cast(dtype),
         };
         let keys = here(keys);
+        let slot = slot.and_then(Layer::attention);
         let values = match slot.is_some_and(|slot| slot.keys_are_values) {
             true => keys.clone(),
             false => here(values),
@@ -341,7 +350,7 @@ impl KvCache {
         let (first, rows, tokens) = (self.first_row(), keys.dims()[0], keys.dims()[2]);
         let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };
-        let slot = self.layers.get_mut(layer).ok_or_else(lost)?;
+        let slot = self.layers.get_mut(layer).and_then(Layer::attention_mut).ok_or_else(lost)?;
         let window = slot.window;
         if slot.capacity == 0 {
             let parts = vec![Part::of(keys, values)];
@@ -381,6 +390,7 @@ impl KvCache {
         let first = self.first_row();
         self.layers
             .get_mut(layer)
+            .and_then(Layer::attention_mut)
             .and_then(|slot| slot.write(first, self.position, keys, values))
             .ok_or(Error::CacheLost { layer })
     }
@@ -424,7 +434,11 @@ mod tests {
             |config: &CacheSpec, context| KvCache::bytes(config, &CacheOptions::new(context));
         assert_eq!(bytes(&config, 32_768), 32 * 4096 * per_token);
         assert_eq!(bytes(&config, 1000), 32 * 1000 * per_token);
-        config.layers[7].window = None;
+        let window = |layer: &mut CacheLayer, window| match layer {
+            CacheLayer::Attention(layer) => layer.window = window,
+            CacheLayer::Recurrent(_) => unreachable!("attention alone"),
+        };
+        window(&mut config.layers[7], None);
         assert_eq!(bytes(&config, 32_768), (31 * 4096 + 32_768) * per_token);
         let slide = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(500) };
         assert_eq!(KvCache::bytes(&config, &slide), 32 * 500 * per_token);
@@ -448,7 +462,10 @@ mod tests {
         let batch = Batch::left_padded(&[[1]]).unwrap();
         let check = |config: &CacheSpec| cache.check(config, &batch);
         check(&config).unwrap();
-        config.layers[2].window = Some(4);
+        match &mut config.layers[2] {
+            CacheLayer::Attention(layer) => layer.window = Some(4),
+            CacheLayer::Recurrent(_) => unreachable!("attention alone"),
+        }
         let error = check(&config).unwrap_err().to_string();
         let expected = "for no sliding window in layer 2, but the model needs a sliding window of 4 tokens in layer 2";
         assert!(error.contains(expected), "{error}");

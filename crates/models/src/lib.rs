@@ -46,7 +46,7 @@ pub use any_decoder::{DispatchedDecoder, FilledDecoder};
 pub use architecture::{Architecture, Init, MultimodalNames};
 pub use batch::Batch;
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
-pub use cache_spec::{CacheLayer, CacheSpec};
+pub use cache_spec::{AttentionCache, CacheLayer, CacheSpec, RecurrentCache};
 pub use component::{Component, ComponentConfig};
 pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling};
 pub use decoder::{Decoder, Head, Pass};

@@ -2,9 +2,8 @@
 
 use outsize_kernels::attention::{AttentionShape, PixelAttentionShape};
 
-use crate::cache_options::window_and_capacity;
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
-use crate::{CacheOptions, CacheSpec, Logits, WhenFull};
+use crate::{CacheLayer, CacheOptions, CacheSpec, Logits, WhenFull};
 
 /// Bytes of one f32.
 const VALUE_BYTES: u64 = 4;
@@ -44,9 +43,9 @@ impl PassShape {
         let tokens = tokens.min(if refuse { context } else { MAX_CONTEXT });
         let options = CacheOptions { context, ..*cache };
         let layers = spec.layers.iter();
-        let held = layers.map(|layer| window_and_capacity(layer.window, &options).1);
+        let held = layers.map(|layer| layer.window_and_capacity(&options).1);
         let held = held.max().unwrap_or(0);
-        let windows = spec.layers.iter().filter_map(|layer| layer.window);
+        let windows = spec.layers.iter().filter_map(CacheLayer::window);
         Self {
             tokens,
             prompt: if spec.cross.is_empty() { 0 } else { cache.prompt.min(MAX_CONTEXT) },

@@ -67,7 +67,7 @@ fn decoder<D: Decoder>() -> Vec<Row> {
         head: D::HEAD,
         spare_head: D::SPARE_HEAD,
         is_stacked: D::IS_STACKED,
-        has_more_layers: D::HAS_MORE_LAYERS,
+        has_more_layers: D::has_more_layers(model_type),
         is_of_prompt: D::is_of_prompt,
         read: |model_type, fields| {
             let mut tables = D::fields(model_type).to_vec();

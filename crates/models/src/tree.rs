@@ -8,7 +8,6 @@ use outsize_core::{Access, Error, FloatType, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
 use crate::architecture::class_name;
-use crate::cache_options::window_and_capacity;
 use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightSpec};
 
 const MXFP4: StorageFormat = StorageFormat::mxfp4();
@@ -84,7 +83,8 @@ impl ModelConfig {
         let has_more = self.row.has_more_layers;
         let is_other = move |tensor: &&TensorInfo| {
             others.iter().any(|it| tensor.name.starts_with(it))
-                || (has_more && is_behind(&tensor.name) == Some(true))
+                || (has_more
+                    && (is_behind(&tensor.name) == Some(true) || tensor.name.starts_with("mtp.")))
         };
         tensors.iter().filter(is_other)
     }
@@ -258,17 +258,17 @@ impl ModelConfig {
                 ..BlockCost::default()
             };
             if let Some((layer, cross)) = layers.get(&block.name) {
-                let (window, _) = window_and_capacity(layer.window, cache);
+                let (window, _) = layer.window_and_capacity(cache);
                 let cross = cross.map_or(0, |layer| KvCache::cross_bytes(layer, cache));
                 block.work.cross_kv_bytes = cross;
-                block.work.kv_bytes = KvCache::layer_bytes(layer, cache).saturating_add(cross);
-                block.work.kv_bytes_per_position = KvCache::position_bytes(layer, cache);
+                block.work.kv_bytes = layer.bytes(cache).saturating_add(cross);
+                block.work.kv_bytes_per_position = layer.position_bytes(cache);
                 block.work.window = (window < usize::MAX).then_some(window as u64);
-                block.work.attention_flops = Some(layer.attention_flops());
+                block.work.attention_flops = Some(layer.flops());
             } else if let (Some(cross), 1..) = (spec.cross.first(), block.work.flops_once) {
                 // A layer of the encoder, which has as many heads: each token sees all of the prompt.
                 let seen = (cache.prompt as u64).saturating_pow(2);
-                let attention = cross.attention_flops().saturating_mul(seen);
+                let attention = cross.flops().saturating_mul(seen);
                 block.work.flops_once = block.work.flops_once.saturating_add(attention);
             }
         }
@@ -342,8 +342,12 @@ mod tests {
                 );
                 assert_eq!(
                     sum(|work| work.kv_bytes_per_position),
-                    KvCache::position_bytes(&config.cache().layers[0], &cache)
-                        * config.cache().layers.len() as u64
+                    config
+                        .cache()
+                        .layers
+                        .iter()
+                        .map(|layer| layer.position_bytes(&cache))
+                        .sum::<u64>()
                 );
                 // A tied table is a product once; norms and biases are none. What an encoder does is counted apart.
                 let weights = config.weights();

@@ -11,6 +11,8 @@ pub enum WeightKind {
     Linear,
     /// The matrix of a layer that chooses experts: normal, and never in blocks.
     Router,
+    /// The taps of a convolution over tokens: normal, and never in blocks.
+    Taps,
     /// What a layer adds, `[out]`, or what its attention sinks score: normal.
     Bias,
     /// The scale of a norm: ones.
@@ -43,6 +45,7 @@ impl From<&Parameter> for WeightSpec {
             ("Embedding", _) => WeightKind::Embedding,
             (_, "bias" | "sinks" | "e_score_correction_bias") => WeightKind::Bias,
             ("Router", _) => WeightKind::Router,
+            ("CausalConv1d", _) => WeightKind::Taps,
             ("Linear" | "Conv1d" | "Conv2d" | "HeadMatrices", _) => WeightKind::Linear,
             _ => WeightKind::Norm,
         };
@@ -54,7 +57,7 @@ impl From<&Parameter> for WeightSpec {
                 WeightKind::Embedding => Access::Rows,
                 WeightKind::Linear if parameter.class() == "HeadMatrices" => Access::Whole,
                 WeightKind::Linear | WeightKind::Router => Access::Tiles,
-                WeightKind::Bias | WeightKind::Norm => Access::Whole,
+                WeightKind::Bias | WeightKind::Norm | WeightKind::Taps => Access::Whole,
             },
         }
     }

@@ -62,6 +62,13 @@ const FIXTURES: &[&str] = &[
     "glm4_moe-published-bf16",
     "glm4_moe_lite",
     "glm4_moe_lite-published-bf16",
+    "qwen3_next",
+    "qwen3_next-published-bf16",
+    "qwen3_next-dense-bias",
+    "qwen3_5",
+    "qwen3_5-images-published-bf16",
+    "qwen3_5_moe",
+    "qwen3_5_moe-images-stacked",
     "gpt_neox",
     "gpt_neox-published-f16",
     "gpt_neox-tied-bf16",
@@ -80,8 +87,17 @@ const FIXTURES: &[&str] = &[
 ];
 
 /// What the names of those with experts begin with.
-const EXPERTS: &[&str] =
-    &["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "deepseek", "glm4_moe"];
+const EXPERTS: &[&str] = &[
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "gpt_oss",
+    "deepseek",
+    "glm4_moe",
+    "qwen3_next",
+    "qwen3_5_moe",
+];
 
 /// Those with a batch of texts of several lengths.
 const BATCHES: &[&str] = &[
@@ -100,6 +116,9 @@ const BATCHES: &[&str] = &[
     "deepseek_v3",
     "glm4_moe",
     "glm4_moe_lite",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
     "gpt_neox",
     "opt",
     "bloom",

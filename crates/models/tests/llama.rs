@@ -291,7 +291,7 @@ fn the_cache_can_be_wound_back() {
         assert_eq!(run(&mut cache, &expected.ids[10..11]), next, "{name}");
         run(&mut cache, &expected.ids[11..20]);
         let layers = config.cache().layers.iter();
-        let window = layers.filter_map(|layer| layer.window).min();
+        let window = layers.filter_map(|layer| layer.window()).min();
         match cache.truncate(10) {
             Ok(()) => {
                 assert_eq!(window, None, "{name}");

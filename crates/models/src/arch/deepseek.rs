@@ -39,7 +39,10 @@ impl RmsFeedForward for RmsMoE {
         ("glm4_moe", "Glm4Moe"),
         ("glm4_moe_lite", "Glm4MoeLite"),
     ];
-    const HAS_MORE_LAYERS: bool = true;
+
+    fn has_more_layers(_: &str) -> bool {
+        true
+    }
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         config::fields(model_type)

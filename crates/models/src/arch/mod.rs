@@ -16,6 +16,7 @@ mod olmo2;
 mod opt;
 mod phi3;
 mod qwen3;
+mod qwen3_next;
 mod rms_config;
 mod rms_decoder;
 mod rms_layer;

@@ -8,10 +8,10 @@ use crate::config::{
 };
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
-    Activation, Attention, AttentionConfig, Either, LatentAttention, LatentAttentionConfig, Mlp,
-    RmsNorm, Routing,
+    Activation, Attention, AttentionConfig, Either, GatedDeltaNetConfig, LatentAttention,
+    LatentAttentionConfig, Mlp, RmsNorm, Routing,
 };
-use crate::{CacheLayer, CacheSpec, Error};
+use crate::{AttentionCache, CacheLayer, CacheSpec, Error};
 
 /// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +34,12 @@ pub struct RmsConfig {
     pub rms_norm_eps: f64,
     /// The non-linear function of the MLP.
     pub activation: Activation,
+    /// Whether attention gates what comes of each head.
+    pub attention_gate: bool,
+    /// The sizes of linear attention, if some layers have it.
+    pub linear_attention: Option<GatedDeltaNetConfig>,
+    /// Of each layer, whether it has linear attention.
+    pub linear_layers: Vec<bool>,
     /// The sizes of attention over a compressed cache, if it is that.
     pub latent_attention: Option<LatentAttentionConfig>,
     /// Whether the projections to queries, keys and values have a bias.
@@ -187,6 +193,9 @@ impl RmsConfig {
             vocab_size: size("vocab_size", MAX_VOCAB)?,
             rms_norm_eps: config::epsilon(fields, "rms_norm_eps", absent.rms_norm_eps)?,
             activation: config::activation(fields, field, activation)?,
+            attention_gate: false,
+            linear_attention: None,
+            linear_layers: vec![false; num_hidden_layers],
             latent_attention: None,
             attention_in_bias: false,
             attention_out_bias: false,
@@ -266,6 +275,9 @@ impl RmsConfig {
         if self.attention_sinks {
             attention = attention.with_sinks(init);
         }
+        if self.attention_gate {
+            attention = attention.gated(&shape, init);
+        }
         Either::One(match self.query_pre_attn_scalar {
             Some(scalar) => attention.scaled(scalar.sqrt().recip()),
             None => attention,
@@ -311,15 +323,15 @@ impl RmsConfig {
 
     pub(super) fn cache(&self) -> CacheSpec {
         let heads = self.num_attention_heads;
-        let layer = |&window| match &self.latent_attention {
-            None => CacheLayer {
+        let attention = |window| match &self.latent_attention {
+            None => AttentionCache {
                 heads,
                 key_value_heads: self.num_key_value_heads,
                 head_dim: self.head_dim,
                 window,
                 keys_are_values: false,
             },
-            Some(latent) => CacheLayer {
+            Some(latent) => AttentionCache {
                 heads,
                 key_value_heads: 1,
                 head_dim: latent.cached(),
@@ -327,16 +339,26 @@ impl RmsConfig {
                 keys_are_values: true,
             },
         };
+        let linear = |layer: usize| self.linear_attention.filter(|_| self.linear_layers[layer]);
+        let layer = |(index, &window)| match linear(index) {
+            Some(linear) => CacheLayer::Recurrent(linear.state),
+            None => CacheLayer::Attention(attention(window)),
+        };
+        let cannot_forget = self.linear_layers.contains(&true).then_some(
+            "its linear attention has all tokens in one state, and cannot forget the oldest ones",
+        );
         let local = self.local_rope.as_ref();
         CacheSpec {
-            layers: self.windows.iter().map(layer).collect(),
+            layers: self.windows.iter().enumerate().map(layer).collect(),
             cross: Vec::new(),
             trained_context: self.max_position_embeddings,
             longest_context: match self.rope.scaling {
                 RopeScaling::Dynamic { .. } => MAX_CONTEXT,
                 _ => self.max_position_embeddings,
             },
-            cannot_slide: self.rope.cannot_slide().or(local.and_then(RopeConfig::cannot_slide)),
+            cannot_slide: (self.rope.cannot_slide())
+                .or(local.and_then(RopeConfig::cannot_slide))
+                .or(cannot_forget),
             rescaled_beyond: [Some(&self.rope), local]
                 .into_iter()
                 .flatten()

@@ -27,8 +27,10 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
 
-    /// As [`Decoder::HAS_MORE_LAYERS`].
-    const HAS_MORE_LAYERS: bool = false;
+    /// As [`Decoder::has_more_layers`].
+    fn has_more_layers(_model_type: &str) -> bool {
+        false
+    }
 
     /// As [`Architecture::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
@@ -110,8 +112,13 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
     const CLASSES: &'static [(&'static str, &'static str)] =
         &[("MixtralMoe", "MixtralSparseMoeBlock"), ("MixtralExpert", "MixtralMLP")];
-    const HEADS: &'static [&'static str] =
-        &["ForCausalLM", "LMHeadModel", "Gemma3ForConditionalGeneration"];
+    const HEADS: &'static [&'static str] = &[
+        "ForCausalLM",
+        "LMHeadModel",
+        "Gemma3ForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForConditionalGeneration",
+    ];
     const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
         ("model.rotary_emb", "RotaryEmbedding"),
@@ -163,7 +170,10 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
 impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     const LAYERS: &'static str = "model.layers";
     const IS_STACKED: bool = B::IS_STACKED;
-    const HAS_MORE_LAYERS: bool = B::HAS_MORE_LAYERS;
+
+    fn has_more_layers(model_type: &str) -> bool {
+        B::has_more_layers(model_type)
+    }
 
     fn cache(&self) -> &CacheSpec {
         &self.cache

@@ -8,11 +8,13 @@ use outsize_core::Names;
 
 use super::rms_config::{BlockNorms, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
-use super::{gemma3, llama, olmo2, qwen3};
+use super::{gemma3, llama, olmo2, qwen3, qwen3_next};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
-use crate::layers::{Attention, Either, LatentAttention, Mlp, RmsNorm, Rotation, either};
+use crate::layers::{
+    Attention, Either, GatedDeltaNet, LatentAttention, Mlp, RmsNorm, Rotation, either,
+};
 use crate::{Activations, Error, KvCache, PassShape};
 
 /// A Llama, or a model of its shape, with its language-modelling head.
@@ -29,8 +31,10 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     /// As [`RmsBlock::IS_STACKED`].
     const IS_STACKED: bool = false;
 
-    /// As [`RmsBlock::HAS_MORE_LAYERS`].
-    const HAS_MORE_LAYERS: bool = false;
+    /// As [`Decoder::has_more_layers`](crate::Decoder::has_more_layers).
+    fn has_more_layers(_model_type: &str) -> bool {
+        false
+    }
 
     /// As [`RmsBlock::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
@@ -73,8 +77,10 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
 pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`; none where norms are behind.
     pub input_layernorm: Option<RmsNorm>,
-    /// Causal self-attention.
-    pub self_attn: Either<Attention, LatentAttention>,
+    /// Causal self-attention, unless it is linear.
+    pub self_attn: Option<Either<Attention, LatentAttention>>,
+    /// Linear attention.
+    pub linear_attn: Option<GatedDeltaNet>,
     /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives.
     pub post_attention_layernorm: RmsNorm,
     /// `[hidden]`.
@@ -98,7 +104,13 @@ impl RmsFeedForward for Mlp {
         ("olmo2", "Olmo2"),
         ("gemma3_text", "Gemma3"),
         ("gemma3", "Gemma3"),
+        ("qwen3_5_text", "Qwen3_5"),
+        ("qwen3_5", "Qwen3_5"),
     ];
+
+    fn has_more_layers(model_type: &str) -> bool {
+        qwen3_next::is_one(model_type)
+    }
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
@@ -108,12 +120,16 @@ impl RmsFeedForward for Mlp {
             "olmo2" => &[olmo2::OLMO2, FIELDS],
             "gemma3_text" => &[gemma3::TEXT, FIELDS],
             "gemma3" => &[gemma3::MULTIMODAL],
+            linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[llama::LLAMA, llama::ACT, FIELDS],
         }
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
-        (model_type == "gemma3").then_some(&gemma3::NAMES)
+        match model_type {
+            "gemma3" => Some(&gemma3::NAMES),
+            _ => qwen3_next::multimodal(model_type),
+        }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
@@ -122,6 +138,7 @@ impl RmsFeedForward for Mlp {
             "olmo2" => olmo2::read(fields),
             "gemma3_text" => gemma3::read_text(fields),
             "gemma3" => gemma3::read(fields),
+            linear if qwen3_next::is_one(linear) => qwen3_next::read(model_type, fields),
             _ => llama::read(model_type, fields),
         }
     }
@@ -144,7 +161,10 @@ impl<E: RmsFeedForward> RmsFeedForward for Either<Mlp, E> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = E::MODEL_TYPES;
     const IS_BLOCK_SPARSE_MOE: bool = E::IS_BLOCK_SPARSE_MOE;
     const IS_STACKED: bool = E::IS_STACKED;
-    const HAS_MORE_LAYERS: bool = E::HAS_MORE_LAYERS;
+
+    fn has_more_layers(model_type: &str) -> bool {
+        E::has_more_layers(model_type)
+    }
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         E::fields(model_type)
@@ -186,7 +206,10 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = F::MODEL_TYPES;
     const NO_SPLIT: &'static [&'static str] = &["RmsDecoderLayer"];
     const IS_STACKED: bool = F::IS_STACKED;
-    const HAS_MORE_LAYERS: bool = F::HAS_MORE_LAYERS;
+
+    fn has_more_layers(model_type: &str) -> bool {
+        F::has_more_layers(model_type)
+    }
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         F::fields(model_type)
@@ -207,9 +230,11 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let norm = || config.norm(config.hidden_size, init);
         let norm_if = |has: bool| has.then(norm);
+        let linear = config.linear_attention.filter(|_| config.linear_layers[index]);
         Self {
             input_layernorm: norm_if(config.norms != BlockNorms::Behind),
-            self_attn: config.attention(init),
+            self_attn: linear.is_none().then(|| config.attention(init)),
+            linear_attn: linear.map(|linear| GatedDeltaNet::new(config.hidden_size, &linear, init)),
             post_attention_layernorm: norm(),
             pre_feedforward_layernorm: norm_if(config.norms == BlockNorms::Around),
             mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, index, init)),
@@ -237,9 +262,16 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             (None, None) => twice(behind.entered(x)),
         };
         let (rotation, positions) = (&rotations[self.rotation], pass.query_positions());
-        let mixed = either!(&self.self_attn, attention => {
-            attention.forward(normed, rotation, &positions, cache, index)
-        })?;
+        let mixed = match (&self.linear_attn, &self.self_attn) {
+            (Some(linear), _) => linear.forward(normed, &positions, cache, index),
+            (None, Some(Either::One(attention))) => {
+                attention.forward(normed, rotation, &positions, cache, index)
+            }
+            (None, Some(Either::Other(latent))) => {
+                latent.forward(normed, rotation, &positions, cache, index)
+            }
+            (None, None) => unreachable!("a layer is made with one of them"),
+        }?;
         let (x, normed) = match (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
         {
             (_, None) => behind.add_forward(x, mixed),
@@ -254,8 +286,13 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        let attention = either!(&self.self_attn, attention => attention.activations(pass));
-        attention.or(self.feed_forward().activations(pass))
+        let linear = self.linear_attn.as_ref().map(|linear| linear.activations(pass));
+        let attention = self
+            .self_attn
+            .as_ref()
+            .map(|attention| either!(attention, attention => attention.activations(pass)));
+        let mixed = linear.or(attention).unwrap_or_default();
+        mixed.or(self.feed_forward().activations(pass))
     }
 }
 

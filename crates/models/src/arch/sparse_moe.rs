@@ -7,10 +7,11 @@ use burn::tensor::activation::sigmoid;
 use outsize_core::Names;
 use serde_json::Value;
 
+use super::qwen3_next;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use crate::architecture::Init;
+use crate::architecture::{Init, MultimodalNames};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, MAX_LAYERS, layer_windows};
 use crate::layers::{Either, Linear, Mlp, Router, announce_all, expert_activations, mixed};
@@ -33,18 +34,36 @@ pub struct RmsSparseMoeBlock {
 }
 
 impl RmsFeedForward for RmsSparseMoeBlock {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("qwen2_moe", "Qwen2Moe"), ("qwen3_moe", "Qwen3Moe"), ("olmoe", "Olmoe")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("qwen2_moe", "Qwen2Moe"),
+        ("qwen3_moe", "Qwen3Moe"),
+        ("olmoe", "Olmoe"),
+        ("qwen3_next", "Qwen3Next"),
+        ("qwen3_5_moe_text", "Qwen3_5Moe"),
+        ("qwen3_5_moe", "Qwen3_5Moe"),
+    ];
+
+    fn has_more_layers(model_type: &str) -> bool {
+        qwen3_next::is_one(model_type)
+    }
+
+    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
+        qwen3_next::multimodal(model_type)
+    }
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
             "qwen2_moe" => &[QWEN2_MOE, QWEN_MOE, EXPERTS, FIELDS],
             "qwen3_moe" => &[QWEN3_MOE, QWEN_MOE, EXPERTS, FIELDS],
+            linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[OLMOE, EXPERTS, FIELDS],
         }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        if qwen3_next::is_one(model_type) {
+            return qwen3_next::read(model_type, fields);
+        }
         let is_olmoe = model_type == "olmoe";
         let (key_value_heads, max_position_embeddings, experts) = match model_type {
             "qwen2_moe" => (Some(16), 32_768, (60, 4)),
@@ -146,7 +165,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
 }
 
 /// Which layers have experts: every so many, but for those named.
-fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
+pub(super) fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
     let step = fields.size_or("decoder_sparse_step", 1, MAX_LAYERS)?;
     let field = "mlp_only_layers";
     let named = match fields.get(field) {

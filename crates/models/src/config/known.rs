@@ -211,6 +211,9 @@ pub(crate) const ROPE: &[KnownField] = &[
     ("low_freq_factor", Harmless),
     ("mscale", Harmless),
     ("mscale_all_dim", Harmless),
+    // Where images and videos are; of texts alone all of them are the same.
+    ("mrope_interleaved", Harmless),
+    ("mrope_section", Harmless),
     ("original_max_position_embeddings", Harmless),
     ("short_factor", Harmless),
     ("truncate", Harmless),
@@ -218,7 +221,6 @@ pub(crate) const ROPE: &[KnownField] = &[
     ("chunked_attention", Effect::UNSET),
     ("full_attention", Effect::UNSET),
     ("long_mscale", Effect::UNSET),
-    ("mrope_section", Effect::UNSET),
     ("short_mscale", Effect::UNSET),
     ("sliding_attention", Effect::UNSET),
 ];

@@ -6,13 +6,94 @@ use burn::tensor::{Device, Tensor};
 use outsize_kernels::KvTensors;
 use outsize_kernels::attention::RingLayout;
 
+use crate::RecurrentCache;
+
+/// What one layer keeps.
+#[derive(Debug)]
+pub(super) enum Layer {
+    Attention(AttentionLayer),
+    Recurrent(RecurrentLayer),
+}
+
+impl Layer {
+    /// Where it is; nowhere if it keeps nothing.
+    pub fn device(&self) -> Option<Device> {
+        match self {
+            Self::Attention(layer) => layer.device(),
+            Self::Recurrent(layer) => layer.state.as_ref().map(|state| state.matrices.device()),
+        }
+    }
+
+    /// Whether what it kept is gone, after an error in the middle of a write.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::Attention(layer) => layer.is_lost(),
+            Self::Recurrent(layer) => layer.keeps && layer.state.is_none(),
+        }
+    }
+
+    pub fn attention(&self) -> Option<&AttentionLayer> {
+        match self {
+            Self::Attention(layer) => Some(layer),
+            Self::Recurrent(_) => None,
+        }
+    }
+
+    pub fn attention_mut(&mut self) -> Option<&mut AttentionLayer> {
+        match self {
+            Self::Attention(layer) => Some(layer),
+            Self::Recurrent(_) => None,
+        }
+    }
+
+    /// Makes text `to` what text `from` is, of which columns up to `written`, exclusive, have been written.
+    pub fn copy_row(&mut self, from: usize, to: usize, written: usize) -> Option<()> {
+        match self {
+            Self::Attention(layer) => layer.copy_row(from, to, written),
+            Self::Recurrent(layer) => layer.copy_row(from, to),
+        }
+    }
+}
+
+/// What linear attention keeps of each text; all f32. It is moved out, changed and moved back, as keys and values are.
+#[derive(Debug)]
+pub(crate) struct RecurrentState {
+    /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state).
+    pub matrices: Tensor<4>,
+    /// `[batch, taps - 1, channels]`: the last inputs of the convolution.
+    pub inputs: Tensor<3>,
+}
+
+/// One layer's state; `None` while being written, or if it keeps nothing.
+#[derive(Debug)]
+pub(super) struct RecurrentLayer {
+    pub shape: RecurrentCache,
+    pub state: Option<RecurrentState>,
+    pub keeps: bool,
+}
+
+impl RecurrentLayer {
+    fn copy_row(&mut self, from: usize, to: usize) -> Option<()> {
+        if from != to {
+            let RecurrentState { matrices, inputs } = self.state.take()?;
+            let ([batch, taps, channels], rows) = (inputs.dims(), matrices.dims()[2]);
+            let inputs = copy_row(inputs.reshape([batch, 1, taps, channels]), from, to, taps);
+            self.state = Some(RecurrentState {
+                matrices: copy_row(matrices, from, to, rows),
+                inputs: inputs.reshape([batch, taps, channels]),
+            });
+        }
+        Some(())
+    }
+}
+
 /// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
 /// `None` only while being written.
 ///
 /// A tensor is written in place as long as it is owned here alone. So it is moved out, written and moved back, and views
 /// of it must be dropped before the next write.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct AttentionLayer {
     /// Columns that a token sees, its own included.
     pub window: usize,
     pub capacity: usize,
@@ -22,10 +103,14 @@ pub(super) struct Layer {
     pub keys_are_values: bool,
 }
 
-impl Layer {
+impl AttentionLayer {
     /// Where it is; nowhere if it keeps nothing.
     pub fn device(&self) -> Option<Device> {
         self.keys.as_ref().map(Tensor::device)
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.keys.is_none() || (self.values.is_none() && !self.keys_are_values)
     }
 
     /// The oldest column held, if columns up to `written`, exclusive, have been written.
@@ -84,7 +169,7 @@ impl Layer {
     }
 }
 
-/// Writes the same text's row `to` as row `from` has it, in the places that are in use.
+/// Makes row `to` what row `from` is, in the first `places` of each head.
 fn copy_row(storage: Tensor<4>, from: usize, to: usize, places: usize) -> Tensor<4> {
     let [_, heads, _, width] = storage.dims();
     let row = |row: usize| [row..row + 1, 0..heads, 0..places, 0..width];

@@ -2,7 +2,7 @@
 
 use super::KvCache;
 use super::prompt::Prompt;
-use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, Error};
+use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, Error};
 
 /// Texts that wait while others begin behind them.
 #[derive(Debug)]
@@ -72,19 +72,20 @@ impl KvCache {
         self.waiting.as_ref().map_or(0, |waiting| waiting.padding.len())
     }
 
-    /// Bytes that [`copy_rows`](Self::copy_rows) takes for a while: the keys, or values, of one sequence in the largest layer.
+    /// Bytes that [`copy_rows`](Self::copy_rows) takes for a while: the keys, the values or the state of one sequence in
+    /// the largest layer.
     pub fn row_bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
         let one = CacheOptions { batch: 1, beams: 1, ..*options };
-        let layers =
-            spec.layers.iter().map(|layer| Self::keys_bytes(layer, Self::layer_bytes(layer, &one)));
-        let cross =
-            spec.cross.iter().map(|layer| Self::keys_bytes(layer, Self::cross_bytes(layer, &one)));
+        let keys = |layer: &AttentionCache, bytes: u64| match layer.keys_are_values {
+            true => bytes,
+            false => bytes / 2,
+        };
+        let layers = spec.layers.iter().map(|layer| match layer {
+            CacheLayer::Attention(attention) => keys(attention, layer.bytes(&one)),
+            CacheLayer::Recurrent(_) => layer.bytes(&one),
+        });
+        let cross = spec.cross.iter().map(|layer| keys(layer, Self::cross_bytes(layer, &one)));
         layers.chain(cross).max().unwrap_or(0)
-    }
-
-    /// Of keys and values, the keys.
-    fn keys_bytes(layer: &CacheLayer, bytes: u64) -> u64 {
-        if layer.keys_are_values { bytes } else { bytes / 2 }
     }
 
     /// Texts that it holds, all beams among them; if it holds nothing, those that could begin.

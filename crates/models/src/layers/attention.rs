@@ -4,6 +4,7 @@ mod composed;
 mod position_bias;
 
 use burn::module::{Module, Param};
+use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Tensor};
 use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::{has_kernels, is_flex};
@@ -37,7 +38,7 @@ pub struct AttentionConfig {
 /// before or over a sliding window of them.
 #[derive(Module, Debug)]
 pub struct Attention {
-    /// `[heads · head_dim, hidden]`.
+    /// `[heads · head_dim, hidden]`; with gates `[heads · 2 · head_dim, hidden]`, of each head its query, then its gate.
     pub q_proj: Linear,
     /// `[key_value_heads · head_dim, hidden]`.
     pub k_proj: Linear,
@@ -56,6 +57,7 @@ pub struct Attention {
     head_dim: usize,
     #[module(skip)]
     scale: Option<f64>,
+    is_gated: bool,
 }
 
 /// Where the tokens of a pass are, which decides what they see, and how well.
@@ -87,6 +89,7 @@ impl Attention {
             key_value_heads,
             head_dim,
             scale: None,
+            is_gated: false,
         }
     }
 
@@ -105,6 +108,13 @@ impl Attention {
         Self { sinks: Some(linear::zeros(self.heads, &init.device)), ..self }
     }
 
+    /// The same with what comes of each head multiplied by the sigmoid of a gate.
+    pub fn gated(self, shape: &AttentionConfig, init: &Init) -> Self {
+        let AttentionConfig { hidden, heads, head_dim, in_bias, .. } = *shape;
+        let q_proj = Linear::new(hidden, 2 * heads * head_dim, in_bias, init);
+        Self { q_proj, is_gated: true, ..self }
+    }
+
     /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
     pub(crate) fn forward(
         &self,
@@ -118,6 +128,17 @@ impl Attention {
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
         let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
         let [queries, keys, values] = linear::three(layers, x);
+        let (queries, gate) = match self.is_gated {
+            true => {
+                let both = queries.reshape([batch, tokens, self.heads, 2 * self.head_dim]);
+                let part = |at| {
+                    let part = both.clone().narrow(3, at, self.head_dim);
+                    part.reshape([batch, tokens, self.heads * self.head_dim])
+                };
+                (part(0), Some(part(self.head_dim)))
+            }
+            false => (queries, None),
+        };
         let normed = |norm: &Option<RmsNorm>, y, heads| match norm {
             Some(norm) if norm.width() == self.head_dim => norm.forward(split(y, heads)),
             Some(norm) => split(norm.forward(y), heads),
@@ -134,7 +155,10 @@ impl Attention {
             sinks: sinks.as_ref(),
         };
         let mixed = attend_with([queries, keys, values], scores, positions, cache, layer)?;
-        Ok(self.o_proj.forward(mixed))
+        Ok(self.o_proj.forward(match gate {
+            Some(gate) => mixed.to_device(&gate.device()) * sigmoid(gate),
+            None => mixed,
+        }))
     }
 
     /// What it holds at most, besides the residual stream.
@@ -150,8 +174,11 @@ impl Attention {
         let attend = 2 * queries + held_back;
         // Attention's result, its projection and the copy of a tiled product or of a biased one.
         let output = queries + 2 * hidden;
-        Activations::values(pass.rows() * project.max(attend).max(output))
-            .with_unpooled(pass.rows() * (2 * keys + held_back))
+        // Gates beside the queries, both of them copied; then beside the others, and what comes of them with the result.
+        let gate = if self.is_gated { 2 * queries } else { 0 };
+        let most = (project + gate).max(attend + gate).max(output).max(2 * gate);
+        Activations::values(pass.rows() * most)
+            .with_unpooled(pass.rows() * (2 * keys + held_back + gate + gate / 2))
             .with_scratch(pass.attention_scratch(self.heads, self.key_value_heads, self.head_dim))
     }
 }

@@ -6,7 +6,7 @@ use crate::config::{
     MAX_VOCAB,
 };
 use crate::layers::{Activation, DistanceBuckets};
-use crate::{CacheLayer, CacheSpec, Error, MAX_CONTEXT};
+use crate::{AttentionCache, CacheSpec, Error, MAX_CONTEXT};
 
 /// The most that `relative_attention_max_distance` and `relative_attention_num_buckets` may be.
 const MAX_DISTANCE: usize = 1 << 16;
@@ -101,7 +101,7 @@ impl T5Config {
     }
 
     pub(super) fn cache(&self) -> CacheSpec {
-        let layer = CacheLayer {
+        let layer = AttentionCache {
             heads: self.num_heads,
             key_value_heads: self.num_heads,
             head_dim: self.d_kv,

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::composed::chunk_tokens;
 use super::*;
-use crate::{Batch, CacheLayer, CacheOptions, CacheSpec, KvDtype, WhenFull};
+use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, KvDtype, WhenFull};
 
 const HEADS: usize = 4;
 const KEY_HEADS: usize = 2;
@@ -11,8 +11,16 @@ const WIDTH: usize = 6;
 
 fn spec([_, key_value_heads, head_dim]: [usize; 3], window: Option<usize>) -> CacheSpec {
     let mut spec = CacheSpec::uniform(1, key_value_heads, key_value_heads, head_dim, 1 << 20);
-    spec.layers[0].window = window;
+    attention(&mut spec).window = window;
     spec
+}
+
+/// Its first layer.
+fn attention(spec: &mut CacheSpec) -> &mut AttentionCache {
+    match &mut spec.layers[0] {
+        CacheLayer::Attention(layer) => layer,
+        CacheLayer::Recurrent(_) => unreachable!("attention alone"),
+    }
 }
 
 fn random(shape: [usize; 4]) -> Tensor<4> {
@@ -82,8 +90,8 @@ impl Bench {
         Self::of(shape, spec(shape, window), options)
     }
 
-    fn of(shape: [usize; 3], spec: CacheSpec, options: CacheOptions) -> Self {
-        let CacheLayer { window, keys_are_values, .. } = spec.layers[0];
+    fn of(shape: [usize; 3], mut spec: CacheSpec, options: CacheOptions) -> Self {
+        let AttentionCache { window, keys_are_values, .. } = *attention(&mut spec);
         let slide = match options.when_full {
             WhenFull::Refuse => usize::MAX,
             WhenFull::Slide | WhenFull::Replace => options.context,
@@ -315,7 +323,7 @@ proptest! {
         };
         let shape = [HEADS, KEY_HEADS, WIDTH];
         let mut spec = spec(shape, window);
-        spec.layers[0].keys_are_values = keys_are_values;
+        attention(&mut spec).keys_are_values = keys_are_values;
         let mut bench = Bench::of(shape, spec.clone(), options);
         let rows: Vec<_> = lengths.iter().map(|&length| vec![0; length]).collect();
         let first = Batch::left_padded(&rows).unwrap();

@@ -1,0 +1,348 @@
+//! The gated delta rule: attention that keeps of a text one matrix a head, over slices.
+//!
+//! Of each token, the matrix is made less by a factor; what it gives for the token's key is replaced,
+//! by some part, by the token's value; and it is asked for what it gives for the token's query. Yang et
+//! al. 2024 (arXiv:2412.06464).
+
+use crate::Isa;
+use crate::exp::exp;
+use crate::loops::{share, share_size};
+use crate::matmul::{Claims, OutputPtr};
+use crate::norm::lanes_sum;
+use crate::simd::{Vector, for_each_isa};
+use crate::state_rows::StateRows;
+
+/// Columns of a head's matrix that lie together: each token changes these by themselves, and so many of
+/// all rows fit a first-level cache.
+pub const STATE_COLUMNS: usize = 32;
+
+/// What is added to the square of a length before something is divided by that length.
+pub(crate) const LENGTH_EPSILON: f64 = 1e-6;
+
+/// The heads of a [`DeltaRule`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DeltaHeads {
+    /// Heads of queries and keys; divides those of values.
+    pub key_heads: usize,
+    /// Heads of values: as many as there are matrices.
+    pub value_heads: usize,
+    /// Width of a query and of a key.
+    pub key_dim: usize,
+    /// Width of a value.
+    pub value_dim: usize,
+}
+
+impl DeltaHeads {
+    /// Queries, keys and values of a token.
+    pub fn channels(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+    }
+
+    /// Blocks of [`STATE_COLUMNS`] that a head's matrix has.
+    pub(crate) fn blocks(&self) -> usize {
+        self.value_dim.div_ceil(STATE_COLUMNS)
+    }
+
+    /// The state of a text: `[value_heads · blocks, key_dim, STATE_COLUMNS]`. What the last block of a
+    /// head has too many columns is zero.
+    pub fn state(&self) -> [usize; 3] {
+        [self.value_heads * self.blocks(), self.key_dim, STATE_COLUMNS]
+    }
+}
+
+/// Some tokens of some texts.
+#[derive(Debug)]
+pub struct DeltaRule<'a> {
+    /// Sizes.
+    pub heads: DeltaHeads,
+    /// `[texts, tokens, channels]`: queries, keys and values of all heads. Queries and keys are made as
+    /// long as they should be.
+    pub x: &'a mut [f32],
+    /// `[texts, tokens, value_heads]`: how fast the matrix is forgotten, before [`softplus`].
+    pub forget: &'a [f32],
+    /// `[texts, tokens, value_heads]`: which part is replaced, before a sigmoid.
+    pub write: &'a [f32],
+    /// `[value_heads]`: what the former are multiplied by then.
+    pub rates: &'a [f32],
+    /// `[value_heads]`: what is added to the former before.
+    pub forget_bias: &'a [f32],
+    /// Of rows of texts, the matrices: `[rows, ..]` of [`DeltaHeads::state`].
+    pub state: &'a mut [f32],
+    /// Which rows are those of the texts.
+    pub rows: &'a StateRows,
+    /// `[texts, tokens, value_heads, value_dim]`: what comes of it.
+    pub y: &'a mut [f32],
+}
+
+/// Runs the texts' tokens, one after the other. The bits do not depend on how a text is cut, on texts
+/// beside it or on threads.
+///
+/// # Panics
+///
+/// If sizes do not fit each other, or if this processor does not have `isa`.
+pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
+    let DeltaRule { heads, x, forget, write, rates, forget_bias, state, rows, y } = rule;
+    let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = heads;
+    let (channels, texts) = (heads.channels(), rows.begins.len());
+    assert!(isa.is_available(), "this processor does not have {isa:?}");
+    assert!(
+        key_heads > 0 && value_heads.is_multiple_of(key_heads) && key_dim > 0 && value_dim > 0,
+        "delta rule: {heads:?}"
+    );
+    assert!(
+        texts > 0 && x.len().is_multiple_of(texts * channels),
+        "delta rule: {texts} texts of {channels} channels must fill {}",
+        x.len()
+    );
+    let count = x.len() / channels;
+    assert_eq!(
+        (forget.len(), write.len(), y.len()),
+        (count * value_heads, count * value_heads, count * value_heads * value_dim),
+        "delta rule: {count} tokens of {value_heads} heads"
+    );
+    assert_eq!((rates.len(), forget_bias.len()), (value_heads, value_heads), "delta rule: heads");
+    let [blocks, ..] = heads.state();
+    let block = key_dim * STATE_COLUMNS;
+    assert!(
+        state.len() >= (rows.first + texts) * blocks * block,
+        "delta rule: a state of {} elements has no row {}",
+        state.len(),
+        rows.first + texts - 1
+    );
+    let size = share_size(x.len(), channels);
+    share(x.chunks_mut(size), |x| lengthen(isa, x, heads));
+    // A thread is worth some thousand elements.
+    let threads = crate::threads().min((count * blocks * block).div_ceil(1 << 14));
+    let shared = Shared {
+        heads,
+        x,
+        gates: Gates { forget, write, rates, forget_bias },
+        begins: &rows.begins,
+        tokens: count / texts,
+        state: OutputPtr(state[rows.first * blocks * block..].as_mut_ptr()),
+        y: OutputPtr(y.as_mut_ptr()),
+        claims: Claims::of(texts * blocks, threads),
+    };
+    // SAFETY: the assertions: the processor has `isa`, and all sizes are as `work` asks for.
+    crate::thread_pool::share(threads, || unsafe { work(isa, &shared) });
+}
+
+struct Shared<'a> {
+    heads: DeltaHeads,
+    x: &'a [f32],
+    gates: Gates<'a>,
+    begins: &'a [Option<usize>],
+    /// Of each text.
+    tokens: usize,
+    state: OutputPtr,
+    y: OutputPtr,
+    /// Of a text, a block of a head's columns.
+    claims: Claims,
+}
+
+/// What says how much is kept and how much is replaced.
+struct Gates<'a> {
+    forget: &'a [f32],
+    write: &'a [f32],
+    rates: &'a [f32],
+    forget_bias: &'a [f32],
+}
+
+impl Gates<'_> {
+    /// What a head's matrix is multiplied by for a token, and the part that is replaced.
+    fn of(&self, token: usize, head: usize) -> (f32, f32) {
+        let at = token * self.rates.len() + head;
+        let forgotten = self.rates[head] * softplus(self.forget[at] + self.forget_bias[head]);
+        (exp(-forgotten), 1.0 / (1.0 + exp(-self.write[at])))
+    }
+}
+
+/// `ln(1 + eˣ)`; `x` itself above 20.
+fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { exp(x).ln_1p() }
+}
+
+for_each_isa! {
+    /// Makes keys 1 long, and queries the root of their width less.
+    fn lengthen(x: &mut [f32], heads: DeltaHeads) {
+        let DeltaHeads { key_heads, key_dim, .. } = heads;
+        let queries = (key_dim as f64).sqrt().recip();
+        for x in x.chunks_exact_mut(heads.channels()) {
+            let vectors = x[..2 * key_heads * key_dim].chunks_exact_mut(key_dim);
+            for (head, vector) in vectors.enumerate() {
+                let square = lanes_sum(vector, |x| x * x);
+                let length = (square + LENGTH_EPSILON).sqrt().recip();
+                let scale = if head < key_heads { length * queries } else { length } as f32;
+                for x in vector {
+                    *x *= scale;
+                }
+            }
+        }
+    }
+}
+
+for_each_isa! {
+    /// # Safety
+    ///
+    /// `state` points to `[texts, blocks, key_dim, STATE_COLUMNS]` and `y` to `[texts, tokens,
+    /// value_heads, value_dim]` elements which nobody but calls of this with the same claims touches.
+    unsafe fn work<V>(shared: &Shared<'_>) {
+        while let Some(claimed) = shared.claims.claim() {
+            for task in claimed {
+                // SAFETY: the caller's promise; a block of a text is claimed once.
+                unsafe { shared.block::<V>(task) };
+            }
+        }
+    }
+}
+
+impl Shared<'_> {
+    /// All tokens of a text, for a block of a head's columns.
+    ///
+    /// # Safety
+    ///
+    /// As for `work`, and nobody else is at this block; the processor has the instructions of `V`.
+    #[inline(always)]
+    unsafe fn block<V: Vector>(&self, task: usize) {
+        let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = self.heads;
+        let (of_head, channels) = (self.heads.blocks(), self.heads.channels());
+        let (text, block) = (task / (value_heads * of_head), task % (value_heads * of_head));
+        let (head, first) = (block / of_head, block % of_head * STATE_COLUMNS);
+        let width = STATE_COLUMNS.min(value_dim - first);
+        let key_head = head / (value_heads / key_heads);
+        let size = key_dim * STATE_COLUMNS;
+        // SAFETY: the caller's promise: the block lies within the state.
+        let state = unsafe { std::slice::from_raw_parts_mut(self.state.0.add(task * size), size) };
+        let begin = self.begins[text];
+        for token in text * self.tokens..(text + 1) * self.tokens {
+            let in_pass = token - text * self.tokens;
+            let at = (token * value_heads + head) * value_dim + first;
+            // SAFETY: likewise within `y`.
+            let y = unsafe { std::slice::from_raw_parts_mut(self.y.0.add(at), width) };
+            if begin.is_some_and(|begin| in_pass < begin) {
+                y.fill(0.0);
+                continue;
+            }
+            if begin == Some(in_pass) {
+                state.fill(0.0);
+            }
+            let x = &self.x[token * channels..][..channels];
+            let (queries, x) = x.split_at(key_heads * key_dim);
+            let (keys, values) = x.split_at(key_heads * key_dim);
+            let of_key = key_head * key_dim..(key_head + 1) * key_dim;
+            let mut value = [0.0; STATE_COLUMNS];
+            value[..width].copy_from_slice(&values[head * value_dim + first..][..width]);
+            let (query, key) = (&queries[of_key.clone()], &keys[of_key]);
+            let gates = self.gates.of(token, head);
+            // SAFETY: the caller's promise: `state` has `STATE_COLUMNS` for each element of a key.
+            let mixed = unsafe { step::<V>(state, query, key, &value, gates) };
+            y.copy_from_slice(&mixed[..width]);
+        }
+    }
+}
+
+/// One token: changes the state, and gives what comes of it.
+///
+/// # Safety
+///
+/// The state has `STATE_COLUMNS` elements for each of the key and the query, and the processor has the
+/// instructions of `V`.
+#[inline(always)]
+unsafe fn step<V: Vector>(
+    state: &mut [f32],
+    query: &[f32],
+    key: &[f32],
+    value: &[f32; STATE_COLUMNS],
+    (keep, write): (f32, f32),
+) -> [f32; STATE_COLUMNS] {
+    // Rows that are summed apart, for eight sums that do not wait for each other.
+    let (rows, apart) = (key.len(), V::LANES / 4);
+    let even = rows / apart * apart;
+    let mut mixed = [0.0; STATE_COLUMNS];
+    // SAFETY: the caller's promise: all that is read and written lies within the state, the vectors
+    // and what has `STATE_COLUMNS`.
+    unsafe {
+        let place = state.as_mut_ptr();
+        let row = |row: usize| place.add(row * STATE_COLUMNS);
+        let mut sums = [[V::zero(); 8]; 4];
+        for first in (0..even).step_by(apart) {
+            for part in 0..apart {
+                let at = first + part;
+                add_row(&mut sums[part], row(at), *key.get_unchecked(at));
+            }
+        }
+        for at in even..rows {
+            add_row(&mut sums[0], row(at), *key.get_unchecked(at));
+        }
+        let mut change = together(&sums, apart);
+        for (column, change) in change.iter_mut().enumerate().take(STATE_COLUMNS / V::LANES) {
+            let value = V::f32(value.as_ptr().add(column * V::LANES)).mul(V::splat(write));
+            *change = value.fma(*change, V::splat(-keep * write));
+        }
+        let mut sums = [[V::zero(); 8]; 4];
+        for first in (0..even).step_by(apart) {
+            for part in 0..apart {
+                let at = first + part;
+                change_row(row(at), keep, *key.get_unchecked(at), &change);
+                add_row(&mut sums[part], row(at), *query.get_unchecked(at));
+            }
+        }
+        for at in even..rows {
+            change_row(row(at), keep, *key.get_unchecked(at), &change);
+            add_row(&mut sums[0], row(at), *query.get_unchecked(at));
+        }
+        for (column, sum) in
+            together(&sums, apart).iter().enumerate().take(STATE_COLUMNS / V::LANES)
+        {
+            sum.store(mixed.as_mut_ptr().add(column * V::LANES));
+        }
+    }
+    mixed
+}
+
+/// Adds a row, multiplied by `by`.
+///
+/// # Safety
+///
+/// The row has `STATE_COLUMNS` elements, and the processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn add_row<V: Vector>(sums: &mut [V; 8], row: *const f32, by: f32) {
+    for column in 0..STATE_COLUMNS / V::LANES {
+        // SAFETY: the caller's promise.
+        sums[column] =
+            unsafe { sums[column].fma(V::f32(row.add(column * V::LANES)), V::splat(by)) };
+    }
+}
+
+/// Makes a row `keep` times itself and `key` times the change.
+///
+/// # Safety
+///
+/// As for [`add_row`].
+#[inline(always)]
+unsafe fn change_row<V: Vector>(row: *mut f32, keep: f32, key: f32, change: &[V; 8]) {
+    for column in 0..STATE_COLUMNS / V::LANES {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let at = row.add(column * V::LANES);
+            V::f32(at).mul(V::splat(keep)).fma(change[column], V::splat(key)).store(at);
+        }
+    }
+}
+
+/// Sums of so many parts together.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn together<V: Vector>(sums: &[[V; 8]; 4], parts: usize) -> [V; 8] {
+    let mut all = sums[0];
+    for part in 1..parts {
+        for column in 0..STATE_COLUMNS / V::LANES {
+            // SAFETY: the caller's promise.
+            all[column] = unsafe { all[column].fma(sums[part][column], V::splat(1.0)) };
+        }
+    }
+    all
+}

@@ -1,0 +1,165 @@
+//! Linear attention, over Burn tensors.
+
+use burn::backend::Dispatch;
+use burn::tensor::activation::{sigmoid, silu, softplus};
+use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
+
+use crate::delta_rule::{DeltaHeads, LENGTH_EPSILON, STATE_COLUMNS};
+use crate::device::is_flex;
+use crate::linear_attention_extension::LinearAttentionOps;
+use crate::state_rows::StateRows;
+
+/// SiLU of a convolution over the last tokens, of each channel by itself: `x [texts, tokens, channels]`
+/// with `weight [channels, taps]`, of which the last tap is that of the token itself, behind the inputs
+/// of `state [rows, taps - 1, channels]`, the oldest first; all f32. Gives the shape of `x`, and the state
+/// with the last inputs. Zero where a text has not begun.
+///
+/// On Flex this is [one operation](crate::causal_convolution::convolve_causally); elsewhere Burn's own
+/// ones.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn causal_convolution(
+    x: Tensor<3>,
+    weight: Tensor<2>,
+    state: Tensor<3>,
+    rows: StateRows,
+) -> (Tensor<3>, Tensor<3>) {
+    if [x.device(), weight.device(), state.device()].iter().all(is_flex) {
+        let (y, state) = Dispatch::causal_convolution(
+            x.into_dispatch(),
+            weight.into_dispatch(),
+            state.into_dispatch(),
+            rows,
+        );
+        return (Tensor::from_dispatch(y), Tensor::from_dispatch(state));
+    }
+    let ([_, tokens, channels], device) = (x.dims(), x.device());
+    let taps = weight.dims()[1];
+    let before = before(&state, &rows);
+    let begun = begun(&rows, tokens, &device);
+    let inputs = Tensor::cat(vec![before, x * begun.clone()], 1);
+    let tap = |tap: usize| {
+        let weight = weight.clone().narrow(1, tap, 1).reshape([1, 1, channels]);
+        inputs.clone().narrow(1, tap, tokens) * weight
+    };
+    let sum = (1..taps).fold(tap(0), |sum, next| sum + tap(next));
+    let last = inputs.clone().narrow(1, tokens, taps - 1);
+    (silu(sum) * begun, placed(state, rows.first, last))
+}
+
+/// The gated delta rule, token by token: of `x [texts, tokens, channels]`, which is queries, keys and
+/// values of all heads, with `forget` and `write` `[texts, tokens, value_heads]`, `rates` and
+/// `forget_bias` `[value_heads]`, and matrices `state [rows, ..]` of [`DeltaHeads::state`]; all f32. Gives
+/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has not
+/// begun.
+///
+/// On Flex this is [one operation](crate::delta_rule::delta_rule_into); elsewhere Burn's own ones.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn delta_rule(
+    heads: DeltaHeads,
+    x: Tensor<3>,
+    [forget, write]: [Tensor<3>; 2],
+    [rates, forget_bias]: [Tensor<1>; 2],
+    state: Tensor<4>,
+    rows: StateRows,
+) -> (Tensor<4>, Tensor<4>) {
+    let tensors = [&x, &forget, &write].map(Tensor::device);
+    let others = [rates.device(), forget_bias.device(), state.device()];
+    if tensors.iter().chain(&others).all(is_flex) {
+        let (y, state) = Dispatch::delta_rule(
+            heads,
+            x.into_dispatch(),
+            forget.into_dispatch(),
+            write.into_dispatch(),
+            rates.into_dispatch(),
+            forget_bias.into_dispatch(),
+            state.into_dispatch(),
+            rows,
+        );
+        return (Tensor::from_dispatch(y), Tensor::from_dispatch(state));
+    }
+    let ([texts, tokens, _], device) = (x.dims(), x.device());
+    let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = heads;
+    let (blocks, width) = (heads.blocks(), key_heads * key_dim);
+    let begun = begun(&rows, tokens, &device);
+    let x = x * begun.clone();
+    // Each block of columns has the query, the key and the gates of its head.
+    let vectors = |from: usize| {
+        let vectors = x.clone().narrow(2, from, width).reshape([texts, tokens, key_heads, key_dim]);
+        let length = (vectors.clone() * vectors.clone()).sum_dim(3).add_scalar(LENGTH_EPSILON);
+        let copies = value_heads / key_heads * blocks;
+        let vectors = (vectors / length.sqrt()).unsqueeze_dim::<5>(3);
+        let vectors = vectors.repeat_dim(3, copies);
+        vectors.reshape([texts, tokens, value_heads * blocks, key_dim, 1])
+    };
+    let queries = vectors(0).mul_scalar((key_dim as f64).sqrt().recip());
+    let keys = vectors(width);
+    let values = x.narrow(2, 2 * width, value_heads * value_dim);
+    let values = values.reshape([texts, tokens, value_heads, value_dim]);
+    let more = blocks * STATE_COLUMNS - value_dim;
+    let values = match more {
+        0 => values,
+        _ => {
+            let zeros = Tensor::zeros([texts, tokens, value_heads, more], (&device, DType::F32));
+            Tensor::cat(vec![values, zeros], 3)
+        }
+    };
+    let values = values.reshape([texts, tokens, value_heads * blocks, 1, STATE_COLUMNS]);
+    let gates = |gates: Tensor<3>| {
+        let gates = gates.unsqueeze_dim::<4>(3).repeat_dim(3, blocks);
+        gates.reshape([texts, tokens, value_heads * blocks, 1, 1])
+    };
+    let forget = softplus(forget + forget_bias.unsqueeze(), 1.0) * rates.unsqueeze();
+    let (keep, write) = (gates(forget.neg().exp()), gates(sigmoid(write)));
+    let mut matrices = before(&state, &rows);
+    let mut mixed = Vec::with_capacity(tokens);
+    for token in 0..tokens {
+        let of = |all: &Tensor<5>| all.clone().narrow(1, token, 1).squeeze_dim::<4>(1);
+        let (key, query) = (of(&keys), of(&queries));
+        let kept = matrices * of(&keep);
+        let held = (kept.clone() * key.clone()).sum_dim(2);
+        let change = (of(&values) - held) * of(&write);
+        matrices = kept + key * change;
+        mixed.push((matrices.clone() * query).sum_dim(2));
+    }
+    let mixed: Tensor<4> = Tensor::cat(mixed, 2).swap_dims(1, 2);
+    let mixed = mixed.reshape([texts, tokens, value_heads, blocks * STATE_COLUMNS]);
+    let mixed = mixed.narrow(3, 0, value_dim) * begun.unsqueeze_dim::<4>(3);
+    (mixed, placed(state, rows.first, matrices))
+}
+
+/// The texts' rows of a state: zeros where a text begins in this pass.
+fn before<const D: usize>(state: &Tensor<D>, rows: &StateRows) -> Tensor<D> {
+    let state = state.clone().narrow(0, rows.first, rows.begins.len());
+    let begin: Vec<bool> = rows.begins.iter().map(Option::is_some).collect();
+    let mut dims = [1; D];
+    dims[0] = begin.len();
+    let begin = Tensor::<D, Bool>::from_data(TensorData::new(begin, dims), &state.device());
+    let begin = begin.expand(state.dims());
+    state.mask_fill(begin, 0.0)
+}
+
+/// `[texts, tokens, 1]`: one where a text has begun, zero before.
+fn begun(rows: &StateRows, tokens: usize, device: &Device) -> Tensor<3> {
+    let begins = rows.begins.iter().map(|begin| begin.unwrap_or(0));
+    let values: Vec<f32> =
+        begins.flat_map(|begin| (0..tokens).map(move |token| f32::from(token >= begin))).collect();
+    let shape = [rows.begins.len(), tokens, 1];
+    Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
+}
+
+/// The state with other rows from `first` on.
+fn placed<const D: usize>(state: Tensor<D>, first: usize, rows: Tensor<D>) -> Tensor<D> {
+    let dims = rows.dims();
+    if state.dims() == dims {
+        return rows;
+    }
+    let mut ranges = dims.map(|size| 0..size);
+    ranges[0] = first..first + dims[0];
+    state.slice_assign(ranges, rows)
+}

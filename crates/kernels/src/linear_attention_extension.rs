@@ -1,0 +1,107 @@
+//! Linear attention, over a backend's own tensors: a Burn backend extension for Flex.
+//!
+//! [`causal_convolution`](crate::causal_convolution) and [`delta_rule`](crate::delta_rule) choose between
+//! this and Burn's own operations; call them unless you write an extension yourself.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Flex, backend_extension};
+
+use crate::causal_convolution::{CausalConvolution, convolve_causally};
+use crate::delta_rule::{DeltaHeads, DeltaRule, delta_rule_into};
+use crate::extension::{contiguous, dims, f32_elements, f32_elements_mut, whole};
+use crate::{Isa, StateRows, buffer};
+
+/// What linear attention is made of. What has no other owner is written in place.
+#[backend_extension(Flex)]
+pub trait LinearAttentionOps: Backend {
+    /// The convolution of `x [texts, tokens, channels]` with `weight [channels, taps]` behind the inputs
+    /// of `state [rows, taps - 1, channels]`, all f32; and the state afterwards.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    fn causal_convolution(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        state: FloatTensor<Self>,
+        rows: StateRows,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// What the delta rule gives of `x [texts, tokens, channels]`, with `forget` and `write` `[texts,
+    /// tokens, value_heads]`, `rates` and `forget_bias` `[value_heads]`, and matrices `state [rows, ..]`,
+    /// all f32: `[texts, tokens, value_heads, value_dim]`; and the state afterwards.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    #[allow(clippy::too_many_arguments, reason = "tensors cannot be passed in a list")]
+    fn delta_rule(
+        heads: DeltaHeads,
+        x: FloatTensor<Self>,
+        forget: FloatTensor<Self>,
+        write: FloatTensor<Self>,
+        rates: FloatTensor<Self>,
+        forget_bias: FloatTensor<Self>,
+        state: FloatTensor<Self>,
+        rows: StateRows,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+impl LinearAttentionOps for Flex {
+    fn causal_convolution(
+        x: FlexTensor,
+        weight: FlexTensor,
+        state: FlexTensor,
+        rows: StateRows,
+    ) -> (FlexTensor, FlexTensor) {
+        let (mut x, weight, mut state) = (whole(x), contiguous(weight), whole(state));
+        let [texts, _, channels] = dims(&x, "convolution: x");
+        assert_eq!(texts, rows.begins.len(), "convolution: texts");
+        convolve_causally(
+            Isa::detected(),
+            CausalConvolution {
+                x: f32_elements_mut(&mut x, "convolution: x"),
+                channels,
+                weight: f32_elements(&weight, "convolution: weight"),
+                state: f32_elements_mut(&mut state, "convolution: state"),
+                rows: &rows,
+            },
+        );
+        (x, state)
+    }
+
+    fn delta_rule(
+        heads: DeltaHeads,
+        x: FlexTensor,
+        forget: FlexTensor,
+        write: FlexTensor,
+        rates: FlexTensor,
+        forget_bias: FlexTensor,
+        state: FlexTensor,
+        rows: StateRows,
+    ) -> (FlexTensor, FlexTensor) {
+        let (mut x, mut state) = (whole(x), whole(state));
+        let [forget, write, rates, forget_bias] =
+            [forget, write, rates, forget_bias].map(contiguous);
+        let [texts, tokens, _] = dims(&x, "delta rule: x");
+        assert_eq!(texts, rows.begins.len(), "delta rule: texts");
+        let mut y = buffer::take(texts * tokens * heads.value_heads * heads.value_dim);
+        delta_rule_into(
+            Isa::detected(),
+            DeltaRule {
+                heads,
+                x: f32_elements_mut(&mut x, "delta rule: x"),
+                forget: f32_elements(&forget, "delta rule: what is forgotten"),
+                write: f32_elements(&write, "delta rule: what is written"),
+                rates: f32_elements(&rates, "delta rule: rates"),
+                forget_bias: f32_elements(&forget_bias, "delta rule: bias"),
+                state: f32_elements_mut(&mut state, "delta rule: state"),
+                rows: &rows,
+                y: &mut y,
+            },
+        );
+        let shape = [texts, tokens, heads.value_heads, heads.value_dim];
+        (FlexTensor::from_data(buffer::data(y, shape)), state)
+    }
+}

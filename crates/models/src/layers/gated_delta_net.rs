@@ -1,0 +1,215 @@
+//! Linear attention: a state of one size in place of keys and values.
+
+#![allow(non_snake_case, reason = "a tensor is called so, and the derived code names it too")]
+
+use burn::module::{Module, Param};
+use burn::tensor::{DType, Tensor};
+use outsize_kernels::{
+    ActivationFunction, DeltaHeads, causal_convolution, delta_rule, has_kernels,
+};
+
+use super::attention::QueryPositions;
+use super::linear::{lazy, normal, ones};
+use super::{Linear, entered};
+use crate::kv_cache::RecurrentState;
+use crate::{Activation, Activations, Error, Init, KvCache, PassShape, RecurrentCache};
+
+/// The sizes of a [`GatedDeltaNet`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct GatedDeltaNetConfig {
+    /// Heads, and the taps of the convolution before them.
+    pub state: RecurrentCache,
+    /// Added to the mean square in the norm of each head.
+    pub epsilon: f64,
+    /// Whether queries, keys, values and gates are made by one matrix, head by head.
+    pub joint: bool,
+}
+
+/// A gated delta net ([Yang et al., 2024](https://arxiv.org/abs/2412.06464)): a convolution over the last tokens, then the
+/// [delta rule](outsize_kernels::delta_rule), then a norm and a gate of each head.
+#[derive(Module, Debug)]
+pub struct GatedDeltaNet {
+    /// `[2 · key_heads · key_dim + 2 · value_heads · value_dim, hidden]`: of each head of keys its query, its key, the values and
+    /// the gates of its heads.
+    pub in_proj_qkvz: Option<Linear>,
+    /// `[2 · value_heads, hidden]`: of each head of keys, which parts its heads replace, then how fast they forget.
+    pub in_proj_ba: Option<Linear>,
+    /// `[2 · key_heads · key_dim + value_heads · value_dim, hidden]`, where they are apart: all queries, keys and values.
+    pub in_proj_qkv: Option<Linear>,
+    /// `[value_heads · value_dim, hidden]`: all gates.
+    pub in_proj_z: Option<Linear>,
+    /// `[value_heads, hidden]`: which part is replaced.
+    pub in_proj_b: Option<Linear>,
+    /// `[value_heads, hidden]`: how fast a head forgets.
+    pub in_proj_a: Option<Linear>,
+    /// Over queries, keys and values.
+    pub conv1d: CausalConv1d,
+    /// `[value_heads]`: added to how fast a head forgets.
+    pub dt_bias: Param<Tensor<1>>,
+    /// `[value_heads]`: the logarithm of what that is multiplied by.
+    pub A_log: Param<Tensor<1>>,
+    /// `[value_dim]`: of each head.
+    pub norm: RmsNormGated,
+    /// `[hidden, value_heads · value_dim]`.
+    pub out_proj: Linear,
+    #[module(skip)]
+    heads: DeltaHeads,
+}
+
+/// The taps of a convolution over tokens, of each channel by itself.
+#[derive(Module, Debug)]
+pub struct CausalConv1d {
+    /// `[channels, 1, taps]`: the last tap is that of the token itself.
+    pub weight: Param<Tensor<3>>,
+}
+
+/// The norm of a head, times SiLU of a gate.
+#[derive(Module, Debug)]
+pub struct RmsNormGated {
+    /// `[width]`; in f32, bf16 or f16.
+    pub weight: Param<Tensor<1>>,
+    epsilon: f64,
+}
+
+impl RmsNormGated {
+    /// `[.., width]` f32 each to the same.
+    fn forward(&self, x: Tensor<4>, gate: Tensor<4>) -> Tensor<4> {
+        let (x, gate) = (entered(x, &self.weight), entered(gate, &self.weight));
+        let normed = outsize_kernels::rms_norm(x, self.weight.val(), self.epsilon);
+        match has_kernels(&gate.device()) {
+            true => outsize_kernels::gated(ActivationFunction::Silu, gate, normed),
+            false => Activation::Silu.apply(gate) * normed,
+        }
+    }
+}
+
+/// What is made of the tokens before anything passes between them: `[batch, tokens, ..]`.
+struct Projected {
+    /// Queries, keys and values of all heads.
+    mixed: Tensor<3>,
+    gate: Tensor<3>,
+    write: Tensor<3>,
+    forget: Tensor<3>,
+}
+
+impl GatedDeltaNet {
+    /// A block without storage.
+    pub fn new(hidden: usize, config: &GatedDeltaNetConfig, init: &Init) -> Self {
+        let RecurrentCache { heads, taps } = config.state;
+        let (channels, values) = (heads.channels(), heads.value_heads * heads.value_dim);
+        let linear = |outputs| Linear::new(hidden, outputs, false, init);
+        let joint = |outputs| config.joint.then(|| linear(outputs));
+        let apart = |outputs| (!config.joint).then(|| linear(outputs));
+        Self {
+            in_proj_qkvz: joint(channels + values),
+            in_proj_ba: joint(2 * heads.value_heads),
+            in_proj_qkv: apart(channels),
+            in_proj_z: apart(values),
+            in_proj_b: apart(heads.value_heads),
+            in_proj_a: apart(heads.value_heads),
+            conv1d: CausalConv1d { weight: lazy([channels, 1, taps], &init.device, normal) },
+            dt_bias: ones(heads.value_heads, &init.device),
+            A_log: ones(heads.value_heads, &init.device),
+            norm: RmsNormGated {
+                weight: ones(heads.value_dim, &init.device),
+                epsilon: config.epsilon,
+            },
+            out_proj: Linear::new(values, hidden, false, init),
+            heads,
+        }
+    }
+
+    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on with the tokens.
+    pub(crate) fn forward(
+        &self,
+        x: Tensor<3>,
+        positions: &QueryPositions<'_>,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Tensor<3>, Error> {
+        let DeltaHeads { value_heads, value_dim, .. } = self.heads;
+        let [batch, tokens, _] = x.dims();
+        let Projected { mixed, gate, write, forget } = self.projected(x);
+        let taps = self.conv1d.weight.val().cast(DType::F32);
+        let [channels, _, count] = taps.dims();
+        let rates = self.A_log.val().cast(DType::F32).exp();
+        let bias = self.dt_bias.val().cast(DType::F32);
+
+        // The state stays where it is. From here on nothing can fail before it is kept again.
+        let (state, rows) = cache.take_state(layer, positions, &mixed.device())?;
+        let device = state.matrices.device();
+        let RecurrentState { matrices, inputs } = state;
+        let (mixed, inputs) = causal_convolution(
+            mixed.to_device(&device),
+            taps.reshape([channels, count]).to_device(&device),
+            inputs,
+            rows.clone(),
+        );
+        let gates = [forget, write].map(|gate| gate.to_device(&device));
+        let of_heads = [rates, bias].map(|values| values.to_device(&device));
+        let (mixed, matrices) = delta_rule(self.heads, mixed, gates, of_heads, matrices, rows);
+        cache.keep_state(layer, RecurrentState { matrices, inputs })?;
+
+        let gate = gate.reshape([batch, tokens, value_heads, value_dim]);
+        let mixed = self.norm.forward(mixed, gate);
+        Ok(self.out_proj.forward(mixed.reshape([batch, tokens, value_heads * value_dim])))
+    }
+
+    fn projected(&self, x: Tensor<3>) -> Projected {
+        let x = entered(x, &self.out_proj.weight);
+        let [qkv, z, b, a] = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
+        match (qkv, z, b, a, &self.in_proj_qkvz, &self.in_proj_ba) {
+            (Some(qkv), Some(z), Some(b), Some(a), ..) => Projected {
+                mixed: qkv.forward(x.clone()),
+                gate: z.forward(x.clone()),
+                write: b.forward(x.clone()),
+                forget: a.forward(x),
+            },
+            (.., Some(qkvz), Some(ba)) => {
+                let gates = ba.forward(x.clone());
+                let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = self.heads;
+                let (of_key, values) =
+                    (value_heads / key_heads, value_heads / key_heads * value_dim);
+                let [write, forget] = by_head(gates, key_heads, [of_key, of_key]);
+                let all = qkvz.forward(x);
+                let [queries, keys, values, gate] =
+                    by_head(all, key_heads, [key_dim, key_dim, values, values]);
+                let mixed = Tensor::cat(vec![queries, keys, values], 2);
+                Projected { mixed, gate, write, forget }
+            }
+            _ => unreachable!("they are made as one or apart"),
+        }
+    }
+
+    /// What it holds at most, besides the residual stream.
+    pub fn activations(&self, pass: &PassShape) -> Activations {
+        let DeltaHeads { value_heads, value_dim, .. } = self.heads;
+        let hidden = self.out_proj.weight.lazy_shape()[0] as u64;
+        let (channels, values) = (self.heads.channels() as u64, (value_heads * value_dim) as u64);
+        let gates = 2 * value_heads as u64;
+        // The norm's output; all that is projected, and as much again for the copy of a tiled product, or for the parts of
+        // heads and what is made of them.
+        let copies = if self.in_proj_qkvz.is_some() { 2 * channels + values } else { channels };
+        let project = hidden + channels + values + copies + 2 * gates;
+        // Queries, keys, values and gates; what comes of them, its norm.
+        let mix = channels + 3 * values + gates;
+        // The gated result, its projection and the copy of a tiled product.
+        let output = values + 2 * hidden;
+        let state: u64 = self.conv1d.weight.lazy_shape().iter().map(|&n| n as u64).product();
+        let unpooled = if self.in_proj_qkvz.is_some() { copies } else { 0 };
+        Activations::values(pass.rows() * project.max(mix).max(output) + 2 * state)
+            .with_unpooled(pass.rows() * unpooled + 2 * state)
+    }
+}
+
+/// Parts of so many widths that each head of `[batch, tokens, heads · width]` has, one behind the other: of all heads together.
+fn by_head<const N: usize>(x: Tensor<3>, heads: usize, widths: [usize; N]) -> [Tensor<3>; N] {
+    let [batch, tokens, all] = x.dims();
+    let x = x.reshape([batch, tokens, heads, all / heads]);
+    let mut from = 0;
+    widths.map(|width| {
+        from += width;
+        let part = x.clone().narrow(3, from - width, width);
+        part.reshape([batch, tokens, heads * width])
+    })
+}
