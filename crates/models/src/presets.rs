@@ -12,11 +12,14 @@ const PRESETS: &[(&str, &str)] = &[
     ("llama-7b", include_str!("presets/llama-7b.json")),
     ("olmoe-1b-7b", include_str!("presets/olmoe-1b-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
+    ("qwen3.5-9b", include_str!("presets/qwen3.5-9b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
     ("deepseek-v2-lite", include_str!("presets/deepseek-v2-lite.json")),
     ("gpt-oss-20b", include_str!("presets/gpt-oss-20b.json")),
     ("glm-4.7-flash", include_str!("presets/glm-4.7-flash.json")),
     ("qwen3-30b-a3b", include_str!("presets/qwen3-30b-a3b.json")),
+    ("qwen3.5-35b-a3b", include_str!("presets/qwen3.5-35b-a3b.json")),
+    ("qwen3-next-80b-a3b", include_str!("presets/qwen3-next-80b-a3b.json")),
     ("glm-4.5-air", include_str!("presets/glm-4.5-air.json")),
     ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
     ("deepseek-v3", include_str!("presets/deepseek-v3.json")),
@@ -34,11 +37,14 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
 /// | `olmoe-1b-7b` | 6.92 B | 13.8 GB | OLMoE 1B-7B: 64 experts, of which a token uses 8 |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
+/// | `qwen3.5-9b` | 8.95 B | 17.9 GB | Qwen3.5 9B: linear attention in three layers of four |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
 /// | `deepseek-v2-lite` | 15.7 B | 31.4 GB | DeepSeek-V2-Lite: 64 experts, of which a token uses 6 |
 /// | `gpt-oss-20b` | 20.9 B | 13.8 GB, experts in MXFP4 | gpt-oss 20B: 32 experts, of which a token uses 4 |
 /// | `glm-4.7-flash` | 29.9 B | 59.9 GB | GLM-4.7-Flash: 64 experts, of which a token uses 4 |
 /// | `qwen3-30b-a3b` | 30.5 B | 61.1 GB | Qwen3 30B-A3B: 128 experts, of which a token uses 8 |
+/// | `qwen3.5-35b-a3b` | 34.7 B | 69.3 GB | Qwen3.5 35B-A3B: 256 experts, of which a token uses 8, and linear attention |
+/// | `qwen3-next-80b-a3b` | 79.7 B | 159 GB | Qwen3-Next 80B-A3B: 512 experts, of which a token uses 10, and linear attention |
 /// | `glm-4.5-air` | 107 B | 214 GB | GLM-4.5-Air: 128 experts, of which a token uses 8 |
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
 /// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
@@ -72,11 +78,14 @@ mod tests {
             ("qwen2-0.5b", 494_032_768),
             ("olmoe-1b-7b", 6_919_161_856),
             ("mistral-7b", 7_241_732_096),
+            ("qwen3.5-9b", 8_953_803_264),
             ("t0pp", 11_135_332_352),
             ("deepseek-v2-lite", 15_706_484_224),
             ("gpt-oss-20b", 20_914_757_184),
             ("glm-4.7-flash", 29_943_393_920),
             ("qwen3-30b-a3b", 30_532_122_624),
+            ("qwen3.5-35b-a3b", 34_660_610_688),
+            ("qwen3-next-80b-a3b", 79_674_391_296),
             ("glm-4.5-air", 106_852_251_264),
             ("gpt-oss-120b", 116_829_156_672),
             ("deepseek-v3", 671_026_419_200),
@@ -85,7 +94,7 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 16);
+        assert_eq!(names().count(), 19);
     }
 
     #[test]

@@ -135,6 +135,7 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<SparseMoeForCausalLm>("qwen2_moe");
     check_gradients::<GptOssForCausalLm>("gpt_oss");
     check_gradients::<DeepseekForCausalLm>("deepseek_v3");
+    check_gradients::<SparseMoeForCausalLm>("qwen3_next");
 }
 
 #[test]
@@ -144,6 +145,7 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<SparseMoeForCausalLm>("qwen2_moe");
     check_steps::<GptOssForCausalLm>("gpt_oss");
     check_steps::<DeepseekForCausalLm>("deepseek_v3");
+    check_steps::<SparseMoeForCausalLm>("qwen3_next");
 }
 
 fn check_steps<D: Decoder>(name: &str) {

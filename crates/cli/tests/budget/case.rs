@@ -66,6 +66,8 @@ impl Case {
             "deepseek_v2",
             "deepseek_v3",
             "glm4_moe",
+            "qwen3_next",
+            "qwen3_5_text",
         ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
@@ -155,6 +157,28 @@ impl Case {
                     config["qk_rope_head_dim"] = (2 * head_dim.div_ceil(4)).into();
                     config["v_head_dim"] = random.within(1, head_dim).into();
                 }
+            }
+            "qwen3_next" | "qwen3_5_text" => {
+                let experts = random.within(1, 12);
+                let inner = (intermediate / experts).max(1);
+                if architecture == "qwen3_next" {
+                    config["num_experts"] = experts.into();
+                    config["num_experts_per_tok"] = random.within(1, experts).into();
+                    config["moe_intermediate_size"] = inner.into();
+                    config["shared_expert_intermediate_size"] = inner.into();
+                    config["decoder_sparse_step"] = random.within(1, 2).into();
+                }
+                config["head_dim"] = head_dim.into();
+                // Half of a head is rotated, and that must be even.
+                config["partial_rotary_factor"] =
+                    (if head_dim.is_multiple_of(4) { 0.5 } else { 1.0 }).into();
+                config["full_attention_interval"] = random.within(1, 4).into();
+                let key_heads = random.within(1, heads);
+                config["linear_num_key_heads"] = key_heads.into();
+                config["linear_num_value_heads"] = (key_heads * random.within(1, 3)).into();
+                config["linear_key_head_dim"] = random.within(1, head_dim).into();
+                config["linear_value_head_dim"] = random.within(1, head_dim).into();
+                config["linear_conv_kernel_dim"] = random.within(2, 5).into();
             }
             "gemma3_text" => {
                 config["head_dim"] = head_dim.into();
