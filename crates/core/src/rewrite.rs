@@ -16,6 +16,15 @@ pub enum Change {
     Halves(usize),
     /// One is taken away, of floats.
     MinusOne,
+    /// Floats below zero become the logarithms of what they are without their sign.
+    LogOfNegated,
+    /// Within each row, columns of so many heads, which have so many groups in turns, go to their groups.
+    Groups {
+        /// Heads.
+        heads: usize,
+        /// Groups; divides the heads.
+        groups: usize,
+    },
 }
 
 /// A weight of a checkpoint on its way to another.
@@ -28,6 +37,8 @@ pub struct Rewrite {
 #[derive(Debug, Clone)]
 enum Source {
     Weight(StoredWeight, Option<Change>),
+    /// Rows of weights below one another, with the shape of all.
+    Rows(String, Vec<usize>, Vec<(StoredWeight, Option<Change>)>),
     /// Of each module the weights whose columns it takes in turns.
     Stack(String, Vec<Vec<StoredWeight>>),
     /// Of each module a weight that is turned, and one below it.
@@ -53,7 +64,39 @@ impl Rewrite {
             let reason = format!("its {rows} rows are no whole heads of {head}");
             return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });
         }
+        if let Some(Change::Groups { heads, groups }) = change {
+            let columns = weight.data().shape.get(1).copied().unwrap_or(0);
+            let divides = |part: usize, all: usize| part > 0 && all.is_multiple_of(part);
+            if !divides(heads, columns) || !divides(groups, heads) {
+                let reason = format!("its {columns} columns are not those of {heads} heads");
+                return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });
+            }
+        }
         let rewrite = Self { source: Source::Weight(weight, change), dtype };
+        rewrite.check()?;
+        Ok(rewrite)
+    }
+
+    /// Rows of weights that become the tensor `name` of floats of `dtype`, below one another; elements may change one by one.
+    ///
+    /// # Errors
+    /// If there are none, if they are not equally wide, or if they are stored as something that cannot become that.
+    pub fn rows(
+        name: String,
+        parts: Vec<(StoredWeight, Option<Change>)>,
+        dtype: Dtype,
+    ) -> Result<Self, Error> {
+        let width = |weight: &StoredWeight| weight.data().shape.get(1..).map(<[usize]>::to_vec);
+        let first = parts.first().and_then(|(weight, _)| width(weight));
+        let Some(rest) = first
+            .filter(|first| parts.iter().all(|(weight, _)| width(weight).as_ref() == Some(first)))
+        else {
+            let reason = "its parts do not fit each other".to_string();
+            return Err(Error::Rewrite { tensor: name, reason });
+        };
+        let rows: usize = parts.iter().map(|(weight, _)| weight.rows()).sum();
+        let shape = std::iter::once(rows).chain(rest).collect();
+        let rewrite = Self { source: Source::Rows(name, shape, parts), dtype };
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -127,11 +170,14 @@ impl Rewrite {
     }
 
     fn weights(&self) -> impl Iterator<Item = (&StoredWeight, Option<Change>)> {
-        let (one, modules) = match &self.source {
-            Source::Weight(weight, change) => (Some((weight, *change)), &[][..]),
-            Source::Stack(_, modules) | Source::Turned(_, modules) => (None, &modules[..]),
+        let (one, rows, modules) = match &self.source {
+            Source::Weight(weight, change) => (Some((weight, *change)), &[][..], &[][..]),
+            Source::Rows(.., parts) => (None, &parts[..], &[][..]),
+            Source::Stack(_, modules) | Source::Turned(_, modules) => (None, &[][..], &modules[..]),
         };
-        one.into_iter().chain(modules.iter().flatten().map(|weight| (weight, None)))
+        (one.into_iter())
+            .chain(rows.iter().map(|(weight, change)| (weight, *change)))
+            .chain(modules.iter().flatten().map(|weight| (weight, None)))
     }
 
     /// How the weight is declared to a [`ShardWriter`].
@@ -141,6 +187,7 @@ impl Rewrite {
                 let data = weight.data();
                 TensorSpec::new(&data.name, self.dtype, data.shape.clone())
             }
+            Source::Rows(name, shape, _) => TensorSpec::new(name, self.dtype, shape.clone()),
             Source::Stack(name, modules) => {
                 let (count, shape) = (modules[0].len(), &modules[0][0].data().shape);
                 let columns = shape.get(1).copied();
@@ -176,8 +223,14 @@ impl Rewrite {
             let converts = self.read_scales(weight, None, checkpoint)?;
             converted(checkpoint, weight.data().clone(), &converts)
         };
-        let (weight, change) = match &self.source {
-            Source::Weight(weight, change) => (weight, *change),
+        match &self.source {
+            Source::Weight(weight, change) => {
+                let name = &weight.data().name;
+                self.write_rows(name, weight, *change, checkpoint, writer, &mut go_on)
+            }
+            Source::Rows(name, _, parts) => parts.iter().try_for_each(|(weight, change)| {
+                self.write_rows(name, weight, *change, checkpoint, writer, &mut go_on)
+            }),
             Source::Stack(name, modules) | Source::Turned(name, modules) => {
                 for weights in modules {
                     if !go_on(writer) {
@@ -193,13 +246,26 @@ impl Rewrite {
                         writer.write(name, part)?;
                     }
                 }
-                return Ok(());
+                Ok(())
             }
-        };
+        }
+    }
+
+    /// Writes a weight behind what the tensor `name` has already.
+    fn write_rows(
+        &self,
+        name: &str,
+        weight: &StoredWeight,
+        change: Option<Change>,
+        checkpoint: &Checkpoint,
+        writer: &mut ShardWriter,
+        go_on: &mut impl FnMut(&ShardWriter) -> bool,
+    ) -> Result<(), Error> {
         let data = weight.data();
         let converts = self.read_scales(weight, change, checkpoint)?;
         let unit = match change {
             Some(Change::Halves(head)) => weight.row_bytes() * head as u64,
+            Some(Change::Groups { .. }) => weight.row_bytes(),
             _ => weight.format().encoding.block().bytes as u64,
         };
         let piece = (PIECE / unit.max(1)).max(1) * unit.max(1);
@@ -215,7 +281,10 @@ impl Rewrite {
             if let Some(Change::Halves(head)) = change {
                 bytes = halves(&bytes, rows as usize, head);
             }
-            writer.write(&data.name, &bytes)?;
+            if let Some(Change::Groups { heads, groups }) = change {
+                bytes = grouped(&bytes, rows as usize, heads, groups);
+            }
+            writer.write(name, &bytes)?;
         }
         Ok(())
     }
@@ -248,9 +317,14 @@ impl Rewrite {
             false => dequantize(weight, to, scales).map(Some),
         };
         let wide = burn_type(Dtype::F32);
-        let converts = match change {
-            Some(Change::MinusOne) => [via(wide)?, Some(minus_one()), float(Dtype::F32, to)?],
-            _ => [via(to)?, None, None],
+        let each = match change {
+            Some(Change::MinusOne) => Some(of_each(|x| x - 1.0)),
+            Some(Change::LogOfNegated) => Some(of_each(|x| (-x).ln())),
+            _ => None,
+        };
+        let converts = match each {
+            Some(each) => [via(wide)?, Some(each), float(Dtype::F32, to)?],
+            None => [via(to)?, None, None],
         };
         Ok(converts.into_iter().flatten().collect())
     }
@@ -285,12 +359,20 @@ fn in_turns(weights: &[Vec<u8>], rows: usize, size: usize) -> Vec<u8> {
     to
 }
 
-fn minus_one() -> Convert {
-    Convert::new(4, 4, |_, from, to| {
+fn of_each(function: fn(f32) -> f32) -> Convert {
+    Convert::new(4, 4, move |_, from, to| {
         for (to, from) in to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0) {
-            *to = (f32::from_le_bytes(*from) - 1.0).to_le_bytes();
+            *to = function(f32::from_le_bytes(*from)).to_le_bytes();
         }
     })
+}
+
+/// Of each row the columns of heads 0, `groups`, 2 · `groups` …, and then those of heads 1, `groups` + 1 …
+fn grouped(bytes: &[u8], rows: usize, heads: usize, groups: usize) -> Vec<u8> {
+    let head = bytes.len() / (rows * heads).max(1);
+    let order = (0..groups).flat_map(|group| (group..heads).step_by(groups));
+    let all = (0..rows).flat_map(|row| order.clone().map(move |from| row * heads + from));
+    all.flat_map(|from| &bytes[from * head..][..head]).copied().collect()
 }
 
 /// Rows 0, 2, 4 … of each head, and then rows 1, 3, 5 …
@@ -305,7 +387,14 @@ fn halves(bytes: &[u8], rows: usize, head: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{halves, in_turns};
+    use super::{grouped, halves, in_turns};
+
+    #[test]
+    fn heads_in_turns_go_to_their_groups() {
+        let rows = [1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 15, 16];
+        assert_eq!(grouped(&rows, 2, 6, 2), [1, 3, 5, 2, 4, 6, 11, 13, 15, 12, 14, 16]);
+        assert_eq!(grouped(&rows, 1, 6, 3), [1, 2, 11, 12, 3, 4, 13, 14, 5, 6, 15, 16]);
+    }
 
     #[test]
     fn rows_in_turns_are_columns() {

@@ -30,6 +30,8 @@ pub struct DeltaHeads {
     pub key_dim: usize,
     /// Width of a value.
     pub value_dim: usize,
+    /// Whether heads of values take those of keys in turns; else neighbours take the same one.
+    pub in_turns: bool,
 }
 
 impl DeltaHeads {
@@ -82,7 +84,7 @@ pub struct DeltaRule<'a> {
 /// If sizes do not fit each other, or if this processor does not have `isa`.
 pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
     let DeltaRule { heads, x, forget, write, rates, forget_bias, state, rows, y } = rule;
-    let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = heads;
+    let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = heads;
     let (channels, texts) = (heads.channels(), rows.begins.len());
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     assert!(
@@ -204,12 +206,15 @@ impl Shared<'_> {
     /// As for `work`, and nobody else is at this block; the processor has the instructions of `V`.
     #[inline(always)]
     unsafe fn block<V: Vector>(&self, task: usize) {
-        let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = self.heads;
+        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
         let (of_head, channels) = (self.heads.blocks(), self.heads.channels());
         let (text, block) = (task / (value_heads * of_head), task % (value_heads * of_head));
         let (head, first) = (block / of_head, block % of_head * STATE_COLUMNS);
         let width = STATE_COLUMNS.min(value_dim - first);
-        let key_head = head / (value_heads / key_heads);
+        let key_head = match self.heads.in_turns {
+            true => head % key_heads,
+            false => head / (value_heads / key_heads),
+        };
         let size = key_dim * STATE_COLUMNS;
         // SAFETY: the caller's promise: the block lies within the state.
         let state = unsafe { std::slice::from_raw_parts_mut(self.state.0.add(task * size), size) };

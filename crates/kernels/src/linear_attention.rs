@@ -84,7 +84,7 @@ pub fn delta_rule(
         return (Tensor::from_dispatch(y), Tensor::from_dispatch(state));
     }
     let ([texts, tokens, _], device) = (x.dims(), x.device());
-    let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = heads;
+    let DeltaHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = heads;
     let (blocks, width) = (heads.blocks(), key_heads * key_dim);
     let begun = begun(&rows, tokens, &device);
     let x = x * begun.clone();
@@ -92,9 +92,12 @@ pub fn delta_rule(
     let vectors = |from: usize| {
         let vectors = x.clone().narrow(2, from, width).reshape([texts, tokens, key_heads, key_dim]);
         let length = (vectors.clone() * vectors.clone()).sum_dim(3).add_scalar(LENGTH_EPSILON);
-        let copies = value_heads / key_heads * blocks;
-        let vectors = (vectors / length.sqrt()).unsqueeze_dim::<5>(3);
-        let vectors = vectors.repeat_dim(3, copies);
+        let (vectors, copies) = (vectors / length.sqrt(), value_heads / key_heads);
+        let (vectors, copies) = match in_turns {
+            true => (vectors.repeat_dim(2, copies), blocks),
+            false => (vectors, copies * blocks),
+        };
+        let vectors = vectors.unsqueeze_dim::<5>(3).repeat_dim(3, copies);
         vectors.reshape([texts, tokens, value_heads * blocks, key_dim, 1])
     };
     let queries = vectors(0).mul_scalar((key_dim as f64).sqrt().recip());

@@ -127,11 +127,12 @@ impl Inputs {
 
     /// The formula in f64.
     fn expected(&self, texts: &Texts) -> Vec<f64> {
-        let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = self.heads;
+        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = self.heads;
         let mut all = vec![0.0; texts.tokens * texts.padding.len() * value_heads * value_dim];
         for (text, &padding) in texts.padding.iter().enumerate() {
             for head in 0..value_heads {
-                let key_head = head * key_heads / value_heads;
+                let key_head =
+                    if in_turns { head % key_heads } else { head * key_heads / value_heads };
                 let mut matrix = vec![0.0; key_dim * value_dim];
                 for token in padding..texts.tokens {
                     let token = text * texts.tokens + token;
@@ -169,8 +170,13 @@ impl Inputs {
 }
 
 fn heads() -> impl Strategy<Value = DeltaHeads> {
-    (1usize..4, 1usize..4, 1usize..40, 1usize..80).prop_map(|(key_heads, times, key, value)| {
-        DeltaHeads { key_heads, value_heads: key_heads * times, key_dim: key, value_dim: value }
+    let sizes = (1usize..4, 1usize..4, 1usize..40, 1usize..80, any::<bool>());
+    sizes.prop_map(|(key_heads, times, key_dim, value_dim, in_turns)| DeltaHeads {
+        key_heads,
+        value_heads: key_heads * times,
+        key_dim,
+        value_dim,
+        in_turns,
     })
 }
 
@@ -290,7 +296,13 @@ proptest! {
 
 #[test]
 fn the_state_of_published_heads_has_no_gaps() {
-    let heads = DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128 };
+    let heads = DeltaHeads {
+        key_heads: 16,
+        value_heads: 32,
+        key_dim: 128,
+        value_dim: 128,
+        in_turns: false,
+    };
     assert_eq!(heads.state().iter().product::<usize>(), 32 * 128 * 128);
     assert_eq!(heads.state()[2], STATE_COLUMNS);
 }

@@ -1,11 +1,14 @@
 //! A checkpoint as it is written anew: in floats of one's choice, and as transformers lays it out.
 
+mod linear_attention;
+
 use std::collections::{BTreeMap, HashSet};
 
 use outsize_checkpoint::{Checkpoint, Dtype, StoredWeight, TensorInfo};
 use outsize_core::{Change, Rewrite};
 use serde_json::{Map, Value};
 
+use self::linear_attention::LinearAttention;
 use crate::Error;
 use crate::config::{Fields, Quantization};
 
@@ -54,6 +57,7 @@ pub fn rewriting(
     let core = |error: outsize_core::Error| Error::Core(error.into());
     let (mut stacks, mut rewritten) = (Stacks::default(), Vec::with_capacity(weights.len()));
     let mut of_heads = HeadMatrices::default();
+    let mut linear = LinearAttention::of(&config);
     for (weight, stored) in weights.into_iter().zip(checkpoint.tensors()) {
         if scales.contains(&weight.data().name) {
             continue;
@@ -70,14 +74,22 @@ pub fn rewriting(
         } else if stored.name.ends_with(KEYS) || stored.name.ends_with(VALUES) {
             of_heads.add(weight);
         } else {
-            rewritten.push(layout.rewrite(weight, dtype).map_err(core)?);
+            let linear = linear.as_mut().map(|linear| linear.rewrite(&weight, dtype));
+            match linear.transpose().map_err(core)?.flatten() {
+                Some(others) => rewritten.extend(others),
+                None => rewritten.push(layout.rewrite(weight, dtype).map_err(core)?),
+            }
         }
     }
     rewritten.extend(stacks.rewritten(dtype).map_err(core)?);
     let heads = config.get("num_attention_heads").and_then(Value::as_u64).unwrap_or(0);
     rewritten.extend(of_heads.rewritten(heads as usize, dtype).map_err(core)?);
+    if let Some(linear) = linear {
+        rewritten.extend(linear.rest(dtype).map_err(core)?);
+    }
     let weights = rewritten;
 
+    LinearAttention::remove_fields(&mut config);
     config.remove("experts_gate_apart");
     config.remove("kv_b_apart");
     config.remove("rope_interleaved");
@@ -123,6 +135,8 @@ impl Layout {
         let is_rotated = module.ends_with("_attn.q_proj") || module.ends_with("_attn.k_proj");
         let change = match self.head {
             Some(head) if is_rotated => Some(Change::Halves(head)),
+            // That of linear attention has none in transformers either.
+            _ if self.is_one_added && module.ends_with("linear_attn.norm") => None,
             _ if self.is_one_added && module.ends_with("norm") => Some(Change::MinusOne),
             _ => None,
         };

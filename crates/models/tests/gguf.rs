@@ -35,6 +35,10 @@ const FIXTURES: &[(&str, f32)] = &[
     ("gguf-deepseek_v3-q8_0", 1e-1),
     ("gguf-deepseek_v2-f16", 1e-2),
     ("gguf-glm4_moe", TOLERANCE),
+    ("gguf-qwen3_next", TOLERANCE),
+    ("gguf-qwen3_next-joint-f16", 5e-3),
+    ("gguf-qwen3_5", TOLERANCE),
+    ("gguf-qwen3_5_moe-q8_0", 2e-1),
     ("gguf-phi3", TOLERANCE),
     ("gguf-phi3-longrope-f16", 5e-3),
 ];

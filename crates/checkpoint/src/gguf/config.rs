@@ -1,6 +1,7 @@
 //! A `config.json` from the metadata of a GGUF file.
 
 mod deepseek;
+mod linear_attention;
 
 use serde_json::{Map, Value, json};
 
@@ -24,6 +25,9 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("gpt-oss", "gpt_oss"),
     ("deepseek2", "deepseek_v2"),
     ("glm4moe", "glm4_moe"),
+    ("qwen3next", "qwen3_next"),
+    ("qwen35", "qwen3_5_text"),
+    ("qwen35moe", "qwen3_5_moe_text"),
 ];
 
 /// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
@@ -57,12 +61,17 @@ const FIELDS: &[(&str, &str)] = &[
     ("expert_weights_scale", "routed_scaling_factor"),
     ("feed_forward_length", "intermediate_size"),
     ("final_logit_softcapping", "final_logit_softcapping"),
+    ("full_attention_interval", "full_attention_interval"),
     ("leading_dense_block_count", "first_k_dense_replace"),
     ("logit_scale", "logits_scaling"),
     ("nextn_predict_layers", "num_nextn_predict_layers"),
     ("residual_scale", "residual_multiplier"),
     ("rope.freq_base", "rope_theta"),
     ("rope.freq_base_swa", "rope_local_base_freq"),
+    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    ("ssm.group_count", "linear_num_key_heads"),
+    ("ssm.state_size", "linear_key_head_dim"),
+    ("ssm.time_step_rank", "linear_num_value_heads"),
     ("use_parallel_residual", "use_parallel_residual"),
 ];
 
@@ -72,6 +81,8 @@ const OTHERS: &[&str] = &[
     "attention.value_length",
     "attention.value_length_mla",
     "rope.dimension_count",
+    // Where images are.
+    "rope.dimension_sections",
     "rope.scale_linear",
     "rope.scaling.attn_factor",
     "rope.scaling.factor",
@@ -80,6 +91,7 @@ const OTHERS: &[&str] = &[
     "rope.scaling.type",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
+    "ssm.inner_size",
     "tensor_data_layout",
     "vocab_size",
 ];
@@ -136,6 +148,9 @@ impl<'a> Config<'a> {
         match architecture {
             "deepseek2" => config.add_latent_attention()?,
             _ => config.add_heads()?,
+        }
+        if matches!(architecture, "qwen3next" | "qwen35" | "qwen35moe") {
+            config.add_linear_attention()?;
         }
         config.add_shapes()?;
         if config.has_experts()? {
@@ -227,7 +242,9 @@ impl<'a> Config<'a> {
         let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
             (Some(width), ..) => width,
             (None, Some(heads @ 1..), Some(hidden)) => {
-                if matches!(self.architecture, "qwen3" | "gemma3" | "gpt-oss") || is_mixtral {
+                let architectures =
+                    ["qwen3", "gemma3", "gpt-oss", "qwen3next", "qwen35", "qwen35moe"];
+                if architectures.contains(&self.architecture) || is_mixtral {
                     // Where transformers would take another width, or none.
                     self.set("head_dim", hidden / heads);
                 }

@@ -13,7 +13,17 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "attn_q", "self_attn.q_proj"),
     ("", "attn_k", "self_attn.k_proj"),
     ("", "attn_v", "self_attn.v_proj"),
-    ("", "attn_qkv", "self_attn.qkv_proj"),
+    ("phi3", "attn_qkv", "self_attn.qkv_proj"),
+    ("", "attn_qkv", "linear_attn.in_proj_qkv"),
+    ("", "attn_gate", "linear_attn.in_proj_z"),
+    ("", "ssm_in", "linear_attn.in_proj_qkvz"),
+    ("", "ssm_ba", "linear_attn.in_proj_ba"),
+    ("", "ssm_beta", "linear_attn.in_proj_b"),
+    ("", "ssm_alpha", "linear_attn.in_proj_a"),
+    ("", "ssm_conv1d", TAPS),
+    ("", "ssm_dt", FORGET_BIAS),
+    ("", "ssm_norm", "linear_attn.norm"),
+    ("", "ssm_out", "linear_attn.out_proj"),
     ("", "attn_output", "self_attn.o_proj"),
     ("", "attn_q_a", "self_attn.q_a_proj"),
     ("", "attn_q_a_norm", "self_attn.q_a_layernorm"),
@@ -38,17 +48,27 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("gpt-oss", "ffn_gate_inp", "mlp.router"),
     ("", "ffn_gate_inp", "mlp.gate"),
     ("", "exp_probs_b", CORRECTION),
-    ("qwen2moe", "ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
-    ("qwen2moe", "ffn_up_shexp", "mlp.shared_expert.up_proj"),
-    ("qwen2moe", "ffn_down_shexp", "mlp.shared_expert.down_proj"),
-    ("", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("deepseek2", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("deepseek2", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("deepseek2", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("glm4moe", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("glm4moe", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("glm4moe", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("", "ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
+    ("", "ffn_up_shexp", "mlp.shared_expert.up_proj"),
+    ("", "ffn_down_shexp", "mlp.shared_expert.down_proj"),
     ("", "ffn_gate_inp_shexp", SHARED_GATE),
 ];
 
 /// A parameter of its own in transformers, and not of a layer.
 const SINKS: &str = "self_attn.sinks";
+
+/// The same, of linear attention.
+const FORGET_BIAS: &str = "linear_attn.dt_bias";
+const RATES: &str = "linear_attn.A_log";
+
+/// A matrix, whose rows are each a channel's in transformers.
+const TAPS: &str = "linear_attn.conv1d";
 
 /// The same, of a router.
 const CORRECTION: &str = "mlp.gate.e_score_correction_bias";
@@ -103,6 +123,12 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     if let Some(name) = older_expert(architecture, &entry.name) {
         return Some(HeaderEntry { name, ..entry.clone() });
     }
+    if let Some(number) = module.strip_prefix("blk.").filter(|_| end == "ssm_a") {
+        return Some(HeaderEntry {
+            name: format!("model.layers.{number}.{RATES}"),
+            ..entry.clone()
+        });
+    }
     if let Some((number, layer)) = further_layer(&entry.name) {
         return Some(HeaderEntry {
             name: format!("model.layers.{number}.{layer}"),
@@ -111,13 +137,14 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     }
     let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
     let name = match theirs {
-        SINKS | CORRECTION | KEYS_OF_HEADS | VALUES_OF_HEADS => {
+        SINKS | CORRECTION | FORGET_BIAS | KEYS_OF_HEADS | VALUES_OF_HEADS => {
             format!("model.layers.{number}.{theirs}")
         }
         _ => format!("model.layers.{number}.{theirs}.{end}"),
     };
     let shape = match entry.shape[..] {
         [width] if theirs == SHARED_GATE => vec![1, width],
+        [channels, taps] if theirs == TAPS => vec![channels, 1, taps],
         [heads, rows, columns] if [KEYS_OF_HEADS, VALUES_OF_HEADS].contains(&theirs) => {
             vec![heads.checked_mul(rows)?, columns]
         }

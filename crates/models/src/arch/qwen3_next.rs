@@ -10,7 +10,7 @@ use crate::config::{
     COMMON, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE, MAX_LAYERS, RopeConfig,
     check,
 };
-use crate::layers::GatedDeltaNetConfig;
+use crate::layers::{DeltaLayout, GatedDeltaNetConfig};
 use crate::{Error, RecurrentCache};
 use outsize_kernels::DeltaHeads;
 
@@ -57,13 +57,18 @@ fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> 
     let mut config = RmsConfig {
         rope,
         rotary_dim,
-        norm_plus_one: true,
+        norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,
         query_key_norms: Some(QueryKeyNorms::EachHead),
         attention_gate: true,
         linear_attention: Some(GatedDeltaNetConfig {
             state: state(fields)?,
             epsilon: config.rms_norm_eps,
-            joint: model_type == "qwen3_next",
+            layout: match (model_type, fields.flag_or("linear_qkvz_apart", false)?) {
+                ("qwen3_next", false) => DeltaLayout::Joint,
+                ("qwen3_next", true) => DeltaLayout::JointGates,
+                _ => DeltaLayout::Apart,
+            },
+            rates_are_negated: fields.flag_or("linear_rates_negated", false)?,
         }),
         linear_layers,
         ..config
@@ -132,6 +137,7 @@ fn state(fields: &Fields<'_>) -> Result<RecurrentCache, Error> {
         value_heads: size("linear_num_value_heads", 32, MAX_HEADS)?,
         key_dim: size("linear_key_head_dim", 128, MAX_HEAD_DIM)?,
         value_dim: size("linear_value_head_dim", 128, MAX_HEAD_DIM)?,
+        in_turns: fields.flag_or("linear_heads_in_turns", false)?,
     };
     if !heads.value_heads.is_multiple_of(heads.key_heads) {
         let expected = format!("it must divide linear_num_value_heads, {}", heads.value_heads);
@@ -173,6 +179,11 @@ const LINEAR: &[KnownField] = &[
     ("linear_num_key_heads", Read),
     ("linear_num_value_heads", Read),
     ("linear_value_head_dim", Read),
+    // As GGUF files have it: heads in another order, matrices apart, and what is computed of weights beforehand.
+    ("linear_heads_in_turns", Read),
+    ("linear_qkvz_apart", Read),
+    ("linear_rates_negated", Read),
+    ("rms_norm_add_unit_offset", Read),
     ("partial_rotary_factor", Read),
     // The convolution has it too, and is built in with this one alone.
     ("hidden_act", Effect::Only(&["\"silu\""])),

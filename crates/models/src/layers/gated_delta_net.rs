@@ -21,8 +21,21 @@ pub struct GatedDeltaNetConfig {
     pub state: RecurrentCache,
     /// Added to the mean square in the norm of each head.
     pub epsilon: f64,
-    /// Whether queries, keys, values and gates are made by one matrix, head by head.
-    pub joint: bool,
+    /// Which matrices are one.
+    pub layout: DeltaLayout,
+    /// Whether rates are stored negated, rather than as their logarithms.
+    pub rates_are_negated: bool,
+}
+
+/// Which matrices of a [`GatedDeltaNet`] are one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeltaLayout {
+    /// What makes queries, keys, values and gates; and what makes the two numbers of a head. Both head by head.
+    Joint,
+    /// The latter alone.
+    JointGates,
+    /// None of these.
+    Apart,
 }
 
 /// A gated delta net ([Yang et al., 2024](https://arxiv.org/abs/2412.06464)): a convolution over the last tokens, then the
@@ -46,7 +59,7 @@ pub struct GatedDeltaNet {
     pub conv1d: CausalConv1d,
     /// `[value_heads]`: added to how fast a head forgets.
     pub dt_bias: Param<Tensor<1>>,
-    /// `[value_heads]`: the logarithm of what that is multiplied by.
+    /// `[value_heads]`: the logarithm of what that is multiplied by; or what it is multiplied by, negated.
     pub A_log: Param<Tensor<1>>,
     /// `[value_dim]`: of each head.
     pub norm: RmsNormGated,
@@ -54,6 +67,7 @@ pub struct GatedDeltaNet {
     pub out_proj: Linear,
     #[module(skip)]
     heads: DeltaHeads,
+    rates_are_negated: bool,
 }
 
 /// The taps of a convolution over tokens, of each channel by itself.
@@ -98,15 +112,16 @@ impl GatedDeltaNet {
         let RecurrentCache { heads, taps } = config.state;
         let (channels, values) = (heads.channels(), heads.value_heads * heads.value_dim);
         let linear = |outputs| Linear::new(hidden, outputs, false, init);
-        let joint = |outputs| config.joint.then(|| linear(outputs));
-        let apart = |outputs| (!config.joint).then(|| linear(outputs));
+        let linear_if = |has: bool, outputs| has.then(|| linear(outputs));
+        let is_joint = config.layout == DeltaLayout::Joint;
+        let are_apart = config.layout == DeltaLayout::Apart;
         Self {
-            in_proj_qkvz: joint(channels + values),
-            in_proj_ba: joint(2 * heads.value_heads),
-            in_proj_qkv: apart(channels),
-            in_proj_z: apart(values),
-            in_proj_b: apart(heads.value_heads),
-            in_proj_a: apart(heads.value_heads),
+            in_proj_qkvz: linear_if(is_joint, channels + values),
+            in_proj_ba: linear_if(!are_apart, 2 * heads.value_heads),
+            in_proj_qkv: linear_if(!is_joint, channels),
+            in_proj_z: linear_if(!is_joint, values),
+            in_proj_b: linear_if(are_apart, heads.value_heads),
+            in_proj_a: linear_if(are_apart, heads.value_heads),
             conv1d: CausalConv1d { weight: lazy([channels, 1, taps], &init.device, normal) },
             dt_bias: ones(heads.value_heads, &init.device),
             A_log: ones(heads.value_heads, &init.device),
@@ -116,6 +131,7 @@ impl GatedDeltaNet {
             },
             out_proj: Linear::new(values, hidden, false, init),
             heads,
+            rates_are_negated: config.rates_are_negated,
         }
     }
 
@@ -132,7 +148,8 @@ impl GatedDeltaNet {
         let Projected { mixed, gate, write, forget } = self.projected(x);
         let taps = self.conv1d.weight.val().cast(DType::F32);
         let [channels, _, count] = taps.dims();
-        let rates = self.A_log.val().cast(DType::F32).exp();
+        let rates = self.A_log.val().cast(DType::F32);
+        let rates = if self.rates_are_negated { rates.neg() } else { rates.exp() };
         let bias = self.dt_bias.val().cast(DType::F32);
 
         // The state stays where it is. From here on nothing can fail before it is kept again.
@@ -157,28 +174,26 @@ impl GatedDeltaNet {
 
     fn projected(&self, x: Tensor<3>) -> Projected {
         let x = entered(x, &self.out_proj.weight);
-        let [qkv, z, b, a] = [&self.in_proj_qkv, &self.in_proj_z, &self.in_proj_b, &self.in_proj_a];
-        match (qkv, z, b, a, &self.in_proj_qkvz, &self.in_proj_ba) {
-            (Some(qkv), Some(z), Some(b), Some(a), ..) => Projected {
-                mixed: qkv.forward(x.clone()),
-                gate: z.forward(x.clone()),
-                write: b.forward(x.clone()),
-                forget: a.forward(x),
-            },
-            (.., Some(qkvz), Some(ba)) => {
-                let gates = ba.forward(x.clone());
-                let DeltaHeads { key_heads, value_heads, key_dim, value_dim } = self.heads;
-                let (of_key, values) =
-                    (value_heads / key_heads, value_heads / key_heads * value_dim);
-                let [write, forget] = by_head(gates, key_heads, [of_key, of_key]);
-                let all = qkvz.forward(x);
-                let [queries, keys, values, gate] =
-                    by_head(all, key_heads, [key_dim, key_dim, values, values]);
-                let mixed = Tensor::cat(vec![queries, keys, values], 2);
-                Projected { mixed, gate, write, forget }
+        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
+        let of_key = value_heads / key_heads;
+        let [write, forget] = match (&self.in_proj_ba, &self.in_proj_b, &self.in_proj_a) {
+            (Some(both), ..) => by_head(both.forward(x.clone()), key_heads, [of_key, of_key]),
+            (None, Some(write), Some(forget)) => {
+                [write.forward(x.clone()), forget.forward(x.clone())]
             }
             _ => unreachable!("they are made as one or apart"),
-        }
+        };
+        let (mixed, gate) = match (&self.in_proj_qkvz, &self.in_proj_qkv, &self.in_proj_z) {
+            (Some(all), ..) => {
+                let values = of_key * value_dim;
+                let widths = [key_dim, key_dim, values, values];
+                let [queries, keys, values, gate] = by_head(all.forward(x), key_heads, widths);
+                (Tensor::cat(vec![queries, keys, values], 2), gate)
+            }
+            (None, Some(mixed), Some(gate)) => (mixed.forward(x.clone()), gate.forward(x)),
+            _ => unreachable!("they are made as one or apart"),
+        };
+        Projected { mixed, gate, write, forget }
     }
 
     /// What it holds at most, besides the residual stream.

@@ -39,7 +39,7 @@ pub(crate) use experts::{Expert, announce_all, expert_activations, mixed};
 pub use feed_forward::FeedForward;
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
 pub use fused_mlp::FusedMlp;
-pub use gated_delta_net::{GatedDeltaNet, GatedDeltaNetConfig};
+pub use gated_delta_net::{DeltaLayout, GatedDeltaNet, GatedDeltaNetConfig};
 pub use group_norm::GroupNorm;
 pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig};
 pub use layer_norm::LayerNorm;

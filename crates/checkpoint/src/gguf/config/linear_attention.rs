@@ -1,0 +1,32 @@
+//! What Qwen3-Next and Qwen3.5 have besides.
+
+use super::{Config, GgufFault};
+
+impl Config<'_> {
+    /// The heads of linear attention, and what GGUF files have otherwise than transformers.
+    pub(super) fn add_linear_attention(&mut self) -> Result<(), GgufFault> {
+        let values = self.unsigned("ssm.inner_size")?.zip(self.unsigned("ssm.time_step_rank")?);
+        if let Some((all, heads @ 1..)) = values {
+            self.set("linear_value_head_dim", all / heads);
+        }
+        // One is already added to the weights of norms, and rates are what they are multiplied by.
+        self.set("rms_norm_add_unit_offset", false);
+        self.set("linear_rates_negated", true);
+        if self.architecture == "qwen3next" {
+            let is_apart =
+                |name: &str| name.starts_with("blk.") && name.ends_with(".attn_gate.weight");
+            if self.tensors.iter().any(|entry| is_apart(&entry.name)) {
+                self.set("linear_qkvz_apart", true);
+            }
+        } else {
+            self.set("linear_heads_in_turns", true);
+        }
+        // The layers that guess further tokens are counted too.
+        let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
+        self.fields.remove("num_nextn_predict_layers");
+        if let (Some(layers), 1..) = (self.unsigned("block_count")?, further) {
+            self.set("num_hidden_layers", layers.saturating_sub(further));
+        }
+        Ok(())
+    }
+}
