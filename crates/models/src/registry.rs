@@ -36,6 +36,7 @@ pub(crate) struct Row {
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let rows = [
         decoder::<arch::LlamaForCausalLm>(),
+        decoder::<arch::ArceeForCausalLm>(),
         decoder::<arch::MixtralForCausalLm>(),
         decoder::<arch::SparseMoeForCausalLm>(),
         decoder::<arch::GptOssForCausalLm>(),

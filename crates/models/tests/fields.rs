@@ -4,8 +4,8 @@
 mod common;
 
 use outsize_models::arch::{
-    BloomForCausalLm, FalconForCausalLm, GptNeoxForCausalLm, LlamaForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm,
+    ArceeForCausalLm, BloomForCausalLm, FalconForCausalLm, GptNeoxForCausalLm, LlamaForCausalLm,
+    OptForCausalLm, Phi3ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -19,6 +19,11 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
     vec![
         of::<LlamaForCausalLm>("qwen3"),
         of::<LlamaForCausalLm>("olmo2"),
+        of::<LlamaForCausalLm>("olmo3"),
+        of::<LlamaForCausalLm>("granite"),
+        of::<LlamaForCausalLm>("smollm3"),
+        of::<LlamaForCausalLm>("seed_oss"),
+        of::<ArceeForCausalLm>("arcee"),
         of::<Phi3ForCausalLm>("phi3"),
         of::<LlamaForCausalLm>("gemma3"),
         of::<GptNeoxForCausalLm>("gpt_neox"),
@@ -111,6 +116,13 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("qwen3", "sliding_window_pattern", json!(2), "sliding_window_pattern"),
         ("olmo2", "layer_types", json!(["sliding_attention", "full_attention"]), "layer_types"),
         ("olmo2", "clip_qkv", json!(8.0), "clip_qkv"),
+        ("olmo3", "sliding_window", Value::Null, "sliding_window"),
+        ("olmo3-published-bf16", "rope_theta", json!(10_000), "rope_theta"),
+        ("smollm3", "no_rope_layers", json!([1, 0]), "no_rope_layers"),
+        ("smollm3", "no_rope_layers", json!([1, 0, 2]), "no_rope_layers"),
+        ("smollm3", "no_rope_layer_interval", json!(0), "no_rope_layer_interval"),
+        ("granite", "logits_scaling", json!(0), "logits_scaling"),
+        ("granite", "residual_multiplier", json!(1e300), "residual_multiplier"),
         ("phi3", "rope_scaling", longrope, "rope_scaling.short_factor"),
         ("phi3", "rope_scaling", json!({"type": "longrope"}), "rope_scaling.short_factor"),
         ("phi3", "rope_scaling", json!({"type": "linear", "factor": 2.0}), "rope_scaling"),

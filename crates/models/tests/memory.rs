@@ -4,9 +4,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    BloomForCausalLm, DeepseekForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm,
-    GptOssForCausalLm, GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm, SparseMoeForCausalLm, T5ForConditionalGeneration,
+    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, FalconForCausalLm, Gpt2LmHeadModel,
+    GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm,
+    OptForCausalLm, Phi3ForCausalLm, SparseMoeForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -103,17 +103,27 @@ fn memory_is_what_is_said() {
     for (hidden, inner, heads, kv_heads) in [(512, 1408, 8, 2), (256, 2048, 4, 4), (1024, 64, 8, 1)]
     {
         let relative = |model_type| {
-            let more = format!(r#", "model_type": "{model_type}""#);
+            let scale = if model_type == "granite" { 2 } else { 1 };
+            // Multipliers, of those that have them.
+            let more = format!(
+                r#", "model_type": "{model_type}", "residual_multiplier": {scale}, "logits_scaling": {scale}"#
+            );
             config_with(hidden, inner, heads, kv_heads, 512, &more)
         };
         activations_stay_below_their_bound::<LlamaForCausalLm>(&relative("qwen3"), &one(1024));
         activations_stay_below_their_bound::<LlamaForCausalLm>(&relative("olmo2"), &bf16(700));
         activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &one(1024));
         activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &sliding);
-        activations_stay_below_their_bound::<LlamaForCausalLm>(
-            &relative("gemma3_text"),
-            &bf16(700),
-        );
+        for (model_type, options) in [
+            ("gemma3_text", bf16(700)),
+            ("olmo3", one(700)),
+            ("granite", bf16(700)),
+            ("smollm3", one(700)),
+            ("seed_oss", bf16(700)),
+        ] {
+            activations_stay_below_their_bound::<LlamaForCausalLm>(&relative(model_type), &options);
+        }
+        activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("arcee"), &one(700));
     }
     for (hidden, heads, inner, function) in
         [(512, 8, 2048, "gelu_new"), (1024, 16, 128, "relu"), (256, 4, 2048, "gelu")]

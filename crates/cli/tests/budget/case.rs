@@ -51,6 +51,8 @@ impl Case {
             "gptj",
             "qwen3",
             "olmo2",
+            "granite",
+            "arcee",
             "phi3",
             "gemma3_text",
             "gpt_neox",

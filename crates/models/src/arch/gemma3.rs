@@ -68,7 +68,7 @@ pub(super) fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 
 /// The rotary embedding of one kind of layers: in `rope_parameters` under that name, or as files had it before: with the base
 /// in a field, and scaled, if it is not the local one, by `rope_scaling`.
-fn rope(
+pub(super) fn rope(
     around: &RopeContext<'_>,
     kind: &'static str,
     (base, absent): (&'static str, f64),

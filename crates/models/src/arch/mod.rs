@@ -1,5 +1,6 @@
 //! The architectures, one file each.
 
+mod arcee;
 mod bloom;
 mod clip_text;
 mod deepseek;
@@ -10,6 +11,7 @@ mod gpt_neox;
 mod gpt_oss;
 mod gpt_sizes;
 mod gptj;
+mod granite;
 mod llama;
 mod mixtral;
 mod olmo2;
@@ -19,12 +21,15 @@ mod qwen3;
 mod rms_config;
 mod rms_decoder;
 mod rms_layer;
+mod seed_oss;
 mod sizes;
+mod smollm3;
 mod sparse_moe;
 mod t5;
 mod unet;
 mod vae;
 
+pub use arcee::{ArceeForCausalLm, ArceeMlp};
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
     ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,

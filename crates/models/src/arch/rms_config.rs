@@ -58,6 +58,10 @@ pub struct RmsConfig {
     pub query_pre_attn_scalar: Option<f64>,
     /// What embeddings are multiplied by.
     pub embed_scale: Option<f64>,
+    /// What attention and MLP give is multiplied by before it is added to the residual stream.
+    pub residual_scale: Option<f64>,
+    /// What logits are multiplied by.
+    pub logit_scale: Option<f64>,
     /// Rotary position embedding.
     pub rope: RopeConfig,
     /// The same of layers with a sliding window, if it is another.
@@ -66,6 +70,8 @@ pub struct RmsConfig {
     pub rope_interleaved: bool,
     /// Elements of a head that are rotated, the first ones; even.
     pub rotary_dim: usize,
+    /// Of each layer, whether it rotates queries and keys.
+    pub rotated_layers: Vec<bool>,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
     pub windows: Vec<Option<usize>>,
     /// Whether the output head is the embedding table.
@@ -199,10 +205,13 @@ impl RmsConfig {
             query_key_norms: None,
             query_pre_attn_scalar: None,
             embed_scale: None,
+            residual_scale: None,
+            logit_scale: None,
             rope: RopeConfig { theta: absent.rope_theta, scaling: RopeScaling::Default },
             local_rope: None,
             rope_interleaved: false,
             rotary_dim: head_dim,
+            rotated_layers: vec![true; num_hidden_layers],
             windows: vec![None; num_hidden_layers],
             tie_word_embeddings: fields
                 .flag_or("tie_word_embeddings", absent.tie_word_embeddings)?,

@@ -86,6 +86,8 @@ pub struct RmsForCausalLm<B: Module> {
     #[module(skip)]
     embed_scale: Option<f64>,
     #[module(skip)]
+    logit_scale: Option<f64>,
+    #[module(skip)]
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
@@ -108,8 +110,11 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = B::MODEL_TYPES;
     const CLASS_PREFIX: &'static str = "Rms";
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
-    const CLASSES: &'static [(&'static str, &'static str)] =
-        &[("MixtralMoe", "MixtralSparseMoeBlock"), ("MixtralExpert", "MixtralMLP")];
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("ArceeMlp", "ArceeMLP"),
+        ("MixtralMoe", "MixtralSparseMoeBlock"),
+        ("MixtralExpert", "MixtralMLP"),
+    ];
     const HEADS: &'static [&'static str] =
         &["ForCausalLM", "LMHeadModel", "Gemma3ForConditionalGeneration"];
     const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
@@ -154,6 +159,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 })
                 .collect(),
             embed_scale: config.embed_scale,
+            logit_scale: config.logit_scale,
             experts: config.experts,
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
@@ -199,7 +205,12 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
             (x, pending) = (sum, Some(more));
         }
         let pending = pending.map(|more| pass.wanted(more));
-        Ok(self.model.norm.after(pass.wanted(x), pending).1)
+        let x = self.model.norm.after(pass.wanted(x), pending).1;
+        // Of the head's input, which is narrower than the logits.
+        Ok(match self.logit_scale {
+            Some(scale) => x * scale,
+            None => x,
+        })
     }
 
     fn head(&self) -> Head<'_> {

@@ -8,7 +8,7 @@ use outsize_core::Names;
 
 use super::rms_config::{BlockNorms, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
-use super::{gemma3, llama, olmo2, qwen3};
+use super::{gemma3, granite, llama, olmo2, qwen3, seed_oss, smollm3};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
@@ -85,8 +85,11 @@ pub struct RmsDecoderLayer<F: Module> {
     pub block_sparse_moe: Option<F>,
     /// `[hidden]`.
     pub post_feedforward_layernorm: Option<RmsNorm>,
-    /// Which of the rotary embeddings it takes.
-    rotation: usize,
+    /// Which of the rotary embeddings it takes, if any.
+    #[module(skip)]
+    rotation: Option<usize>,
+    #[module(skip)]
+    residual_scale: Option<f64>,
 }
 
 impl RmsFeedForward for Mlp {
@@ -96,6 +99,10 @@ impl RmsFeedForward for Mlp {
         ("qwen2", "Qwen2"),
         ("qwen3", "Qwen3"),
         ("olmo2", "Olmo2"),
+        ("olmo3", "Olmo3"),
+        ("granite", "Granite"),
+        ("smollm3", "SmolLM3"),
+        ("seed_oss", "SeedOss"),
         ("gemma3_text", "Gemma3"),
         ("gemma3", "Gemma3"),
     ];
@@ -106,6 +113,10 @@ impl RmsFeedForward for Mlp {
             "qwen2" => &[llama::QWEN2, llama::ACT, FIELDS],
             "qwen3" => &[qwen3::QWEN3, FIELDS],
             "olmo2" => &[olmo2::OLMO2, FIELDS],
+            "olmo3" => &[olmo2::OLMO3, FIELDS],
+            "granite" => &[granite::GRANITE, FIELDS],
+            "smollm3" => &[smollm3::SMOLLM3, FIELDS],
+            "seed_oss" => &[seed_oss::SEED_OSS, FIELDS],
             "gemma3_text" => &[gemma3::TEXT, FIELDS],
             "gemma3" => &[gemma3::MULTIMODAL],
             _ => &[llama::LLAMA, llama::ACT, FIELDS],
@@ -120,6 +131,10 @@ impl RmsFeedForward for Mlp {
         match model_type {
             "qwen3" => qwen3::read(fields),
             "olmo2" => olmo2::read(fields),
+            "olmo3" => olmo2::read_olmo3(fields),
+            "granite" => granite::read(fields),
+            "smollm3" => smollm3::read(fields),
+            "seed_oss" => seed_oss::read(fields),
             "gemma3_text" => gemma3::read_text(fields),
             "gemma3" => gemma3::read(fields),
             _ => llama::read(model_type, fields),
@@ -215,7 +230,10 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, index, init)),
             block_sparse_moe: F::IS_BLOCK_SPARSE_MOE.then(|| F::new(config, index, init)),
             post_feedforward_layernorm: norm_if(config.norms != BlockNorms::Before),
-            rotation: usize::from(config.local_rope.is_some() && config.windows[index].is_some()),
+            rotation: config.rotated_layers[index].then_some({
+                usize::from(config.local_rope.is_some() && config.windows[index].is_some())
+            }),
+            residual_scale: config.residual_scale,
         }
     }
 
@@ -236,17 +254,19 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             (None, Some(pending)) => twice(behind.entered(x) + behind.entered(pending)),
             (None, None) => twice(behind.entered(x)),
         };
-        let (rotation, positions) = (&rotations[self.rotation], pass.query_positions());
+        let rotation = self.rotation.map(|rotation| &rotations[rotation]);
+        let positions = pass.query_positions();
         let mixed = either!(&self.self_attn, attention => {
             attention.forward(normed, rotation, &positions, cache, index)
         })?;
+        let mixed = self.scaled(mixed);
         let (x, normed) = match (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
         {
             (_, None) => behind.add_forward(x, mixed),
             (None, Some(_)) => twice(x + behind.forward(mixed)),
             (Some(before), Some(_)) => before.add_forward(x, behind.forward(mixed)),
         };
-        let inner = feed_forward.forward(normed);
+        let inner = self.scaled(feed_forward.forward(normed));
         Ok(match &self.post_feedforward_layernorm {
             None => (x, inner),
             Some(norm) => (x, norm.forward(inner)),
@@ -263,6 +283,14 @@ impl<F: RmsFeedForward> RmsDecoderLayer<F> {
     fn feed_forward(&self) -> &F {
         let both = self.mlp.as_ref().or(self.block_sparse_moe.as_ref());
         both.expect("a layer is made with one of them")
+    }
+
+    /// What attention or MLP gave, as it is added to the residual stream.
+    fn scaled(&self, x: Tensor<3>) -> Tensor<3> {
+        match self.residual_scale {
+            Some(scale) => x * scale,
+            None => x,
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::{has_kernels, is_flex};
 
 pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
-use super::{Linear, RmsNorm, Rotation, linear};
+use super::{Linear, RmsNorm, Rotation, linear, rotated};
 
 use crate::kv_cache::{Part, Seen};
 use crate::{ActivationDtype, Activations, Error, Init, KvCache, PassShape};
@@ -109,7 +109,7 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
-        rotation: &Rotation,
+        rotation: Option<&Rotation>,
         positions: &QueryPositions<'_>,
         cache: &mut KvCache,
         layer: usize,
@@ -123,8 +123,8 @@ impl Attention {
             Some(norm) => split(norm.forward(y), heads),
             None => split(y, heads),
         };
-        let queries = rotation.apply(normed(&self.q_norm, queries, self.heads));
-        let keys = rotation.apply(normed(&self.k_norm, keys, self.key_value_heads));
+        let queries = rotated(rotation, normed(&self.q_norm, queries, self.heads));
+        let keys = rotated(rotation, normed(&self.k_norm, keys, self.key_value_heads));
         let values = split(values, self.key_value_heads);
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         let scores = Scores {

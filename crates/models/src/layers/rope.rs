@@ -226,6 +226,14 @@ impl Rotation {
     }
 }
 
+/// `[batch, tokens, heads, head_dim]` rotated, if there is a rotation.
+pub(crate) fn rotated(rotation: Option<&Rotation>, x: Tensor<4>) -> Tensor<4> {
+    match rotation {
+        Some(rotation) => rotation.apply(x),
+        None => x,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
