@@ -115,6 +115,8 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &one(1024));
         activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &sliding);
         for (model_type, options) in [
+            ("gemma", one(700)),
+            ("gemma2", one(1024)),
             ("gemma3_text", bf16(700)),
             ("olmo3", one(700)),
             ("granite", bf16(700)),

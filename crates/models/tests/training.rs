@@ -20,8 +20,8 @@ use outsize_models::{
 };
 
 /// Those with the layers of a Llama.
-const LLAMAS: [&str; 6] =
-    ["llama", "llama-tied", "mistral-window", "qwen3-tied", "gemma3", "granite"];
+const LLAMAS: [&str; 7] =
+    ["llama", "llama-tied", "mistral-window", "qwen3-tied", "gemma3", "granite", "gemma2"];
 
 /// Greatest difference of a gradient over the greatest in its tensor.
 const TOLERANCE: f32 = 1e-4;

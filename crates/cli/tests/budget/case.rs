@@ -54,6 +54,7 @@ impl Case {
             "granite",
             "arcee",
             "phi3",
+            "gemma2",
             "gemma3_text",
             "gpt_neox",
             "opt",
@@ -158,10 +159,12 @@ impl Case {
                     config["v_head_dim"] = random.within(1, head_dim).into();
                 }
             }
-            "gemma3_text" => {
+            "gemma2" | "gemma3_text" => {
                 config["head_dim"] = head_dim.into();
                 config["sliding_window"] = random.within(1, 1500).into();
-                config["sliding_window_pattern"] = random.within(1, 3).into();
+                if architecture == "gemma3_text" {
+                    config["sliding_window_pattern"] = random.within(1, 3).into();
+                }
             }
             "opt" => {
                 config["ffn_dim"] = intermediate.into();

@@ -5,6 +5,7 @@ mod bloom;
 mod clip_text;
 mod deepseek;
 mod falcon;
+mod gemma;
 mod gemma3;
 mod gpt2;
 mod gpt_neox;

@@ -56,6 +56,10 @@ pub struct RmsConfig {
     pub query_key_norms: Option<QueryKeyNorms>,
     /// Scores are divided by the root of this: by default the width of a head.
     pub query_pre_attn_scalar: Option<f64>,
+    /// What scores of attention stay below in magnitude, if anything.
+    pub attention_softcap: Option<f64>,
+    /// What logits stay below in magnitude, if anything.
+    pub logit_softcap: Option<f64>,
     /// What embeddings are multiplied by.
     pub embed_scale: Option<f64>,
     /// What attention and MLP give is multiplied by before it is added to the residual stream.
@@ -204,6 +208,8 @@ impl RmsConfig {
             norm_plus_one: false,
             query_key_norms: None,
             query_pre_attn_scalar: None,
+            attention_softcap: None,
+            logit_softcap: None,
             embed_scale: None,
             residual_scale: None,
             logit_scale: None,
@@ -263,7 +269,7 @@ impl RmsConfig {
             in_bias: self.attention_in_bias,
             out_bias: self.attention_out_bias,
         };
-        let mut attention = Attention::new(&shape, init);
+        let mut attention = Attention::new(&shape, init).capped(self.attention_softcap);
         if let Some(norms) = self.query_key_norms {
             let widths = match norms {
                 QueryKeyNorms::EachHead => [1, 1],

@@ -88,6 +88,8 @@ pub struct RmsForCausalLm<B: Module> {
     #[module(skip)]
     logit_scale: Option<f64>,
     #[module(skip)]
+    logit_softcap: Option<f64>,
+    #[module(skip)]
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
@@ -160,6 +162,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 .collect(),
             embed_scale: config.embed_scale,
             logit_scale: config.logit_scale,
+            logit_softcap: config.logit_softcap,
             experts: config.experts,
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
@@ -217,6 +220,14 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         match &self.lm_head {
             Some(head) => Head::Own(head),
             None => Head::Tied(&self.model.embed_tokens),
+        }
+    }
+
+    fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
+        let logits = self.head().project(hidden);
+        match self.logit_softcap {
+            Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
+            None => logits,
         }
     }
 

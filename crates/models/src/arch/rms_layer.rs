@@ -8,7 +8,7 @@ use outsize_core::Names;
 
 use super::rms_config::{BlockNorms, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
-use super::{gemma3, granite, llama, olmo2, qwen3, seed_oss, smollm3};
+use super::{gemma, gemma3, granite, llama, olmo2, qwen3, seed_oss, smollm3};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
@@ -103,6 +103,8 @@ impl RmsFeedForward for Mlp {
         ("granite", "Granite"),
         ("smollm3", "SmolLM3"),
         ("seed_oss", "SeedOss"),
+        ("gemma", "Gemma"),
+        ("gemma2", "Gemma2"),
         ("gemma3_text", "Gemma3"),
         ("gemma3", "Gemma3"),
     ];
@@ -117,6 +119,8 @@ impl RmsFeedForward for Mlp {
             "granite" => &[granite::GRANITE, FIELDS],
             "smollm3" => &[smollm3::SMOLLM3, FIELDS],
             "seed_oss" => &[seed_oss::SEED_OSS, FIELDS],
+            "gemma" => &[gemma::GEMMA, FIELDS],
+            "gemma2" => &[gemma::GEMMA2, FIELDS],
             "gemma3_text" => &[gemma3::TEXT, FIELDS],
             "gemma3" => &[gemma3::MULTIMODAL],
             _ => &[llama::LLAMA, llama::ACT, FIELDS],
@@ -135,6 +139,8 @@ impl RmsFeedForward for Mlp {
             "granite" => granite::read(fields),
             "smollm3" => smollm3::read(fields),
             "seed_oss" => seed_oss::read(fields),
+            "gemma" => gemma::read(fields),
+            "gemma2" => gemma::read_gemma2(fields),
             "gemma3_text" => gemma3::read_text(fields),
             "gemma3" => gemma3::read(fields),
             _ => llama::read(model_type, fields),

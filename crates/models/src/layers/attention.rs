@@ -56,6 +56,8 @@ pub struct Attention {
     head_dim: usize,
     #[module(skip)]
     scale: Option<f64>,
+    #[module(skip)]
+    softcap: Option<f64>,
 }
 
 /// Where the tokens of a pass are, which decides what they see, and how well.
@@ -87,6 +89,7 @@ impl Attention {
             key_value_heads,
             head_dim,
             scale: None,
+            softcap: None,
         }
     }
 
@@ -98,6 +101,11 @@ impl Attention {
     /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }
+    }
+
+    /// The same with scores that stay below `cap` in magnitude, if there is one.
+    pub fn capped(self, softcap: Option<f64>) -> Self {
+        Self { softcap, ..self }
     }
 
     /// The same with a learned sink for each head ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)), without storage.
@@ -130,6 +138,7 @@ impl Attention {
         let scores = Scores {
             compute: self.o_proj.compute,
             scale: self.scale,
+            softcap: self.softcap,
             bias: None,
             sinks: sinks.as_ref(),
         };
@@ -167,7 +176,7 @@ pub(crate) fn attend(
     cache: &mut KvCache,
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
-    let scores = Scores { compute, scale, bias: None, sinks: None };
+    let scores = Scores { compute, scale, softcap: None, bias: None, sinks: None };
     attend_with(all, scores, positions, cache, layer)
 }
 
@@ -178,6 +187,8 @@ pub(crate) struct Scores<'a> {
     pub compute: ActivationDtype,
     /// What they are multiplied by, if not by `1 / √head_dim`.
     pub scale: Option<f64>,
+    /// What they stay below in magnitude then, if anything.
+    pub softcap: Option<f64>,
     /// What is added then.
     pub bias: Option<&'a PositionBias>,
     /// `[heads]` f32: what each head's softmax has besides.
@@ -210,7 +221,7 @@ pub(crate) fn attend_causal(
         Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
     let padding = vec![0; queries.dims()[0]];
     let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
-    let scores = Scores { compute, scale: None, bias: None, sinks: None };
+    let scores = Scores { compute, scale: None, softcap: None, bias: None, sinks: None };
     attend_seen(queries, &seen, &positions, scores)
 }
 
@@ -257,6 +268,7 @@ pub(super) fn attend_seen(
                 end: seen.all.then_some(newest.len),
                 window: seen.window,
                 padding: positions.padding.to_vec(),
+                softcap: scores.softcap.map(|cap| cap as f32),
                 alibi: positions.alibi.cloned(),
                 relative_bias: scores.bias.map(PositionBias::values),
                 sinks: scores.sinks.map(|sinks| sinks.to_data().iter::<f32>().collect()),
@@ -287,7 +299,8 @@ fn has_kernel(queries: &Tensor<4>, older: &[Part], newest: &Part, scores: Scores
     match is_flex(&device) {
         true => older.len() < 2,
         false => {
-            let is_plain = scores.bias.is_none() && scores.sinks.is_none();
+            let Scores { softcap, bias, sinks, .. } = scores;
+            let is_plain = softcap.is_none() && bias.is_none() && sinks.is_none();
             has_kernels(&device) && is_plain && alone()
         }
     }

@@ -172,7 +172,7 @@ impl LatentAttention {
         let mut seen = cache.see(layer, kept.clone(), kept)?;
 
         let compute = self.o_proj.compute;
-        let scores = Scores { compute, scale: Some(scale), bias: None, sinks: None };
+        let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
         let matrices = self.kv_b_proj.held(self.config, &queries.device());
         let mut mixed = Vec::with_capacity(self.heads);
         for first in (0..self.heads).step_by(HEADS_AT_ONCE) {

@@ -77,6 +77,11 @@ pub const FIXTURES: &[&str] = &[
     "seed_oss-published-bf16",
     "arcee",
     "arcee-published-bf16",
+    "gemma",
+    "gemma-published-bf16",
+    "gemma2",
+    "gemma2-published-bf16",
+    "gemma2-uncapped",
 ];
 
 /// What the names of those with experts begin with.
@@ -110,4 +115,6 @@ pub const BATCHES: &[&str] = &[
     "olmo3",
     "seed_oss",
     "arcee",
+    "gemma",
+    "gemma2",
 ];
