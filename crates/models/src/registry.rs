@@ -37,6 +37,9 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     let rows = [
         decoder::<arch::LlamaForCausalLm>(),
         decoder::<arch::ArceeForCausalLm>(),
+        decoder::<arch::GlmForCausalLm>(),
+        decoder::<arch::ErnieMoeForCausalLm>(),
+        decoder::<arch::HunyuanMoeForCausalLm>(),
         decoder::<arch::MixtralForCausalLm>(),
         decoder::<arch::SparseMoeForCausalLm>(),
         decoder::<arch::GptOssForCausalLm>(),

@@ -4,9 +4,10 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, FalconForCausalLm, Gpt2LmHeadModel,
-    GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm,
-    OptForCausalLm, Phi3ForCausalLm, SparseMoeForCausalLm, T5ForConditionalGeneration,
+    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
+    FalconForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
+    GptjForCausalLm, HunyuanMoeForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
+    Phi3ForCausalLm, SparseMoeForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -125,6 +126,14 @@ fn memory_is_what_is_said() {
         ] {
             activations_stay_below_their_bound::<LlamaForCausalLm>(&relative(model_type), &options);
         }
+        for model_type in ["exaone4", "ernie4_5", "hunyuan_v1_dense"] {
+            activations_stay_below_their_bound::<LlamaForCausalLm>(
+                &relative(model_type),
+                &one(700),
+            );
+        }
+        activations_stay_below_their_bound::<GlmForCausalLm>(&relative("glm"), &one(700));
+        activations_stay_below_their_bound::<GlmForCausalLm>(&relative("glm4"), &bf16(700));
         activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("arcee"), &one(700));
     }
     for (hidden, heads, inner, function) in
@@ -175,6 +184,19 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<MixtralForCausalLm>(
             &experts("mixtral", ""),
             &one(1024),
+        );
+        let chosen = format!(r#"{narrow}, "moe_topk": 3, "moe_k": 3, "moe_num_experts": 3"#);
+        activations_stay_below_their_bound::<MixtralForCausalLm>(
+            &experts("minimax_m2", ""),
+            &bf16(700),
+        );
+        activations_stay_below_their_bound::<ErnieMoeForCausalLm>(
+            &experts("ernie4_5_moe", &chosen),
+            &one(700),
+        );
+        activations_stay_below_their_bound::<HunyuanMoeForCausalLm>(
+            &experts("hunyuan_v1_moe", &chosen),
+            &bf16(700),
         );
         let heads = format!(r#", "head_dim": {}, "sliding_window": 100"#, hidden / heads);
         for blocks in ["", r#", "quantization_config": {"quant_method": "mxfp4"}"#] {

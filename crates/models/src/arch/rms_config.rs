@@ -121,6 +121,8 @@ pub enum BlockNorms {
     Behind,
     /// Before and behind both.
     Around,
+    /// The same with GLM's names.
+    AroundGlm,
 }
 
 /// Of what queries and keys are normed.
@@ -128,6 +130,8 @@ pub enum BlockNorms {
 pub enum QueryKeyNorms {
     /// Of each head by itself.
     EachHead,
+    /// Of each head by itself, once it is rotated.
+    EachHeadRotated,
     /// Of all heads together.
     AllHeads,
 }
@@ -272,11 +276,14 @@ impl RmsConfig {
         let mut attention = Attention::new(&shape, init).capped(self.attention_softcap);
         if let Some(norms) = self.query_key_norms {
             let widths = match norms {
-                QueryKeyNorms::EachHead => [1, 1],
+                QueryKeyNorms::EachHead | QueryKeyNorms::EachHeadRotated => [1, 1],
                 QueryKeyNorms::AllHeads => [heads, self.num_key_value_heads],
             };
             let [queries, keys] = widths.map(|heads| self.norm(heads * self.head_dim, init));
-            attention = attention.normed(queries, keys);
+            attention = match norms {
+                QueryKeyNorms::EachHeadRotated => attention.normed_behind(queries, keys),
+                _ => attention.normed(queries, keys),
+            };
         }
         if self.attention_sinks {
             attention = attention.with_sinks(init);
@@ -301,17 +308,27 @@ impl RmsConfig {
         absent: (usize, usize),
         normalized: bool,
     ) -> Result<Self, Error> {
-        let name = names.into_iter().find(|name| fields.get(name).is_some());
-        let field = name.unwrap_or(names[0]);
-        let count = fields.size_or(field, absent.0, MAX_EXPERTS)?;
+        let field = field_of(fields, names)?;
+        let count = (field, fields.size_or(field, absent.0, MAX_EXPERTS)?);
+        let field = "num_experts_per_tok";
+        let per_token = (field, fields.size_or(field, absent.1, MAX_EXPERTS)?);
+        self.with_experts_of(fields, count, per_token, normalized)
+    }
+
+    /// The same with so many experts, of which each token goes to `per_token`; and the fields that say so.
+    pub(super) fn with_experts_of(
+        self,
+        fields: &Fields<'_>,
+        (field, count): (&str, usize),
+        (of_token, per_token): (&str, usize),
+        normalized: bool,
+    ) -> Result<Self, Error> {
         if count * self.num_hidden_layers > MAX_EXPERTS {
             let expected = format!("all layers may have {MAX_EXPERTS} experts together");
             return Err(fields.refuse(field, expected));
         }
-        let field = "num_experts_per_tok";
-        let per_token = fields.size_or(field, absent.1, MAX_EXPERTS)?;
         if per_token > count {
-            return Err(fields.refuse(field, format!("there are {count} experts")));
+            return Err(fields.refuse(of_token, format!("there are {count} experts")));
         }
         let experts = ExpertsConfig {
             count,
@@ -359,6 +376,19 @@ impl RmsConfig {
                 .min(),
             recomputes_keys: false,
         }
+    }
+}
+
+/// The field that is there of some that mean the same, else the first.
+pub(super) fn field_of<'a, const N: usize>(
+    fields: &Fields<'_>,
+    names: [&'a str; N],
+) -> Result<&'a str, Error> {
+    let mut there = names.into_iter().filter(|name| fields.get(name).is_some());
+    let first = there.next().unwrap_or(names[0]);
+    match there.find(|name| fields.get(name) != fields.get(first)) {
+        Some(other) => Err(fields.refuse(other, format!("it must be what `{first}` is"))),
+        None => Ok(first),
     }
 }
 

@@ -114,6 +114,10 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("ArceeMlp", "ArceeMLP"),
+        ("ErnieMoeStatics", "Ernie4_5_MoeStatics"),
+        ("ErnieSparseMoeBlock", "Ernie4_5_MoeSparseMoeBlock"),
+        ("HunyuanGate", "HunYuanMoEV1Gate"),
+        ("HunyuanMoe", "HunYuanMoEV1Moe"),
         ("MixtralMoe", "MixtralSparseMoeBlock"),
         ("MixtralExpert", "MixtralMLP"),
     ];

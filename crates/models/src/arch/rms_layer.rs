@@ -8,7 +8,9 @@ use outsize_core::Names;
 
 use super::rms_config::{BlockNorms, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
-use super::{gemma, gemma3, granite, llama, olmo2, qwen3, seed_oss, smollm3};
+use super::{
+    ernie4_5, exaone4, gemma, gemma3, granite, hunyuan, llama, olmo2, qwen3, seed_oss, smollm3,
+};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
@@ -75,6 +77,8 @@ pub struct RmsDecoderLayer<F: Module> {
     pub input_layernorm: Option<RmsNorm>,
     /// Causal self-attention.
     pub self_attn: Either<Attention, LatentAttention>,
+    /// `[hidden]`: of what attention gives, where the next norm is before the MLP.
+    pub post_self_attn_layernorm: Option<RmsNorm>,
     /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives.
     pub post_attention_layernorm: RmsNorm,
     /// `[hidden]`.
@@ -85,6 +89,8 @@ pub struct RmsDecoderLayer<F: Module> {
     pub block_sparse_moe: Option<F>,
     /// `[hidden]`.
     pub post_feedforward_layernorm: Option<RmsNorm>,
+    /// `[hidden]`, likewise, with another name.
+    pub post_mlp_layernorm: Option<RmsNorm>,
     /// Which of the rotary embeddings it takes, if any.
     #[module(skip)]
     rotation: Option<usize>,
@@ -100,6 +106,9 @@ impl RmsFeedForward for Mlp {
         ("qwen3", "Qwen3"),
         ("olmo2", "Olmo2"),
         ("olmo3", "Olmo3"),
+        ("exaone4", "Exaone4"),
+        ("ernie4_5", "Ernie4_5"),
+        ("hunyuan_v1_dense", "HunYuanDenseV1"),
         ("granite", "Granite"),
         ("smollm3", "SmolLM3"),
         ("seed_oss", "SeedOss"),
@@ -116,6 +125,9 @@ impl RmsFeedForward for Mlp {
             "qwen3" => &[qwen3::QWEN3, FIELDS],
             "olmo2" => &[olmo2::OLMO2, FIELDS],
             "olmo3" => &[olmo2::OLMO3, FIELDS],
+            "exaone4" => &[exaone4::EXAONE4, FIELDS],
+            "ernie4_5" => &[ernie4_5::ERNIE4_5, FIELDS],
+            "hunyuan_v1_dense" => &[hunyuan::DENSE, hunyuan::HUNYUAN, FIELDS],
             "granite" => &[granite::GRANITE, FIELDS],
             "smollm3" => &[smollm3::SMOLLM3, FIELDS],
             "seed_oss" => &[seed_oss::SEED_OSS, FIELDS],
@@ -136,6 +148,9 @@ impl RmsFeedForward for Mlp {
             "qwen3" => qwen3::read(fields),
             "olmo2" => olmo2::read(fields),
             "olmo3" => olmo2::read_olmo3(fields),
+            "exaone4" => exaone4::read(fields),
+            "ernie4_5" => ernie4_5::read(fields),
+            "hunyuan_v1_dense" => hunyuan::read(fields),
             "granite" => granite::read(fields),
             "smollm3" => smollm3::read(fields),
             "seed_oss" => seed_oss::read(fields),
@@ -228,14 +243,19 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let norm = || config.norm(config.hidden_size, init);
         let norm_if = |has: bool| has.then(norm);
+        let (norms, is_glm) = (config.norms, config.norms == BlockNorms::AroundGlm);
         Self {
-            input_layernorm: norm_if(config.norms != BlockNorms::Behind),
+            input_layernorm: norm_if(norms != BlockNorms::Behind),
             self_attn: config.attention(init),
+            post_self_attn_layernorm: norm_if(is_glm),
             post_attention_layernorm: norm(),
-            pre_feedforward_layernorm: norm_if(config.norms == BlockNorms::Around),
+            pre_feedforward_layernorm: norm_if(norms == BlockNorms::Around),
             mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, index, init)),
             block_sparse_moe: F::IS_BLOCK_SPARSE_MOE.then(|| F::new(config, index, init)),
-            post_feedforward_layernorm: norm_if(config.norms != BlockNorms::Before),
+            post_feedforward_layernorm: norm_if(
+                norms == BlockNorms::Behind || norms == BlockNorms::Around,
+            ),
+            post_mlp_layernorm: norm_if(is_glm),
             rotation: config.rotated_layers[index].then_some({
                 usize::from(config.local_rope.is_some() && config.windows[index].is_some())
             }),
@@ -265,7 +285,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let mixed = either!(&self.self_attn, attention => {
             attention.forward(normed, rotation, &positions, cache, index)
         })?;
-        let mixed = self.scaled(mixed);
+        let mixed = normed_if(&self.post_self_attn_layernorm, self.scaled(mixed));
         let (x, normed) = match (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
         {
             (_, None) => behind.add_forward(x, mixed),
@@ -273,10 +293,8 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             (Some(before), Some(_)) => before.add_forward(x, behind.forward(mixed)),
         };
         let inner = self.scaled(feed_forward.forward(normed));
-        Ok(match &self.post_feedforward_layernorm {
-            None => (x, inner),
-            Some(norm) => (x, norm.forward(inner)),
-        })
+        let inner = normed_if(&self.post_feedforward_layernorm, inner);
+        Ok((x, normed_if(&self.post_mlp_layernorm, inner)))
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
@@ -297,6 +315,14 @@ impl<F: RmsFeedForward> RmsDecoderLayer<F> {
             Some(scale) => x * scale,
             None => x,
         }
+    }
+}
+
+/// What a norm makes of it, if there is one.
+fn normed_if(norm: &Option<RmsNorm>, x: Tensor<3>) -> Tensor<3> {
+    match norm {
+        Some(norm) => norm.forward(x),
+        None => x,
     }
 }
 

@@ -47,6 +47,10 @@ pub struct Attention {
     pub q_norm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub k_norm: Option<RmsNorm>,
+    /// Of queries of each head once they are rotated, `[head_dim]`, where there is one.
+    pub query_layernorm: Option<RmsNorm>,
+    /// Of keys, likewise.
+    pub key_layernorm: Option<RmsNorm>,
     /// `[hidden, heads · head_dim]`.
     pub o_proj: Linear,
     /// `[heads]`: scores that take a share of each softmax and give no value.
@@ -83,6 +87,8 @@ impl Attention {
             v_proj: Linear::new(hidden, keys, in_bias, init),
             q_norm: None,
             k_norm: None,
+            query_layernorm: None,
+            key_layernorm: None,
             o_proj: Linear::new(queries, hidden, out_bias, init),
             sinks: None,
             heads,
@@ -96,6 +102,11 @@ impl Attention {
     /// The same with norms of queries and keys: of each head if a norm is as wide as one, else of all heads together.
     pub fn normed(self, queries: RmsNorm, keys: RmsNorm) -> Self {
         Self { q_norm: Some(queries), k_norm: Some(keys), ..self }
+    }
+
+    /// The same with norms of each head's queries and keys once they are rotated.
+    pub fn normed_behind(self, queries: RmsNorm, keys: RmsNorm) -> Self {
+        Self { query_layernorm: Some(queries), key_layernorm: Some(keys), ..self }
     }
 
     /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
@@ -133,6 +144,12 @@ impl Attention {
         };
         let queries = rotated(rotation, normed(&self.q_norm, queries, self.heads));
         let keys = rotated(rotation, normed(&self.k_norm, keys, self.key_value_heads));
+        let normed_behind = |norm: &Option<RmsNorm>, y| match norm {
+            Some(norm) => norm.forward(y),
+            None => y,
+        };
+        let queries = normed_behind(&self.query_layernorm, queries);
+        let keys = normed_behind(&self.key_layernorm, keys);
         let values = split(values, self.key_value_heads);
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         let scores = Scores {

@@ -34,7 +34,9 @@ pub use either::Either;
 pub(crate) use either::either;
 pub use embedding::Embedding;
 pub(crate) use entered::{entered, fetched};
-pub(crate) use experts::{Expert, announce_all, expert_activations, mixed};
+pub(crate) use experts::{
+    Expert, announce_all, beside_activations, expert_activations, mixed, mixed_beside, mixed_with,
+};
 pub use feed_forward::FeedForward;
 pub(crate) use feed_forward::{two_layer_activations, two_layers};
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
@@ -43,11 +45,12 @@ pub use group_norm::GroupNorm;
 pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub(crate) use linear::three;
+pub(crate) use linear::{lazy, three, zeros};
 pub use mlp::Mlp;
 pub(crate) use mlp::{gated, gated_activations};
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};
 pub use rms_norm::RmsNorm;
 pub(crate) use rope::rotated;
 pub use rope::{Rope, Rotation};
+pub(crate) use router::correction_of;
 pub use router::{ExpertGroups, Router, Routing, Shares};

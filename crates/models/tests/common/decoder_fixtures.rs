@@ -82,11 +82,43 @@ pub const FIXTURES: &[&str] = &[
     "gemma2",
     "gemma2-published-bf16",
     "gemma2-uncapped",
+    "exaone4",
+    "exaone4-published-bf16",
+    "exaone4-full",
+    "ernie4_5",
+    "ernie4_5-published-bf16",
+    "glm",
+    "glm-published-bf16",
+    "glm4",
+    "glm4-published-bf16",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_dense-published-bf16",
+    "hunyuan_v1_moe",
+    "hunyuan_v1_moe-published-bf16",
+    "dots1",
+    "dots1-published-bf16",
+    "ernie4_5_moe",
+    "ernie4_5_moe-published-bf16",
+    "ernie4_5_moe-stacked",
+    "minimax_m2",
+    "minimax_m2-published-bf16",
+    "minimax_m2-stacked",
 ];
 
 /// What the names of those with experts begin with.
-pub const EXPERTS: &[&str] =
-    &["mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss", "deepseek", "glm4_moe"];
+pub const EXPERTS: &[&str] = &[
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "olmoe",
+    "gpt_oss",
+    "deepseek",
+    "glm4_moe",
+    "hunyuan_v1_moe",
+    "dots1",
+    "ernie4_5_moe",
+    "minimax_m2",
+];
 
 /// Those with a batch of texts of several lengths.
 pub const BATCHES: &[&str] = &[
@@ -117,4 +149,13 @@ pub const BATCHES: &[&str] = &[
     "arcee",
     "gemma",
     "gemma2",
+    "exaone4",
+    "ernie4_5",
+    "glm",
+    "glm4",
+    "hunyuan_v1_dense",
+    "hunyuan_v1_moe",
+    "dots1",
+    "ernie4_5_moe",
+    "minimax_m2",
 ];
