@@ -7,7 +7,8 @@ use outsize_models::arch::{
     ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
     FalconForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
     GptjForCausalLm, HunyuanMoeForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm, SparseMoeForCausalLm, T5ForConditionalGeneration,
+    Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
+    Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -106,8 +107,17 @@ fn memory_is_what_is_said() {
         let relative = |model_type| {
             let scale = if model_type == "granite" { 2 } else { 1 };
             // Multipliers, of those that have them.
+            let more = match model_type {
+                "stablelm" => r#", "use_parallel_residual": true"#,
+                _ => "",
+            };
+            let head_dim = match model_type {
+                "cohere2" | "stablelm" => hidden / heads,
+                _ => 64,
+            };
             let more = format!(
-                r#", "model_type": "{model_type}", "residual_multiplier": {scale}, "logits_scaling": {scale}"#
+                r#", "model_type": "{model_type}", "residual_multiplier": {scale}, "logits_scaling": {scale},
+                    "head_dim": {head_dim}{more}"#
             );
             config_with(hidden, inner, heads, kv_heads, 512, &more)
         };
@@ -134,6 +144,21 @@ fn memory_is_what_is_said() {
         }
         activations_stay_below_their_bound::<GlmForCausalLm>(&relative("glm"), &one(700));
         activations_stay_below_their_bound::<GlmForCausalLm>(&relative("glm4"), &bf16(700));
+        for model_type in ["cohere", "cohere2", "stablelm"] {
+            let config = relative(model_type);
+            activations_stay_below_their_bound::<LlamaForCausalLm>(&config, &bf16(700));
+        }
+        activations_stay_below_their_bound::<PhiForCausalLm>(&relative("phi"), &one(700));
+        activations_stay_below_their_bound::<Starcoder2ForCausalLm>(
+            &relative("starcoder2"),
+            &one(700),
+        );
+        let growing = r#", "model_type": "ministral3", "rope_parameters": {"rope_type": "default",
+            "original_max_position_embeddings": 100, "llama_4_scaling_beta": 0.1}"#;
+        activations_stay_below_their_bound::<LlamaForCausalLm>(
+            &config_with(hidden, inner, heads, kv_heads, 512, growing),
+            &bf16(700),
+        );
         activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("arcee"), &one(700));
     }
     for (hidden, heads, inner, function) in
@@ -197,6 +222,15 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<HunyuanMoeForCausalLm>(
             &experts("hunyuan_v1_moe", &chosen),
             &bf16(700),
+        );
+        let text = format!(
+            r#"{{"hidden_size": {hidden}, "intermediate_size": {inner}, "num_attention_heads": {heads}, "vocab_size": 512,
+                "num_key_value_heads": {heads}, "num_hidden_layers": 2, "num_experts": 3, "num_experts_per_tok": 3{narrow}}}"#
+        );
+        let vision = format!(r#"{{"model_type": "qwen3_vl_moe", "text_config": {text}}}"#);
+        activations_stay_below_their_bound::<Qwen3VlMoeForCausalLm>(
+            &ModelConfig::from_json(&vision).unwrap(),
+            &one(700),
         );
         let heads = format!(r#", "head_dim": {}, "sliding_window": 100"#, hidden / heads);
         for blocks in ["", r#", "quantization_config": {"quant_method": "mxfp4"}"#] {

@@ -38,11 +38,13 @@ pub(super) fn windows(
             let window = sliding_window(fields, DEFAULT_WINDOW)?;
             uniform_windows(fields, model_type, window, layers)
         }
-        "qwen2" | "qwen3" => {
+        "qwen2" | "qwen3" | "qwen2_5_vl" => {
             let used = fields.flag_or("use_sliding_window", false)?;
             // Checked even where it is not used.
-            let (window, first) =
-                (sliding_window(fields, DEFAULT_WINDOW)?, first_window(fields, 28)?);
+            let (window, first) = (
+                sliding_window(fields, DEFAULT_WINDOW)?,
+                first_window(fields, if model_type == "qwen2_5_vl" { 80 } else { 28 })?,
+            );
             let window = window.filter(|_| used);
             let by_rule = (0..layers).map(|layer| window.filter(|_| layer >= first));
             layer_windows(fields, window, by_rule.collect())

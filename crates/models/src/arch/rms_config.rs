@@ -8,8 +8,8 @@ use crate::config::{
 };
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
-    Activation, Attention, AttentionConfig, Either, LatentAttention, LatentAttentionConfig, Mlp,
-    RmsNorm, Routing,
+    Activation, Attention, AttentionConfig, Either, LatentAttention, LatentAttentionConfig,
+    LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Routing,
 };
 use crate::{CacheLayer, CacheSpec, Error};
 
@@ -30,7 +30,7 @@ pub struct RmsConfig {
     pub head_dim: usize,
     /// Token ids run from 0 to this, exclusive.
     pub vocab_size: usize,
-    /// Added to the mean square in RMSNorm.
+    /// Added to the mean square in RMSNorm, to the variance in LayerNorm.
     pub rms_norm_eps: f64,
     /// The non-linear function of the MLP.
     pub activation: Activation,
@@ -50,6 +50,8 @@ pub struct RmsConfig {
     pub sparse_layers: Vec<bool>,
     /// Which norms a block has.
     pub norms: BlockNorms,
+    /// What kind of norms blocks have, and what comes behind them.
+    pub norm_kind: BlockNormKind,
     /// Whether norms scale by one more than their weight.
     pub norm_plus_one: bool,
     /// Norms of queries and keys.
@@ -72,12 +74,16 @@ pub struct RmsConfig {
     pub local_rope: Option<RopeConfig>,
     /// Whether neighbouring elements of a head are rotated together, as GGUF files of Llama have them.
     pub rope_interleaved: bool,
+    /// How queries grow with their position, if they do.
+    pub query_growth: Option<QueryGrowth>,
     /// Elements of a head that are rotated, the first ones; even.
     pub rotary_dim: usize,
     /// Of each layer, whether it rotates queries and keys.
     pub rotated_layers: Vec<bool>,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
     pub windows: Vec<Option<usize>>,
+    /// Whether the output head has a bias.
+    pub head_bias: bool,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
     /// The longest context that the model was trained for, in tokens.
@@ -123,6 +129,20 @@ pub enum BlockNorms {
     Around,
     /// The same with GLM's names.
     AroundGlm,
+    /// Before both, which are side by side: one.
+    Parallel,
+}
+
+/// What kind of norms blocks have, and what comes behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockNormKind {
+    /// Without their mean, and without a bias.
+    Rms,
+    /// Of what is beside the mean, perhaps with a bias.
+    Layer {
+        /// Whether they have one.
+        bias: bool,
+    },
 }
 
 /// Of what queries and keys are normed.
@@ -146,6 +166,8 @@ pub(super) struct RmsDefaults {
     pub head_dim: Option<usize>,
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f64,
+    /// The name of the field that says it.
+    pub epsilon: &'static str,
     pub rope_theta: f64,
     /// The name of the field, and what it says if absent.
     pub activation: (&'static str, Activation),
@@ -159,6 +181,7 @@ pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
     head_dim: None,
     max_position_embeddings: 2048,
     rms_norm_eps: 1e-6,
+    epsilon: "rms_norm_eps",
     rope_theta: 10_000.0,
     activation: ("hidden_act", Activation::Silu),
     tie_word_embeddings: false,
@@ -199,7 +222,7 @@ impl RmsConfig {
             num_key_value_heads: key_value_heads,
             head_dim,
             vocab_size: size("vocab_size", MAX_VOCAB)?,
-            rms_norm_eps: config::epsilon(fields, "rms_norm_eps", absent.rms_norm_eps)?,
+            rms_norm_eps: config::epsilon(fields, absent.epsilon, absent.rms_norm_eps)?,
             activation: config::activation(fields, field, activation)?,
             latent_attention: None,
             attention_in_bias: false,
@@ -209,6 +232,7 @@ impl RmsConfig {
             experts: None,
             sparse_layers: vec![true; num_hidden_layers],
             norms: BlockNorms::Before,
+            norm_kind: BlockNormKind::Rms,
             norm_plus_one: false,
             query_key_norms: None,
             query_pre_attn_scalar: None,
@@ -220,9 +244,11 @@ impl RmsConfig {
             rope: RopeConfig { theta: absent.rope_theta, scaling: RopeScaling::Default },
             local_rope: None,
             rope_interleaved: false,
+            query_growth: None,
             rotary_dim: head_dim,
             rotated_layers: vec![true; num_hidden_layers],
             windows: vec![None; num_hidden_layers],
+            head_bias: false,
             tie_word_embeddings: fields
                 .flag_or("tie_word_embeddings", absent.tie_word_embeddings)?,
             max_position_embeddings: fields.size_or(
@@ -255,6 +281,20 @@ impl RmsConfig {
         match self.norm_plus_one {
             true => RmsNorm::plus_one(width, self.rms_norm_eps, init),
             false => RmsNorm::new(width, self.rms_norm_eps, init),
+        }
+    }
+
+    /// The norm of a block, or of what comes behind all of them.
+    pub(super) fn block_norm(&self, init: &Init) -> Norm {
+        let (hidden, epsilon) = (self.hidden_size, self.rms_norm_eps);
+        match self.norm_kind {
+            BlockNormKind::Rms => Either::One(self.norm(hidden, init)),
+            BlockNormKind::Layer { bias: true } => {
+                Either::Other(LayerNorm::new(hidden, epsilon, init))
+            }
+            BlockNormKind::Layer { bias: false } => {
+                Either::Other(LayerNorm::new(hidden, epsilon, init).unbiased())
+            }
         }
     }
 

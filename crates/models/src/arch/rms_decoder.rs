@@ -10,7 +10,7 @@ use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
-use crate::layers::{Embedding, Linear, RmsNorm, Rope, Rotation};
+use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 /// A decoder layer, and what its models have besides such layers.
@@ -23,6 +23,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
 
     /// As [`CacheSpec::recomputes_keys`].
     const RECOMPUTES_KEYS: bool = false;
+
+    /// Whether checkpoints call the norm behind all blocks `final_layernorm` rather than `norm`.
+    const IS_FINAL_LAYERNORM: bool = false;
 
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
@@ -103,7 +106,9 @@ pub struct RmsModel<B: Module> {
     /// In order of execution.
     pub layers: Vec<B>,
     /// `[hidden]`.
-    pub norm: RmsNorm,
+    pub norm: Option<Norm>,
+    /// The same where it has this name.
+    pub final_layernorm: Option<Norm>,
 }
 
 impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
@@ -118,11 +123,21 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("ErnieSparseMoeBlock", "Ernie4_5_MoeSparseMoeBlock"),
         ("HunyuanGate", "HunYuanMoEV1Gate"),
         ("HunyuanMoe", "HunYuanMoEV1Moe"),
+        ("PhiMlp", "PhiMLP"),
+        ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
+        ("Starcoder2Mlp", "Starcoder2MLP"),
         ("MixtralMoe", "MixtralSparseMoeBlock"),
         ("MixtralExpert", "MixtralMLP"),
     ];
-    const HEADS: &'static [&'static str] =
-        &["ForCausalLM", "LMHeadModel", "Gemma3ForConditionalGeneration"];
+    const HEADS: &'static [&'static str] = &[
+        "ForCausalLM",
+        "LMHeadModel",
+        "Gemma3ForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+    ];
     const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
         ("model.rotary_emb", "RotaryEmbedding"),
@@ -154,14 +169,15 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             model: RmsModel {
                 embed_tokens: Embedding::new(vocabulary, hidden, init),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
-                norm: config.norm(hidden, init),
+                norm: (!B::IS_FINAL_LAYERNORM).then(|| config.block_norm(init)),
+                final_layernorm: B::IS_FINAL_LAYERNORM.then(|| config.block_norm(init)),
             },
             lm_head: (!config.tie_word_embeddings)
-                .then(|| Linear::new(hidden, vocabulary, false, init)),
+                .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
             ropes: ropes
-                .map(|rope| match config.rope_interleaved {
-                    true => Rope::new(rope, config.rotary_dim).interleaved(),
-                    false => Rope::new(rope, config.rotary_dim),
+                .map(|rope| {
+                    let rope = Rope::new(rope, config.rotary_dim).growing(config.query_growth);
+                    if config.rope_interleaved { rope.interleaved() } else { rope }
                 })
                 .collect(),
             embed_scale: config.embed_scale,
@@ -212,7 +228,9 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
             (x, pending) = (sum, Some(more));
         }
         let pending = pending.map(|more| pass.wanted(more));
-        let x = self.model.norm.after(pass.wanted(x), pending).1;
+        let norm = self.model.norm.as_ref().or(self.model.final_layernorm.as_ref());
+        let norm = norm.expect("a model is made with one of them");
+        let x = norm.after(pass.wanted(x), pending).1;
         // Of the head's input, which is narrower than the logits.
         Ok(match self.logit_scale {
             Some(scale) => x * scale,

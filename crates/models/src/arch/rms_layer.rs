@@ -6,15 +6,17 @@ use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
+use super::cohere::LAYER_NORM_FIELDS;
 use super::rms_config::{BlockNorms, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
 use super::{
-    ernie4_5, exaone4, gemma, gemma3, granite, hunyuan, llama, olmo2, qwen3, seed_oss, smollm3,
+    cohere, ernie4_5, exaone4, gemma, gemma3, granite, hunyuan, llama, mistral3, olmo2, qwen_vl,
+    qwen3, seed_oss, smollm3, stablelm,
 };
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
-use crate::layers::{Attention, Either, LatentAttention, Mlp, RmsNorm, Rotation, either};
+use crate::layers::{Attention, Either, LatentAttention, Mlp, Norm, Rotation, either};
 use crate::{Activations, Error, KvCache, PassShape};
 
 /// A Llama, or a model of its shape, with its language-modelling head.
@@ -74,23 +76,24 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
 #[derive(Module, Debug)]
 pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`; none where norms are behind.
-    pub input_layernorm: Option<RmsNorm>,
+    pub input_layernorm: Option<Norm>,
     /// Causal self-attention.
     pub self_attn: Either<Attention, LatentAttention>,
     /// `[hidden]`: of what attention gives, where the next norm is before the MLP.
-    pub post_self_attn_layernorm: Option<RmsNorm>,
-    /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives.
-    pub post_attention_layernorm: RmsNorm,
+    pub post_self_attn_layernorm: Option<Norm>,
+    /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives; none where both are side
+    /// by side.
+    pub post_attention_layernorm: Option<Norm>,
     /// `[hidden]`.
-    pub pre_feedforward_layernorm: Option<RmsNorm>,
+    pub pre_feedforward_layernorm: Option<Norm>,
     /// Gated feed-forward block, or experts.
     pub mlp: Option<F>,
     /// The same where it has this name.
     pub block_sparse_moe: Option<F>,
     /// `[hidden]`.
-    pub post_feedforward_layernorm: Option<RmsNorm>,
+    pub post_feedforward_layernorm: Option<Norm>,
     /// `[hidden]`, likewise, with another name.
-    pub post_mlp_layernorm: Option<RmsNorm>,
+    pub post_mlp_layernorm: Option<Norm>,
     /// Which of the rotary embeddings it takes, if any.
     #[module(skip)]
     rotation: Option<usize>,
@@ -109,6 +112,13 @@ impl RmsFeedForward for Mlp {
         ("exaone4", "Exaone4"),
         ("ernie4_5", "Ernie4_5"),
         ("hunyuan_v1_dense", "HunYuanDenseV1"),
+        ("cohere", "Cohere"),
+        ("cohere2", "Cohere2"),
+        ("stablelm", "StableLm"),
+        ("ministral3", "Ministral3"),
+        ("mistral3", "Mistral3"),
+        ("qwen2_5_vl", "Qwen2_5_VL"),
+        ("qwen3_vl", "Qwen3VLText"),
         ("granite", "Granite"),
         ("smollm3", "SmolLM3"),
         ("seed_oss", "SeedOss"),
@@ -128,6 +138,13 @@ impl RmsFeedForward for Mlp {
             "exaone4" => &[exaone4::EXAONE4, FIELDS],
             "ernie4_5" => &[ernie4_5::ERNIE4_5, FIELDS],
             "hunyuan_v1_dense" => &[hunyuan::DENSE, hunyuan::HUNYUAN, FIELDS],
+            "cohere" => &[cohere::COHERE1, cohere::COHERE, LAYER_NORM_FIELDS],
+            "cohere2" => &[cohere::COHERE2, cohere::COHERE, LAYER_NORM_FIELDS],
+            "stablelm" => &[stablelm::STABLELM, LAYER_NORM_FIELDS],
+            "ministral3" => &[mistral3::MINISTRAL3, FIELDS],
+            "mistral3" => &[mistral3::MULTIMODAL],
+            "qwen2_5_vl" => &[qwen_vl::MULTIMODAL, llama::QWEN2, llama::ACT, FIELDS],
+            "qwen3_vl" => &[qwen_vl::MULTIMODAL],
             "granite" => &[granite::GRANITE, FIELDS],
             "smollm3" => &[smollm3::SMOLLM3, FIELDS],
             "seed_oss" => &[seed_oss::SEED_OSS, FIELDS],
@@ -140,7 +157,11 @@ impl RmsFeedForward for Mlp {
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
-        (model_type == "gemma3").then_some(&gemma3::NAMES)
+        match model_type {
+            "gemma3" | "mistral3" => Some(&gemma3::NAMES),
+            "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
+            _ => None,
+        }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
@@ -151,6 +172,13 @@ impl RmsFeedForward for Mlp {
             "exaone4" => exaone4::read(fields),
             "ernie4_5" => ernie4_5::read(fields),
             "hunyuan_v1_dense" => hunyuan::read(fields),
+            "cohere" => cohere::read(fields),
+            "cohere2" => cohere::read_cohere2(fields),
+            "stablelm" => stablelm::read(fields),
+            "ministral3" => mistral3::read_text(fields),
+            "mistral3" => mistral3::read(fields),
+            "qwen2_5_vl" => qwen_vl::read_qwen2_5_vl(fields),
+            "qwen3_vl" => qwen_vl::read_qwen3_vl(fields),
             "granite" => granite::read(fields),
             "smollm3" => smollm3::read(fields),
             "seed_oss" => seed_oss::read(fields),
@@ -241,14 +269,14 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     }
 
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
-        let norm = || config.norm(config.hidden_size, init);
+        let norm = || config.block_norm(init);
         let norm_if = |has: bool| has.then(norm);
         let (norms, is_glm) = (config.norms, config.norms == BlockNorms::AroundGlm);
         Self {
             input_layernorm: norm_if(norms != BlockNorms::Behind),
             self_attn: config.attention(init),
             post_self_attn_layernorm: norm_if(is_glm),
-            post_attention_layernorm: norm(),
+            post_attention_layernorm: norm_if(norms != BlockNorms::Parallel),
             pre_feedforward_layernorm: norm_if(norms == BlockNorms::Around),
             mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, index, init)),
             block_sparse_moe: F::IS_BLOCK_SPARSE_MOE.then(|| F::new(config, index, init)),
@@ -274,24 +302,32 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
         let feed_forward = self.feed_forward();
         feed_forward.announce(pass.rows());
-        let behind = &self.post_attention_layernorm;
-        let (x, normed) = match (&self.input_layernorm, pending) {
-            (Some(norm), pending) => norm.after(x, pending),
-            (None, Some(pending)) => twice(behind.entered(x) + behind.entered(pending)),
-            (None, None) => twice(behind.entered(x)),
+        let behind = self.post_attention_layernorm.as_ref();
+        let (x, normed) = match (&self.input_layernorm, behind, pending) {
+            (Some(norm), _, pending) => norm.after(x, pending),
+            (None, Some(norm), Some(pending)) => twice(norm.entered(x) + norm.entered(pending)),
+            (None, Some(norm), None) => twice(norm.entered(x)),
+            (None, None, _) => unreachable!("a layer is made with one of them"),
         };
+        let beside = behind.is_none().then(|| normed.clone());
         let rotation = self.rotation.map(|rotation| &rotations[rotation]);
         let positions = pass.query_positions();
         let mixed = either!(&self.self_attn, attention => {
             attention.forward(normed, rotation, &positions, cache, index)
         })?;
         let mixed = normed_if(&self.post_self_attn_layernorm, self.scaled(mixed));
-        let (x, normed) = match (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
-        {
-            (_, None) => behind.add_forward(x, mixed),
-            (None, Some(_)) => twice(x + behind.forward(mixed)),
-            (Some(before), Some(_)) => before.add_forward(x, behind.forward(mixed)),
-        };
+        let (x, normed) =
+            match (behind, &self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
+                (None, ..) => {
+                    let normed = beside.expect("what is side by side takes the same");
+                    return Ok((x, mixed + self.scaled(feed_forward.forward(normed))));
+                }
+                (Some(behind), _, None) => behind.after(x, Some(mixed)),
+                (Some(behind), None, Some(_)) => twice(x + behind.forward(mixed)),
+                (Some(behind), Some(before), Some(_)) => {
+                    before.after(x, Some(behind.forward(mixed)))
+                }
+            };
         let inner = self.scaled(feed_forward.forward(normed));
         let inner = normed_if(&self.post_feedforward_layernorm, inner);
         Ok((x, normed_if(&self.post_mlp_layernorm, inner)))
@@ -299,7 +335,14 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         let attention = either!(&self.self_attn, attention => attention.activations(pass));
-        attention.or(self.feed_forward().activations(pass))
+        let most = attention.or(self.feed_forward().activations(pass));
+        match &self.input_layernorm {
+            // What both take waits for the second, then what the first gave.
+            Some(norm) if self.post_attention_layernorm.is_none() => {
+                most.and(Activations::values(pass.rows() * norm.width() as u64))
+            }
+            _ => most,
+        }
     }
 }
 
@@ -319,7 +362,7 @@ impl<F: RmsFeedForward> RmsDecoderLayer<F> {
 }
 
 /// What a norm makes of it, if there is one.
-fn normed_if(norm: &Option<RmsNorm>, x: Tensor<3>) -> Tensor<3> {
+fn normed_if(norm: &Option<Norm>, x: Tensor<3>) -> Tensor<3> {
     match norm {
         Some(norm) => norm.forward(x),
         None => x,

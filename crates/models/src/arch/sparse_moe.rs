@@ -146,7 +146,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
 }
 
 /// Which layers have experts: every so many, but for those named.
-fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
+pub(super) fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
     let step = fields.size_or("decoder_sparse_step", 1, MAX_LAYERS)?;
     let field = "mlp_only_layers";
     let named = match fields.get(field) {

@@ -142,7 +142,11 @@ impl Attention {
             Some(norm) => split(norm.forward(y), heads),
             None => split(y, heads),
         };
-        let queries = rotated(rotation, normed(&self.q_norm, queries, self.heads));
+        let queries = normed(&self.q_norm, queries, self.heads);
+        let queries = match rotation {
+            Some(rotation) => rotation.apply_to_queries(queries),
+            None => queries,
+        };
         let keys = rotated(rotation, normed(&self.k_norm, keys, self.key_value_heads));
         let normed_behind = |norm: &Option<RmsNorm>, y| match norm {
             Some(norm) => norm.forward(y),

@@ -5,7 +5,7 @@ use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
 
 use super::router::{Router, Routing};
-use super::{Linear, Mlp, entered};
+use super::{FusedMlp, Linear, Mlp, entered};
 use crate::{Activations, PassShape};
 
 /// Rows that experts give, up to which they need not work in their order.
@@ -33,6 +33,20 @@ impl Expert for Mlp {
 
     fn layers(&self) -> impl Iterator<Item = &Linear> {
         [&self.gate_proj, &self.up_proj, &self.down_proj].into_iter()
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        Self::activations(self, pass)
+    }
+}
+
+impl Expert for FusedMlp {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        Self::forward(self, x)
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Linear> {
+        [&self.gate_up_proj, &self.down_proj].into_iter()
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

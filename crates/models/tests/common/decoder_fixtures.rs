@@ -101,8 +101,30 @@ pub const FIXTURES: &[&str] = &[
     "ernie4_5_moe-published-bf16",
     "ernie4_5_moe-stacked",
     "minimax_m2",
+    "qwen3_vl_moe",
     "minimax_m2-published-bf16",
     "minimax_m2-stacked",
+    "cohere",
+    "cohere-published-bf16",
+    "cohere2",
+    "cohere2-published-bf16",
+    "stablelm",
+    "stablelm-published-bf16",
+    "starcoder2",
+    "starcoder2-published-bf16",
+    "starcoder2-unbiased",
+    "phi",
+    "phi-published-f16",
+    "ministral3",
+    "ministral3-published-bf16",
+    "mistral3",
+    "mistral3-published-bf16",
+    "qwen2_5_vl",
+    "qwen2_5_vl-published-bf16",
+    "qwen3_vl",
+    "qwen3_vl-published-bf16",
+    "qwen3_vl_moe",
+    "qwen3_vl_moe-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -118,6 +140,7 @@ pub const EXPERTS: &[&str] = &[
     "dots1",
     "ernie4_5_moe",
     "minimax_m2",
+    "qwen3_vl_moe",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -158,4 +181,10 @@ pub const BATCHES: &[&str] = &[
     "dots1",
     "ernie4_5_moe",
     "minimax_m2",
+    "cohere",
+    "cohere2",
+    "stablelm",
+    "starcoder2",
+    "phi",
+    "ministral3",
 ];
