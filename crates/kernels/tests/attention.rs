@@ -128,8 +128,13 @@ impl Sequences {
                     let matmuls =
                         query.iter().zip(key).map(|(&q, &k)| f64::from(q) * f64::from(k) * scale);
                     let bias = self.bias(sequence, row % heads, [self.mask.start + token, column]);
+                    let score = matmuls.clone().sum::<f64>();
+                    let score = match self.mask.softcap.map(f64::from) {
+                        Some(cap) => cap * (score / cap).tanh(),
+                        None => score,
+                    };
                     (
-                        matmuls.clone().sum::<f64>() + bias.iter().sum::<f64>(),
+                        score + bias.iter().sum::<f64>(),
                         matmuls.chain(bias).map(f64::abs).sum::<f64>(),
                     )
                 })
@@ -137,7 +142,8 @@ impl Sequences {
             let most = scores.iter().fold(f64::NEG_INFINITY, |most, s| most.max(s.0));
             let magnitude = scores.iter().fold(0.0f64, |most, s| most.max(s.1));
             let rounded = if rounds(way) { 2f64.powi(-7) } else { 0.0 };
-            let off = ((width as f64 + 6.0) * 2f64.powi(-23) + rounded) * magnitude;
+            let capped = self.mask.softcap.map_or(0.0, |cap| f64::from(cap) * 2f64.powi(-20));
+            let off = ((width as f64 + 6.0) * 2f64.powi(-23) + rounded) * magnitude + capped;
             let allowed = 4.0 * off + (1.25 * seen.len() as f64 + 32.0) * 2f64.powi(-23) + rounded;
             let weights: Vec<f64> = scores.iter().map(|s| (s.0 - most).exp()).collect();
             let sink = self.mask.sinks.as_ref().map(|sinks| f64::from(sinks[row % heads]));
@@ -249,8 +255,10 @@ fn sequences() -> impl Strategy<Value = Sequences> {
         Some(Alibi::new as fn(_) -> _),
         Some(Alibi::falcon as fn(_) -> _),
     ]);
-    // Whether all is seen, what is added by a head's slope, how far a relative bias reaches, and whether there are sinks.
-    let mask = (any::<bool>(), alibi, prop::option::of(1usize..30), any::<bool>());
+    // Whether all is seen, what scores stay below, what is added by a head's slope, how far a relative bias reaches, and
+    // whether there are sinks.
+    let softcap = prop::option::of(0.2f32..20.0);
+    let mask = (any::<bool>(), softcap, alibi, prop::option::of(1usize..30), any::<bool>());
     (heads, 1usize..=20, start, window, (scale, mask), 0usize..=3, any::<u32>()).prop_map(
         |((batch, key_heads, group, width), tokens, start, window, (scale, mask), dtype, seed)| {
             let heads =
@@ -260,12 +268,13 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                     seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
                 })
                 .collect();
-            let (all, alibi, reach, has_sinks) = mask;
+            let (all, softcap, alibi, reach, has_sinks) = mask;
             let mask = AttentionMask {
                 start,
                 end: all.then_some(start + tokens),
                 window: if all { usize::MAX } else { window },
                 padding,
+                softcap,
                 alibi: alibi.map(|alibi| alibi(heads.heads)),
                 relative_bias: reach.map(|reach| {
                     let count = heads.heads * (2 * reach + 1);

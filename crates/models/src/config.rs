@@ -67,6 +67,14 @@ pub(crate) fn epsilon(fields: &Fields<'_>, field: &str, default: f64) -> Result<
     Err(fields.refuse(field, "it must be above 0 and at most 1".to_owned()))
 }
 
+/// What something is multiplied by; `None` if by one.
+pub(crate) fn multiplier(fields: &Fields<'_>, field: &str) -> Result<Option<f64>, Error> {
+    Ok(match fields.get(field) {
+        Some(_) => Some(fields.number_within(field, 1e-6, 1e6)?).filter(|&scale| scale != 1.0),
+        None => None,
+    })
+}
+
 /// The type that the weights were saved in, where it is said.
 pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>, Error> {
     // `dtype` since transformers 4.56, `torch_dtype` before.

@@ -72,6 +72,11 @@ pub trait Decoder: Architecture {
     /// What makes logits of hidden states.
     fn head(&self) -> Head<'_>;
 
+    /// The logits of hidden states `[batch, positions, hidden]` f32: `[batch, positions, vocabulary]` f32.
+    fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
+        self.head().project(hidden)
+    }
+
     /// What a pass holds in activations at most, as its layers say, and so does the encoder's.
     fn activations(&self, pass: &PassShape) -> Activations;
 
@@ -129,7 +134,7 @@ pub trait Decoder: Architecture {
         cache.begin(batch);
         let pass = Pass::new(batch, cache, logits);
         let hidden = self.hidden(&pass, cache)?;
-        let logits = self.head().project(pass.wanted(hidden));
+        let logits = self.logits(pass.wanted(hidden));
         cache.advance(batch);
         Ok(logits)
     }
@@ -147,7 +152,7 @@ pub trait Decoder: Architecture {
         check_ids(batch, self.head().vocab_size())?;
         let mut cache = KvCache::without_storage(self.cache(), batch);
         let hidden = self.hidden(&Pass::new(batch, &cache, Logits::All), &mut cache)?;
-        Ok(self.head().project(hidden))
+        Ok(self.logits(hidden))
     }
 }
 

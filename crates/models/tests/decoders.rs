@@ -1,130 +1,17 @@
-//! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py` and
-//! `decoders.py`), dispatched from their checkpoints: with the names of tensors as published, and as saved today.
+//! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`, `decoders.py`
+//! and `relatives.py`), dispatched from their checkpoints: with the names of tensors as published,
+//! and as saved today.
 
 mod common;
 
 use burn::tensor::{Device, Tensor};
+use common::decoder_fixtures::{BATCHES, EXPERTS, FIXTURES};
 use common::dispatched::{assert_same_streamed, config, load, load_in};
 use common::reference::*;
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, KvCache, KvDtype, Logits,
     ModelConfig, WhenFull,
 };
-
-const FIXTURES: &[&str] = &[
-    "gpt2",
-    "gpt2-published",
-    "gpt2-inner-relu-bf16",
-    "gpt2-unscaled-untied",
-    "gpt2-inverse-layer-f16",
-    "gptj",
-    "gptj-published",
-    "gptj-full-rotary-bf16",
-    "qwen3",
-    "qwen3-published-bf16",
-    "qwen3-window-bias",
-    "qwen3-published-yarn",
-    "olmo2",
-    "olmo2-published-bf16",
-    "olmo2-bias",
-    "phi3",
-    "phi3-published-longrope-bf16",
-    "phi3-published-su",
-    "phi3-longrope",
-    "gemma3",
-    "gemma3-published-bf16",
-    "gemma3-scalar-bias",
-    "gemma3-images",
-    "gemma3-images-published-bf16",
-    "mixtral",
-    "mixtral-published-bf16",
-    "mixtral-stacked",
-    "qwen2_moe",
-    "qwen2_moe-published-bf16",
-    "qwen2_moe-stacked",
-    "qwen3_moe",
-    "qwen3_moe-published-bf16",
-    "qwen3_moe-shares-bias",
-    "qwen2_moe-dense",
-    "qwen3_moe-dense",
-    "olmoe",
-    "olmoe-published-bf16",
-    "gpt_oss",
-    "gpt_oss-bf16",
-    "gpt_oss-published-mxfp4",
-    "deepseek_v2",
-    "deepseek_v2-published-bf16",
-    "deepseek_v2-bias-stacked",
-    "deepseek_v3",
-    "deepseek_v3-published-bf16",
-    "deepseek_v3-halves-shares",
-    "glm4_moe",
-    "glm4_moe-published-bf16",
-    "glm4_moe_lite",
-    "glm4_moe_lite-published-bf16",
-    "qwen3_next",
-    "qwen3_next-published-bf16",
-    "qwen3_next-dense-bias",
-    "qwen3_5",
-    "qwen3_5-images-published-bf16",
-    "qwen3_5_moe",
-    "qwen3_5_moe-images-stacked",
-    "gpt_neox",
-    "gpt_neox-published-f16",
-    "gpt_neox-tied-bf16",
-    "gpt_neox-serial",
-    "opt",
-    "opt-published-f16",
-    "opt-untied-bf16",
-    "bloom",
-    "bloom-published",
-    "bloom-untied-bf16",
-    "falcon",
-    "falcon-published-bf16",
-    "falcon-rw",
-    "falcon-one-norm-f16",
-    "falcon-alibi",
-];
-
-/// What the names of those with experts begin with.
-const EXPERTS: &[&str] = &[
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-    "olmoe",
-    "gpt_oss",
-    "deepseek",
-    "glm4_moe",
-    "qwen3_next",
-    "qwen3_5_moe",
-];
-
-/// Those with a batch of texts of several lengths.
-const BATCHES: &[&str] = &[
-    "gpt2",
-    "gpt2-inverse-layer-f16",
-    "gptj",
-    "qwen3",
-    "olmo2",
-    "phi3",
-    "gemma3",
-    "mixtral",
-    "qwen2_moe",
-    "qwen3_moe",
-    "olmoe",
-    "deepseek_v2",
-    "deepseek_v3",
-    "glm4_moe",
-    "glm4_moe_lite",
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "gpt_neox",
-    "opt",
-    "bloom",
-    "falcon",
-    "falcon-rw",
-];
 
 /// Several tiles for each matrix.
 const TILE: u64 = 700;

@@ -4,9 +4,11 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    BloomForCausalLm, DeepseekForCausalLm, FalconForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm,
-    GptOssForCausalLm, GptjForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm, SparseMoeForCausalLm, T5ForConditionalGeneration,
+    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
+    FalconForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
+    GptjForCausalLm, HunyuanMoeForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
+    Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
+    Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -103,17 +105,61 @@ fn memory_is_what_is_said() {
     for (hidden, inner, heads, kv_heads) in [(512, 1408, 8, 2), (256, 2048, 4, 4), (1024, 64, 8, 1)]
     {
         let relative = |model_type| {
-            let more = format!(r#", "model_type": "{model_type}""#);
+            let scale = if model_type == "granite" { 2 } else { 1 };
+            // Multipliers, of those that have them.
+            let more = match model_type {
+                "stablelm" => r#", "use_parallel_residual": true"#,
+                _ => "",
+            };
+            let head_dim = match model_type {
+                "cohere2" | "stablelm" => hidden / heads,
+                _ => 64,
+            };
+            let more = format!(
+                r#", "model_type": "{model_type}", "residual_multiplier": {scale}, "logits_scaling": {scale},
+                    "head_dim": {head_dim}{more}"#
+            );
             config_with(hidden, inner, heads, kv_heads, 512, &more)
         };
         activations_stay_below_their_bound::<LlamaForCausalLm>(&relative("qwen3"), &one(1024));
         activations_stay_below_their_bound::<LlamaForCausalLm>(&relative("olmo2"), &bf16(700));
         activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &one(1024));
         activations_stay_below_their_bound::<Phi3ForCausalLm>(&relative("phi3"), &sliding);
+        for (model_type, options) in [
+            ("gemma", one(700)),
+            ("gemma2", one(1024)),
+            ("gemma3_text", bf16(700)),
+            ("olmo3", one(700)),
+            ("granite", bf16(700)),
+            ("smollm3", one(700)),
+            ("seed_oss", bf16(700)),
+        ] {
+            activations_stay_below_their_bound::<LlamaForCausalLm>(&relative(model_type), &options);
+        }
+        for model_type in ["exaone4", "ernie4_5", "hunyuan_v1_dense"] {
+            activations_stay_below_their_bound::<LlamaForCausalLm>(
+                &relative(model_type),
+                &one(700),
+            );
+        }
+        activations_stay_below_their_bound::<GlmForCausalLm>(&relative("glm"), &one(700));
+        activations_stay_below_their_bound::<GlmForCausalLm>(&relative("glm4"), &bf16(700));
+        for model_type in ["cohere", "cohere2", "stablelm"] {
+            let config = relative(model_type);
+            activations_stay_below_their_bound::<LlamaForCausalLm>(&config, &bf16(700));
+        }
+        activations_stay_below_their_bound::<PhiForCausalLm>(&relative("phi"), &one(700));
+        activations_stay_below_their_bound::<Starcoder2ForCausalLm>(
+            &relative("starcoder2"),
+            &one(700),
+        );
+        let growing = r#", "model_type": "ministral3", "rope_parameters": {"rope_type": "default",
+            "original_max_position_embeddings": 100, "llama_4_scaling_beta": 0.1}"#;
         activations_stay_below_their_bound::<LlamaForCausalLm>(
-            &relative("gemma3_text"),
+            &config_with(hidden, inner, heads, kv_heads, 512, growing),
             &bf16(700),
         );
+        activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("arcee"), &one(700));
     }
     for (hidden, heads, inner, function) in
         [(512, 8, 2048, "gelu_new"), (1024, 16, 128, "relu"), (256, 4, 2048, "gelu")]
@@ -163,6 +209,28 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<MixtralForCausalLm>(
             &experts("mixtral", ""),
             &one(1024),
+        );
+        let chosen = format!(r#"{narrow}, "moe_topk": 3, "moe_k": 3, "moe_num_experts": 3"#);
+        activations_stay_below_their_bound::<MixtralForCausalLm>(
+            &experts("minimax_m2", ""),
+            &bf16(700),
+        );
+        activations_stay_below_their_bound::<ErnieMoeForCausalLm>(
+            &experts("ernie4_5_moe", &chosen),
+            &one(700),
+        );
+        activations_stay_below_their_bound::<HunyuanMoeForCausalLm>(
+            &experts("hunyuan_v1_moe", &chosen),
+            &bf16(700),
+        );
+        let text = format!(
+            r#"{{"hidden_size": {hidden}, "intermediate_size": {inner}, "num_attention_heads": {heads}, "vocab_size": 512,
+                "num_key_value_heads": {heads}, "num_hidden_layers": 2, "num_experts": 3, "num_experts_per_tok": 3{narrow}}}"#
+        );
+        let vision = format!(r#"{{"model_type": "qwen3_vl_moe", "text_config": {text}}}"#);
+        activations_stay_below_their_bound::<Qwen3VlMoeForCausalLm>(
+            &ModelConfig::from_json(&vision).unwrap(),
+            &one(700),
         );
         let heads = format!(r#", "head_dim": {}, "sliding_window": 100"#, hidden / heads);
         for blocks in ["", r#", "quantization_config": {"quant_method": "mxfp4"}"#] {

@@ -11,8 +11,9 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
-    DeepseekForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm, LlamaForCausalLm, MixtralForCausalLm,
-    SparseMoeForCausalLm,
+    ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
+    LlamaForCausalLm, MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm,
+    Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
@@ -20,7 +21,16 @@ use outsize_models::{
 };
 
 /// Those with the layers of a Llama.
-const LLAMAS: [&str; 5] = ["llama", "llama-tied", "mistral-window", "qwen3-tied", "gemma3"];
+const LLAMAS: [&str; 8] = [
+    "llama",
+    "llama-tied",
+    "mistral-window",
+    "qwen3-tied",
+    "gemma3",
+    "granite",
+    "gemma2",
+    "cohere",
+];
 
 /// Greatest difference of a gradient over the greatest in its tensor.
 const TOLERANCE: f32 = 1e-4;
@@ -131,6 +141,11 @@ fn check_gradients<D: Decoder>(name: &str) {
 fn gradients_of_all_parameters_are_those_of_torch() {
     LLAMAS.into_iter().for_each(check_gradients::<LlamaForCausalLm>);
     check_gradients::<Gpt2LmHeadModel>("gpt2");
+    check_gradients::<ArceeForCausalLm>("arcee");
+    check_gradients::<Starcoder2ForCausalLm>("starcoder2");
+    check_gradients::<PhiForCausalLm>("phi");
+    check_gradients::<MixtralForCausalLm>("minimax_m2");
+    check_gradients::<ErnieMoeForCausalLm>("ernie4_5_moe");
     check_gradients::<MixtralForCausalLm>("mixtral");
     check_gradients::<SparseMoeForCausalLm>("qwen2_moe");
     check_gradients::<GptOssForCausalLm>("gpt_oss");
@@ -141,6 +156,11 @@ fn gradients_of_all_parameters_are_those_of_torch() {
 #[test]
 fn steps_of_adamw_are_those_of_torch() {
     LLAMAS.into_iter().for_each(check_steps::<LlamaForCausalLm>);
+    check_steps::<ArceeForCausalLm>("arcee");
+    check_steps::<Starcoder2ForCausalLm>("starcoder2");
+    check_steps::<PhiForCausalLm>("phi");
+    check_steps::<MixtralForCausalLm>("minimax_m2");
+    check_steps::<ErnieMoeForCausalLm>("ernie4_5_moe");
     check_steps::<MixtralForCausalLm>("mixtral");
     check_steps::<SparseMoeForCausalLm>("qwen2_moe");
     check_steps::<GptOssForCausalLm>("gpt_oss");

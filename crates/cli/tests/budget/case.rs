@@ -51,7 +51,14 @@ impl Case {
             "gptj",
             "qwen3",
             "olmo2",
+            "granite",
+            "cohere",
+            "starcoder2",
+            "phi",
+            "glm4",
+            "arcee",
             "phi3",
+            "gemma2",
             "gemma3_text",
             "gpt_neox",
             "opt",
@@ -180,10 +187,12 @@ impl Case {
                 config["linear_value_head_dim"] = random.within(1, head_dim).into();
                 config["linear_conv_kernel_dim"] = random.within(2, 5).into();
             }
-            "gemma3_text" => {
+            "gemma2" | "gemma3_text" => {
                 config["head_dim"] = head_dim.into();
                 config["sliding_window"] = random.within(1, 1500).into();
-                config["sliding_window_pattern"] = random.within(1, 3).into();
+                if architecture == "gemma3_text" {
+                    config["sliding_window_pattern"] = random.within(1, 3).into();
+                }
             }
             "opt" => {
                 config["ffn_dim"] = intermediate.into();

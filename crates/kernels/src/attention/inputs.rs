@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::columns::{self, KvRun, TypedSegment};
 use super::{AttentionMask, AttentionShape, BLOCK, KvElement};
 use crate::ActivationDtype;
+use crate::exp::tanh;
 
 /// One call of attention.
 #[derive(Debug)]
@@ -94,10 +95,10 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
         &self.queries[self.offset(task, row)..][..width]
     }
 
-    /// Adds the mask's biases to the scores of some rows at some columns of a block, those of `lanes`
-    /// rows for each column one behind the other.
+    /// Caps the scores of some rows at some columns of a block, those of `lanes` rows for each column
+    /// one behind the other, and adds the mask's biases to them.
     #[inline(always)]
-    pub fn add_biases(
+    pub fn cap_and_add_biases(
         &self,
         (task, block): (&Task, usize),
         rows: Range<usize>,
@@ -105,6 +106,13 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
         lanes: usize,
         scores: &mut [f32],
     ) {
+        if let Some(cap) = self.mask.softcap {
+            // Scores are not scaled yet, and will be.
+            let (within, beyond) = (self.scale / cap, cap / self.scale);
+            for score in &mut scores[columns.start * lanes..columns.end * lanes] {
+                *score = beyond * tanh(*score * within);
+            }
+        }
         let padding = self.mask.padding[task.sequence];
         let (start, rows) = (block * BLOCK, rows.map(|row| self.head_and_column(task, row)));
         if let Some(alibi) = &self.mask.alibi {

@@ -10,7 +10,7 @@
 //!
 //! # The contract
 //!
-//! The bits of a token's result depend on its query, on the scale, on the keys and values that it
+//! The bits of a token's result depend on its query, on the scale and the soft cap, on the keys and values that it
 //! sees, on how many columns of its sequence come before the first of them, on [`Alibi`],
 //! [`RelativeBias`] and its head's sink, on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on
 //! other tokens or sequences of the pass, nor on how a sequence is cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
@@ -31,7 +31,7 @@
 //! and `m` is what the result would be of the magnitudes of the values, the result is off by at
 //! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1. `s` counts the
 //! largest bias too. With numbers rounded to bf16 `e` is `2⁻⁷ · s` more, and the result off by `2⁻⁷ ·
-//! m` more.
+//! m` more. With a soft cap `c`, `e` is `2⁻²⁰ · c` more.
 
 mod alibi;
 mod columns;
@@ -142,6 +142,9 @@ pub struct AttentionMask {
     /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
     /// sees them.
     pub padding: Vec<usize>,
+    /// What scores stay below in magnitude, if anything: a score `s` becomes `cap · tanh(s / cap)` before biases are added
+    /// ([Bello et al., 2016](https://arxiv.org/abs/1611.09940)).
+    pub softcap: Option<f32>,
     /// Linear biases that are added to scores, if any.
     pub alibi: Option<Alibi>,
     /// Biases by distance that are added to scores, if any.
@@ -207,13 +210,13 @@ pub struct KvSegment<'a> {
 /// `segments` are keys and values of consecutive columns, older ones first, all of one type. Runs
 /// on as many threads as the current rayon pool has when there is enough to share.
 ///
-/// Scores are multiplied by `scale`, which is `1 / √width` if none is given; then the mask's
-/// biases are added.
+/// Scores are multiplied by `scale`, which is `1 / √width` if none is given; then they are capped,
+/// and the mask's biases are added.
 ///
 /// # Panics
 ///
-/// If sizes do not fit each other, if a column that a token sees is not held, if the scale is not
-/// above zero and finite, or if this processor does not have `isa`.
+/// If sizes do not fit each other, if a column that a token sees is not held, if the scale or the
+/// soft cap is not above zero and finite, or if this processor does not have `isa`.
 pub fn attend_into(
     (isa, compute): (Isa, ActivationDtype),
     queries: &[f32],
@@ -241,6 +244,11 @@ pub fn attend_into(
     assert!(
         scale.is_none_or(|scale| scale > 0.0 && scale.is_finite()),
         "scores must be scaled by a number above zero, not by {scale:?}"
+    );
+    assert!(
+        mask.softcap.is_none_or(|cap| cap > 0.0 && cap.is_finite()),
+        "scores must be capped by a number above zero, not by {:?}",
+        mask.softcap
     );
     assert!(
         mask.relative_bias.as_ref().is_none_or(|bias| bias.heads() == shape.heads),

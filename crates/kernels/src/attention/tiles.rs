@@ -200,7 +200,7 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
                 // Whatever their weights come to counts for nothing.
                 continue;
             }
-            inputs.add_biases((task, block), rows.clone(), seen.clone(), LANES, scores);
+            inputs.cap_and_add_biases((task, block), rows.clone(), seen.clone(), LANES, scores);
             let mut each: [Range<usize>; LANES] = std::array::from_fn(|_| 0..0);
             for (each, row) in each.iter_mut().zip(rows.clone()) {
                 *each = inputs.seen_of_block(task, row..row + 1, block);

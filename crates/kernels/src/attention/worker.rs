@@ -269,7 +269,7 @@ impl<'a, E: KvElement> Worker<'a, E> {
             };
         }
 
-        inputs.add_biases((task, block), rows.clone(), columns, V::LANES, &mut self.scores);
+        inputs.cap_and_add_biases((task, block), rows.clone(), columns, V::LANES, &mut self.scores);
         let mut seen: [Range<usize>; MOST_LANES] = std::array::from_fn(|_| 0..0);
         for (seen, row) in seen.iter_mut().zip(rows.clone()) {
             *seen = inputs.seen_of_block(task, row..row + 1, block);

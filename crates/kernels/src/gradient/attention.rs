@@ -62,7 +62,7 @@ pub struct AttentionOperands<'a> {
 /// # Panics
 ///
 /// If sizes do not fit each other, if a column that a token sees is not held, if there are relative
-/// biases, or if this processor does not have `isa`.
+/// biases, soft caps or sinks, or if this processor does not have `isa`.
 pub fn attention_gradients_into(
     isa: Isa,
     operands: AttentionOperands<'_>,
@@ -85,8 +85,8 @@ pub fn attention_gradients_into(
     assert!(key_heads > 0 && heads.is_multiple_of(key_heads), "heads of {shape:?}");
     assert!(mask.padding.len() == batch, "each sequence has a padding");
     assert!(
-        mask.relative_bias.is_none() && mask.sinks.is_none(),
-        "relative biases and sinks have no backward pass"
+        mask.softcap.is_none() && mask.relative_bias.is_none() && mask.sinks.is_none(),
+        "soft caps, relative biases and sinks have no backward pass"
     );
     if of_queries == 0 {
         return;

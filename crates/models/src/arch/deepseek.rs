@@ -1,4 +1,4 @@
-//! DeepSeek-V2 and V3, Kimi K2, GLM-4.5 and GLM-4.7-Flash: experts in groups, beside shared ones, behind a few dense layers; most
+//! DeepSeek-V2 and V3, Kimi K2, dots.llm1, GLM-4.5 and GLM-4.7-Flash: experts in groups, beside shared ones, behind a few dense layers; most
 //! with attention over a compressed cache. DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437), GLM-4.5 Team 2025
 //! (arXiv:2508.06471).
 
@@ -14,7 +14,7 @@ use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
 use crate::architecture::Init;
 use crate::config::{Fields, KnownField};
-use crate::layers::{Either, Mlp, Router, Shares, announce_all, expert_activations, mixed};
+use crate::layers::{Either, Mlp, Router, Shares, announce_all, beside_activations, mixed_beside};
 use crate::{Activations, Error, PassShape};
 
 /// A DeepSeek, or a model with its experts, with its language-modelling head.
@@ -36,6 +36,7 @@ impl RmsFeedForward for RmsMoE {
         ("deepseek_v2", "DeepseekV2"),
         ("deepseek_v3", "DeepseekV3"),
         ("kimi_k2", "DeepseekV3"),
+        ("dots1", "Dots1"),
         ("glm4_moe", "Glm4Moe"),
         ("glm4_moe_lite", "Glm4MoeLite"),
     ];
@@ -75,19 +76,10 @@ impl RmsFeedForward for RmsMoE {
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let shared = self.shared_experts.as_ref().map(|shared| shared.forward(x.clone()));
-        let mixed = mixed(x, &self.gate, &self.experts);
-        match shared {
-            Some(shared) => mixed + shared,
-            None => mixed,
-        }
+        mixed_beside(x, self.shared_experts.as_ref(), &self.gate, None, &self.experts)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        let most = expert_activations(&self.gate, &self.experts, pass);
-        let shared = self.shared_experts.as_ref().map(|shared| shared.activations(pass));
-        // What the shared ones make of their input, beside the others and added to them.
-        let kept = Activations::values(pass.rows() * 2 * self.gate.hidden() as u64);
-        most.or(shared.unwrap_or_default()).and(kept)
+        beside_activations(self.shared_experts.as_ref(), &self.gate, &self.experts, pass)
     }
 }

@@ -31,7 +31,7 @@ const ABSENT: RmsDefaults = RmsDefaults {
 /// Reads the text part of a model that sees images too.
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
-    check(&text, &[NESTED_TEXT, TEXT, FIELDS, COMMON])?;
+    check(&text, &[NESTED_TEXT, TEXT_PART, TEXT, FIELDS, COMMON])?;
     // That of the whole model counts.
     let tie_word_embeddings = fields.flag_or("tie_word_embeddings", true)?;
     Ok(RmsConfig { tie_word_embeddings, ..read_text(&text)? })
@@ -68,7 +68,7 @@ pub(super) fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 
 /// The rotary embedding of one kind of layers: in `rope_parameters` under that name, or as files had it before: with the base
 /// in a field, and scaled, if it is not the local one, by `rope_scaling`.
-fn rope(
+pub(super) fn rope(
     around: &RopeContext<'_>,
     kind: &'static str,
     (base, absent): (&'static str, f64),
@@ -109,14 +109,13 @@ pub(super) const TEXT: &[KnownField] = &[
     ("use_sliding_window", Effect::UNSET),
 ];
 
-/// Of `text_config`, beside [`TEXT`]: the whole model's count.
-const NESTED_TEXT: &[KnownField] = &[
-    ("dtype", Harmless),
-    ("model_type", Effect::Only(&["\"gemma3_text\""])),
-    ("quantization_config", Effect::UNSET),
-    ("tie_word_embeddings", Harmless),
-    ("torch_dtype", Harmless),
-];
+/// Of `text_config`, beside [`TEXT`].
+const NESTED_TEXT: &[KnownField] =
+    &[("model_type", Effect::Only(&["\"gemma3_text\""])), ("tie_word_embeddings", Harmless)];
+
+/// Of any `text_config`: the whole model's count.
+pub(super) const TEXT_PART: &[KnownField] =
+    &[("dtype", Harmless), ("quantization_config", Effect::UNSET), ("torch_dtype", Harmless)];
 
 /// Of a model that sees images too.
 pub(super) const MULTIMODAL: &[KnownField] = &[

@@ -5,10 +5,10 @@ use burn::tensor::Tensor;
 use outsize_core::Names;
 use outsize_kernels::has_kernels;
 
+use super::expert_fields::EXPERTS;
 use super::rms_config::{DEFAULTS, ExpertLayout, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use super::sparse_moe::EXPERTS;
 use crate::architecture::Init;
 use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{

@@ -38,10 +38,13 @@ pub(super) fn windows(
             let window = sliding_window(fields, DEFAULT_WINDOW)?;
             uniform_windows(fields, model_type, window, layers)
         }
-        "qwen2" | "qwen3" => {
+        "qwen2" | "qwen3" | "qwen2_5_vl" => {
             let used = fields.flag_or("use_sliding_window", false)?;
             // Checked even where it is not used.
-            let (window, first) = (sliding_window(fields, DEFAULT_WINDOW)?, first_window(fields)?);
+            let (window, first) = (
+                sliding_window(fields, DEFAULT_WINDOW)?,
+                first_window(fields, if model_type == "qwen2_5_vl" { 80 } else { 28 })?,
+            );
             let window = window.filter(|_| used);
             let by_rule = (0..layers).map(|layer| window.filter(|_| layer >= first));
             layer_windows(fields, window, by_rule.collect())
@@ -51,10 +54,10 @@ pub(super) fn windows(
 }
 
 /// The layer from which on Qwen2 and Qwen3 slide; may be beyond the last.
-fn first_window(fields: &Fields<'_>) -> Result<usize, Error> {
+pub(super) fn first_window(fields: &Fields<'_>, absent: usize) -> Result<usize, Error> {
     let field = "max_window_layers";
     let Some(value) = fields.get(field) else {
-        return Ok(28);
+        return Ok(absent);
     };
     let first = value.as_u64().filter(|&first| first <= MAX_LAYERS as u64);
     first.map(|first| first as usize).ok_or_else(|| {

@@ -1,19 +1,22 @@
-//! Mixtral: Mistral's blocks with a few large experts in place of the MLP. Jiang et al. 2024 (arXiv:2401.04088).
+//! Mixtral: Mistral's blocks with a few large experts in place of the MLP. Jiang et al. 2024 (arXiv:2401.04088). MiniMax-M2 has its
+//! experts too, and more of them.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
+use super::expert_fields::EXPERTS;
+use super::minimax_m2;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use super::sparse_moe::{EXPERTS, stacked};
+use super::sparse_moe::stacked;
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, sliding_window, uniform_windows};
 use crate::layers::{
-    Activation, Expert, Linear, Router, announce_all, expert_activations, gated, gated_activations,
-    mixed,
+    Activation, Expert, Linear, Router, Shares, announce_all, correction_of, expert_activations,
+    gated, gated_activations, mixed_with, zeros,
 };
 use crate::{Activations, Error, PassShape};
 
@@ -25,6 +28,8 @@ pub type MixtralForCausalLm = RmsForCausalLm<RmsDecoderLayer<MixtralMoe>>;
 pub struct MixtralMoe {
     /// `[experts, hidden]`: scores the experts.
     pub gate: Router,
+    /// `[experts]`: added to the experts' shares while they are chosen, where there is one.
+    pub e_score_correction_bias: Option<Param<Tensor<1>>>,
     /// Gated feed-forward blocks.
     pub experts: Vec<MixtralExpert>,
 }
@@ -57,14 +62,21 @@ impl Expert for MixtralExpert {
 }
 
 impl RmsFeedForward for MixtralMoe {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("mixtral", "Mixtral")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("mixtral", "Mixtral"), ("minimax_m2", "MiniMaxM2")];
     const IS_BLOCK_SPARSE_MOE: bool = true;
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[MIXTRAL, EXPERTS, FIELDS]
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            "minimax_m2" => &[minimax_m2::MINIMAX_M2, EXPERTS, FIELDS],
+            _ => &[MIXTRAL, EXPERTS, FIELDS],
+        }
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        if model_type == "minimax_m2" {
+            return minimax_m2::read(fields);
+        }
         let absent = RmsDefaults {
             key_value_heads: Some(8),
             max_position_embeddings: 4096 * 32,
@@ -95,13 +107,19 @@ impl RmsFeedForward for MixtralMoe {
         };
         Self {
             gate: Router::new(hidden, experts.count, experts.routing, init),
+            e_score_correction_bias: (experts.routing.shares == Shares::Sigmoid)
+                .then(|| zeros(experts.count, &init.device)),
             experts: (0..experts.count).map(one).collect(),
         }
     }
 
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         stacked(names, r"\.block_sparse_moe", ["w1", "w3", "w2"], experts.count)?
-            .or_rename(r"\.block_sparse_moe\.gate\.", ".mlp.gate.")
+            .or_rename(r"\.block_sparse_moe\.gate\.", ".mlp.gate.")?
+            .or_rename(
+                r"\.block_sparse_moe\.e_score_correction_bias$",
+                ".mlp.e_score_correction_bias",
+            )
     }
 
     fn announce(&self, rows: usize) {
@@ -109,7 +127,8 @@ impl RmsFeedForward for MixtralMoe {
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        mixed(x, &self.gate, &self.experts)
+        let correction = self.e_score_correction_bias.as_ref().map(correction_of);
+        mixed_with(x, &self.gate, correction, &self.experts)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -1,51 +1,77 @@
 //! The architectures, one file each.
 
+mod arcee;
 mod bloom;
 mod clip_text;
+mod cohere;
 mod deepseek;
+mod ernie4_5;
+mod exaone4;
+mod expert_fields;
 mod falcon;
+mod gemma;
 mod gemma3;
+mod glm;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
 mod gpt_sizes;
 mod gptj;
+mod granite;
+mod hunyuan;
 mod llama;
+mod minimax_m2;
+mod mistral3;
 mod mixtral;
 mod olmo2;
 mod opt;
+mod phi;
 mod phi3;
 mod qwen3;
 mod qwen3_next;
+mod qwen_vl;
 mod rms_config;
 mod rms_decoder;
 mod rms_layer;
+mod seed_oss;
 mod sizes;
+mod smollm3;
 mod sparse_moe;
+mod stablelm;
+mod starcoder2;
 mod t5;
 mod unet;
 mod vae;
 
+pub use arcee::{ArceeForCausalLm, ArceeMlp};
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
     ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,
     ClipTextMlp, ClipTextModel, ClipTextTransformer,
 };
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
+pub use ernie4_5::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
+pub use glm::GlmForCausalLm;
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};
 pub use gpt_sizes::GptSizes;
 pub use gpt2::{Gpt2Config, Gpt2LmHeadModel};
 pub use gptj::{GptjConfig, GptjForCausalLm};
+pub use hunyuan::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
+pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
-pub use rms_config::{BlockNorms, ExpertLayout, ExpertsConfig, QueryKeyNorms, RmsConfig};
+pub use qwen_vl::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
+pub use rms_config::{
+    BlockNormKind, BlockNorms, ExpertLayout, ExpertsConfig, QueryKeyNorms, RmsConfig,
+};
 pub use rms_decoder::{RmsBlock, RmsForCausalLm, RmsModel};
 pub use rms_layer::{LlamaForCausalLm, RmsDecoderLayer, RmsFeedForward};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};
+pub use starcoder2::{Starcoder2ForCausalLm, Starcoder2Mlp};
 pub use t5::{T5Config, T5ForConditionalGeneration};
 pub use unet::{Unet2dConditionConfig, Unet2dConditionModel, UnetLevel};
 pub use vae::{AutoencoderKl, AutoencoderKlConfig};

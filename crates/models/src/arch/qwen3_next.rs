@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
+use super::expert_fields::{EXPERTS, sparse_layers};
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
-use super::sparse_moe::{EXPERTS, sparse_layers};
 use crate::architecture::MultimodalNames;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{

@@ -9,7 +9,7 @@ use crate::config::{
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Attention, AttentionConfig, Either, GatedDeltaNetConfig, LatentAttention,
-    LatentAttentionConfig, Mlp, RmsNorm, Routing,
+    LatentAttentionConfig, LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Routing,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error};
 
@@ -30,7 +30,7 @@ pub struct RmsConfig {
     pub head_dim: usize,
     /// Token ids run from 0 to this, exclusive.
     pub vocab_size: usize,
-    /// Added to the mean square in RMSNorm.
+    /// Added to the mean square in RMSNorm, to the variance in LayerNorm.
     pub rms_norm_eps: f64,
     /// The non-linear function of the MLP.
     pub activation: Activation,
@@ -56,24 +56,40 @@ pub struct RmsConfig {
     pub sparse_layers: Vec<bool>,
     /// Which norms a block has.
     pub norms: BlockNorms,
+    /// What kind of norms blocks have, and what comes behind them.
+    pub norm_kind: BlockNormKind,
     /// Whether norms scale by one more than their weight.
     pub norm_plus_one: bool,
     /// Norms of queries and keys.
     pub query_key_norms: Option<QueryKeyNorms>,
     /// Scores are divided by the root of this: by default the width of a head.
     pub query_pre_attn_scalar: Option<f64>,
+    /// What scores of attention stay below in magnitude, if anything.
+    pub attention_softcap: Option<f64>,
+    /// What logits stay below in magnitude, if anything.
+    pub logit_softcap: Option<f64>,
     /// What embeddings are multiplied by.
     pub embed_scale: Option<f64>,
+    /// What attention and MLP give is multiplied by before it is added to the residual stream.
+    pub residual_scale: Option<f64>,
+    /// What logits are multiplied by.
+    pub logit_scale: Option<f64>,
     /// Rotary position embedding.
     pub rope: RopeConfig,
     /// The same of layers with a sliding window, if it is another.
     pub local_rope: Option<RopeConfig>,
     /// Whether neighbouring elements of a head are rotated together, as GGUF files of Llama have them.
     pub rope_interleaved: bool,
+    /// How queries grow with their position, if they do.
+    pub query_growth: Option<QueryGrowth>,
     /// Elements of a head that are rotated, the first ones; even.
     pub rotary_dim: usize,
+    /// Of each layer, whether it rotates queries and keys.
+    pub rotated_layers: Vec<bool>,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
     pub windows: Vec<Option<usize>>,
+    /// Whether the output head has a bias.
+    pub head_bias: bool,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
     /// The longest context that the model was trained for, in tokens.
@@ -117,6 +133,22 @@ pub enum BlockNorms {
     Behind,
     /// Before and behind both.
     Around,
+    /// The same with GLM's names.
+    AroundGlm,
+    /// Before both, which are side by side: one.
+    Parallel,
+}
+
+/// What kind of norms blocks have, and what comes behind them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockNormKind {
+    /// Without their mean, and without a bias.
+    Rms,
+    /// Of what is beside the mean, perhaps with a bias.
+    Layer {
+        /// Whether they have one.
+        bias: bool,
+    },
 }
 
 /// Of what queries and keys are normed.
@@ -124,6 +156,8 @@ pub enum BlockNorms {
 pub enum QueryKeyNorms {
     /// Of each head by itself.
     EachHead,
+    /// Of each head by itself, once it is rotated.
+    EachHeadRotated,
     /// Of all heads together.
     AllHeads,
 }
@@ -138,6 +172,8 @@ pub(super) struct RmsDefaults {
     pub head_dim: Option<usize>,
     pub max_position_embeddings: usize,
     pub rms_norm_eps: f64,
+    /// The name of the field that says it.
+    pub epsilon: &'static str,
     pub rope_theta: f64,
     /// The name of the field, and what it says if absent.
     pub activation: (&'static str, Activation),
@@ -151,6 +187,7 @@ pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
     head_dim: None,
     max_position_embeddings: 2048,
     rms_norm_eps: 1e-6,
+    epsilon: "rms_norm_eps",
     rope_theta: 10_000.0,
     activation: ("hidden_act", Activation::Silu),
     tie_word_embeddings: false,
@@ -191,7 +228,7 @@ impl RmsConfig {
             num_key_value_heads: key_value_heads,
             head_dim,
             vocab_size: size("vocab_size", MAX_VOCAB)?,
-            rms_norm_eps: config::epsilon(fields, "rms_norm_eps", absent.rms_norm_eps)?,
+            rms_norm_eps: config::epsilon(fields, absent.epsilon, absent.rms_norm_eps)?,
             activation: config::activation(fields, field, activation)?,
             attention_gate: false,
             linear_attention: None,
@@ -204,15 +241,23 @@ impl RmsConfig {
             experts: None,
             sparse_layers: vec![true; num_hidden_layers],
             norms: BlockNorms::Before,
+            norm_kind: BlockNormKind::Rms,
             norm_plus_one: false,
             query_key_norms: None,
             query_pre_attn_scalar: None,
+            attention_softcap: None,
+            logit_softcap: None,
             embed_scale: None,
+            residual_scale: None,
+            logit_scale: None,
             rope: RopeConfig { theta: absent.rope_theta, scaling: RopeScaling::Default },
             local_rope: None,
             rope_interleaved: false,
+            query_growth: None,
             rotary_dim: head_dim,
+            rotated_layers: vec![true; num_hidden_layers],
             windows: vec![None; num_hidden_layers],
+            head_bias: false,
             tie_word_embeddings: fields
                 .flag_or("tie_word_embeddings", absent.tie_word_embeddings)?,
             max_position_embeddings: fields.size_or(
@@ -248,6 +293,20 @@ impl RmsConfig {
         }
     }
 
+    /// The norm of a block, or of what comes behind all of them.
+    pub(super) fn block_norm(&self, init: &Init) -> Norm {
+        let (hidden, epsilon) = (self.hidden_size, self.rms_norm_eps);
+        match self.norm_kind {
+            BlockNormKind::Rms => Either::One(self.norm(hidden, init)),
+            BlockNormKind::Layer { bias: true } => {
+                Either::Other(LayerNorm::new(hidden, epsilon, init))
+            }
+            BlockNormKind::Layer { bias: false } => {
+                Either::Other(LayerNorm::new(hidden, epsilon, init).unbiased())
+            }
+        }
+    }
+
     /// The attention of one block.
     pub(super) fn attention(&self, init: &Init) -> Either<Attention, LatentAttention> {
         let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
@@ -263,14 +322,17 @@ impl RmsConfig {
             in_bias: self.attention_in_bias,
             out_bias: self.attention_out_bias,
         };
-        let mut attention = Attention::new(&shape, init);
+        let mut attention = Attention::new(&shape, init).capped(self.attention_softcap);
         if let Some(norms) = self.query_key_norms {
             let widths = match norms {
-                QueryKeyNorms::EachHead => [1, 1],
+                QueryKeyNorms::EachHead | QueryKeyNorms::EachHeadRotated => [1, 1],
                 QueryKeyNorms::AllHeads => [heads, self.num_key_value_heads],
             };
             let [queries, keys] = widths.map(|heads| self.norm(heads * self.head_dim, init));
-            attention = attention.normed(queries, keys);
+            attention = match norms {
+                QueryKeyNorms::EachHeadRotated => attention.normed_behind(queries, keys),
+                _ => attention.normed(queries, keys),
+            };
         }
         if self.attention_sinks {
             attention = attention.with_sinks(init);
@@ -298,17 +360,27 @@ impl RmsConfig {
         absent: (usize, usize),
         normalized: bool,
     ) -> Result<Self, Error> {
-        let name = names.into_iter().find(|name| fields.get(name).is_some());
-        let field = name.unwrap_or(names[0]);
-        let count = fields.size_or(field, absent.0, MAX_EXPERTS)?;
+        let field = field_of(fields, names)?;
+        let count = (field, fields.size_or(field, absent.0, MAX_EXPERTS)?);
+        let field = "num_experts_per_tok";
+        let per_token = (field, fields.size_or(field, absent.1, MAX_EXPERTS)?);
+        self.with_experts_of(fields, count, per_token, normalized)
+    }
+
+    /// The same with so many experts, of which each token goes to `per_token`; and the fields that say so.
+    pub(super) fn with_experts_of(
+        self,
+        fields: &Fields<'_>,
+        (field, count): (&str, usize),
+        (of_token, per_token): (&str, usize),
+        normalized: bool,
+    ) -> Result<Self, Error> {
         if count * self.num_hidden_layers > MAX_EXPERTS {
             let expected = format!("all layers may have {MAX_EXPERTS} experts together");
             return Err(fields.refuse(field, expected));
         }
-        let field = "num_experts_per_tok";
-        let per_token = fields.size_or(field, absent.1, MAX_EXPERTS)?;
         if per_token > count {
-            return Err(fields.refuse(field, format!("there are {count} experts")));
+            return Err(fields.refuse(of_token, format!("there are {count} experts")));
         }
         let experts = ExpertsConfig {
             count,
@@ -366,6 +438,19 @@ impl RmsConfig {
                 .min(),
             recomputes_keys: false,
         }
+    }
+}
+
+/// The field that is there of some that mean the same, else the first.
+pub(super) fn field_of<'a, const N: usize>(
+    fields: &Fields<'_>,
+    names: [&'a str; N],
+) -> Result<&'a str, Error> {
+    let mut there = names.into_iter().filter(|name| fields.get(name).is_some());
+    let first = there.next().unwrap_or(names[0]);
+    match there.find(|name| fields.get(name) != fields.get(first)) {
+        Some(other) => Err(fields.refuse(other, format!("it must be what `{first}` is"))),
+        None => Ok(first),
     }
 }
 

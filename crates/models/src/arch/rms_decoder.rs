@@ -10,7 +10,7 @@ use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
-use crate::layers::{Embedding, Linear, RmsNorm, Rope, Rotation};
+use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 /// A decoder layer, and what its models have besides such layers.
@@ -23,6 +23,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
 
     /// As [`CacheSpec::recomputes_keys`].
     const RECOMPUTES_KEYS: bool = false;
+
+    /// Whether checkpoints call the norm behind all blocks `final_layernorm` rather than `norm`.
+    const IS_FINAL_LAYERNORM: bool = false;
 
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
@@ -88,6 +91,10 @@ pub struct RmsForCausalLm<B: Module> {
     #[module(skip)]
     embed_scale: Option<f64>,
     #[module(skip)]
+    logit_scale: Option<f64>,
+    #[module(skip)]
+    logit_softcap: Option<f64>,
+    #[module(skip)]
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
@@ -101,7 +108,9 @@ pub struct RmsModel<B: Module> {
     /// In order of execution.
     pub layers: Vec<B>,
     /// `[hidden]`.
-    pub norm: RmsNorm,
+    pub norm: Option<Norm>,
+    /// The same where it has this name.
+    pub final_layernorm: Option<Norm>,
 }
 
 impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
@@ -110,14 +119,28 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = B::MODEL_TYPES;
     const CLASS_PREFIX: &'static str = "Rms";
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
-    const CLASSES: &'static [(&'static str, &'static str)] =
-        &[("MixtralMoe", "MixtralSparseMoeBlock"), ("MixtralExpert", "MixtralMLP")];
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("ArceeMlp", "ArceeMLP"),
+        ("ErnieMoeStatics", "Ernie4_5_MoeStatics"),
+        ("ErnieSparseMoeBlock", "Ernie4_5_MoeSparseMoeBlock"),
+        ("HunyuanGate", "HunYuanMoEV1Gate"),
+        ("HunyuanMoe", "HunYuanMoEV1Moe"),
+        ("PhiMlp", "PhiMLP"),
+        ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
+        ("Starcoder2Mlp", "Starcoder2MLP"),
+        ("MixtralMoe", "MixtralSparseMoeBlock"),
+        ("MixtralExpert", "MixtralMLP"),
+    ];
     const HEADS: &'static [&'static str] = &[
         "ForCausalLM",
         "LMHeadModel",
         "Gemma3ForConditionalGeneration",
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
     ];
     const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
@@ -150,17 +173,20 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             model: RmsModel {
                 embed_tokens: Embedding::new(vocabulary, hidden, init),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
-                norm: config.norm(hidden, init),
+                norm: (!B::IS_FINAL_LAYERNORM).then(|| config.block_norm(init)),
+                final_layernorm: B::IS_FINAL_LAYERNORM.then(|| config.block_norm(init)),
             },
             lm_head: (!config.tie_word_embeddings)
-                .then(|| Linear::new(hidden, vocabulary, false, init)),
+                .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
             ropes: ropes
-                .map(|rope| match config.rope_interleaved {
-                    true => Rope::new(rope, config.rotary_dim).interleaved(),
-                    false => Rope::new(rope, config.rotary_dim),
+                .map(|rope| {
+                    let rope = Rope::new(rope, config.rotary_dim).growing(config.query_growth);
+                    if config.rope_interleaved { rope.interleaved() } else { rope }
                 })
                 .collect(),
             embed_scale: config.embed_scale,
+            logit_scale: config.logit_scale,
+            logit_softcap: config.logit_softcap,
             experts: config.experts,
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
@@ -209,13 +235,28 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
             (x, pending) = (sum, Some(more));
         }
         let pending = pending.map(|more| pass.wanted(more));
-        Ok(self.model.norm.after(pass.wanted(x), pending).1)
+        let norm = self.model.norm.as_ref().or(self.model.final_layernorm.as_ref());
+        let norm = norm.expect("a model is made with one of them");
+        let x = norm.after(pass.wanted(x), pending).1;
+        // Of the head's input, which is narrower than the logits.
+        Ok(match self.logit_scale {
+            Some(scale) => x * scale,
+            None => x,
+        })
     }
 
     fn head(&self) -> Head<'_> {
         match &self.lm_head {
             Some(head) => Head::Own(head),
             None => Head::Tied(&self.model.embed_tokens),
+        }
+    }
+
+    fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
+        let logits = self.head().project(hidden);
+        match self.logit_softcap {
+            Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
+            None => logits,
         }
     }
 

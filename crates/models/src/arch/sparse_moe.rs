@@ -5,15 +5,15 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
 use outsize_core::Names;
-use serde_json::Value;
 
+use super::expert_fields::{EXPERTS, sparse_layers};
 use super::qwen3_next;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, MAX_LAYERS, layer_windows};
+use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, layer_windows};
 use crate::layers::{Either, Linear, Mlp, Router, announce_all, expert_activations, mixed};
 use crate::{Activations, Error, PassShape};
 
@@ -164,23 +164,6 @@ impl RmsFeedForward for RmsSparseMoeBlock {
     }
 }
 
-/// Which layers have experts: every so many, but for those named.
-pub(super) fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
-    let step = fields.size_or("decoder_sparse_step", 1, MAX_LAYERS)?;
-    let field = "mlp_only_layers";
-    let named = match fields.get(field) {
-        None => Vec::new(),
-        Some(value) => {
-            let numbers = value.as_array().map(|all| all.iter().map(Value::as_u64).collect());
-            let expected = || "it must be a list of layers' numbers".to_owned();
-            numbers.flatten().ok_or_else(|| fields.refuse(field, expected()))?
-        }
-    };
-    let is_sparse =
-        |layer: usize| (layer + 1).is_multiple_of(step) && !named.contains(&(layer as u64));
-    Ok((0..layers).map(is_sparse).collect())
-}
-
 /// The rules for experts as transformers stacks them: gate and up as one, `[experts, 2 · intermediate, hidden]`, and
 /// `[experts, hidden, intermediate]`. `block` is a pattern for what has the experts, `layers` are those of one.
 pub(super) fn stacked(
@@ -195,19 +178,6 @@ pub(super) fn stacked(
         .stacked(&module(up), ".mlp.experts.gate_up_proj", [1, 2], experts)?
         .stacked(&module(down), ".mlp.experts.down_proj", [0, 1], experts)
 }
-
-/// Of models with experts.
-pub(super) const EXPERTS: &[KnownField] = &[
-    ("num_experts", Read),
-    ("num_experts_per_tok", Read),
-    ("num_local_experts", Read),
-    // Of training.
-    ("output_router_logits", Harmless),
-    ("router_aux_loss_coef", Harmless),
-    ("router_jitter_noise", Harmless),
-    ("hidden_act", Read),
-    ("mlp_bias", Effect::OFF),
-];
 
 const QWEN_MOE: &[KnownField] = &[
     ("decoder_sparse_step", Read),

@@ -10,7 +10,7 @@ use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::{has_kernels, is_flex};
 
 pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
-use super::{Linear, RmsNorm, Rotation, linear};
+use super::{Linear, RmsNorm, Rotation, linear, rotated};
 
 use crate::kv_cache::{Part, Seen};
 use crate::{ActivationDtype, Activations, Error, Init, KvCache, PassShape};
@@ -48,6 +48,10 @@ pub struct Attention {
     pub q_norm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub k_norm: Option<RmsNorm>,
+    /// Of queries of each head once they are rotated, `[head_dim]`, where there is one.
+    pub query_layernorm: Option<RmsNorm>,
+    /// Of keys, likewise.
+    pub key_layernorm: Option<RmsNorm>,
     /// `[hidden, heads · head_dim]`.
     pub o_proj: Linear,
     /// `[heads]`: scores that take a share of each softmax and give no value.
@@ -58,6 +62,8 @@ pub struct Attention {
     #[module(skip)]
     scale: Option<f64>,
     is_gated: bool,
+    #[module(skip)]
+    softcap: Option<f64>,
 }
 
 /// Where the tokens of a pass are, which decides what they see, and how well.
@@ -83,6 +89,8 @@ impl Attention {
             v_proj: Linear::new(hidden, keys, in_bias, init),
             q_norm: None,
             k_norm: None,
+            query_layernorm: None,
+            key_layernorm: None,
             o_proj: Linear::new(queries, hidden, out_bias, init),
             sinks: None,
             heads,
@@ -90,6 +98,7 @@ impl Attention {
             head_dim,
             scale: None,
             is_gated: false,
+            softcap: None,
         }
     }
 
@@ -98,9 +107,19 @@ impl Attention {
         Self { q_norm: Some(queries), k_norm: Some(keys), ..self }
     }
 
+    /// The same with norms of each head's queries and keys once they are rotated.
+    pub fn normed_behind(self, queries: RmsNorm, keys: RmsNorm) -> Self {
+        Self { query_layernorm: Some(queries), key_layernorm: Some(keys), ..self }
+    }
+
     /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
     pub fn scaled(self, scale: f64) -> Self {
         Self { scale: Some(scale), ..self }
+    }
+
+    /// The same with scores that stay below `cap` in magnitude, if there is one.
+    pub fn capped(self, softcap: Option<f64>) -> Self {
+        Self { softcap, ..self }
     }
 
     /// The same with a learned sink for each head ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)), without storage.
@@ -119,7 +138,7 @@ impl Attention {
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
-        rotation: &Rotation,
+        rotation: Option<&Rotation>,
         positions: &QueryPositions<'_>,
         cache: &mut KvCache,
         layer: usize,
@@ -144,13 +163,24 @@ impl Attention {
             Some(norm) => split(norm.forward(y), heads),
             None => split(y, heads),
         };
-        let queries = rotation.apply(normed(&self.q_norm, queries, self.heads));
-        let keys = rotation.apply(normed(&self.k_norm, keys, self.key_value_heads));
+        let queries = normed(&self.q_norm, queries, self.heads);
+        let queries = match rotation {
+            Some(rotation) => rotation.apply_to_queries(queries),
+            None => queries,
+        };
+        let keys = rotated(rotation, normed(&self.k_norm, keys, self.key_value_heads));
+        let normed_behind = |norm: &Option<RmsNorm>, y| match norm {
+            Some(norm) => norm.forward(y),
+            None => y,
+        };
+        let queries = normed_behind(&self.query_layernorm, queries);
+        let keys = normed_behind(&self.key_layernorm, keys);
         let values = split(values, self.key_value_heads);
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         let scores = Scores {
             compute: self.o_proj.compute,
             scale: self.scale,
+            softcap: self.softcap,
             bias: None,
             sinks: sinks.as_ref(),
         };
@@ -194,7 +224,7 @@ pub(crate) fn attend(
     cache: &mut KvCache,
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
-    let scores = Scores { compute, scale, bias: None, sinks: None };
+    let scores = Scores { compute, scale, softcap: None, bias: None, sinks: None };
     attend_with(all, scores, positions, cache, layer)
 }
 
@@ -205,6 +235,8 @@ pub(crate) struct Scores<'a> {
     pub compute: ActivationDtype,
     /// What they are multiplied by, if not by `1 / √head_dim`.
     pub scale: Option<f64>,
+    /// What they stay below in magnitude then, if anything.
+    pub softcap: Option<f64>,
     /// What is added then.
     pub bias: Option<&'a PositionBias>,
     /// `[heads]` f32: what each head's softmax has besides.
@@ -237,7 +269,7 @@ pub(crate) fn attend_causal(
         Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
     let padding = vec![0; queries.dims()[0]];
     let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
-    let scores = Scores { compute, scale: None, bias: None, sinks: None };
+    let scores = Scores { compute, scale: None, softcap: None, bias: None, sinks: None };
     attend_seen(queries, &seen, &positions, scores)
 }
 
@@ -284,6 +316,7 @@ pub(super) fn attend_seen(
                 end: seen.all.then_some(newest.len),
                 window: seen.window,
                 padding: positions.padding.to_vec(),
+                softcap: scores.softcap.map(|cap| cap as f32),
                 alibi: positions.alibi.cloned(),
                 relative_bias: scores.bias.map(PositionBias::values),
                 sinks: scores.sinks.map(|sinks| sinks.to_data().iter::<f32>().collect()),
@@ -314,7 +347,8 @@ fn has_kernel(queries: &Tensor<4>, older: &[Part], newest: &Part, scores: Scores
     match is_flex(&device) {
         true => older.len() < 2,
         false => {
-            let is_plain = scores.bias.is_none() && scores.sinks.is_none();
+            let Scores { softcap, bias, sinks, .. } = scores;
+            let is_plain = softcap.is_none() && bias.is_none() && sinks.is_none();
             has_kernels(&device) && is_plain && alone()
         }
     }

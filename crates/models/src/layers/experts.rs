@@ -5,7 +5,7 @@ use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
 
 use super::router::{Router, Routing};
-use super::{Linear, Mlp, entered};
+use super::{FusedMlp, Linear, Mlp, entered};
 use crate::{Activations, PassShape};
 
 /// Rows that experts give, up to which they need not work in their order.
@@ -40,6 +40,20 @@ impl Expert for Mlp {
     }
 }
 
+impl Expert for FusedMlp {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        Self::forward(self, x)
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Linear> {
+        [&self.gate_up_proj, &self.down_proj].into_iter()
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        Self::activations(self, pass)
+    }
+}
+
 /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them: all.
 pub(crate) fn announce_all<E: Expert>(experts: &[E], router: &Router, rows: usize) {
     if rows.saturating_mul(router.routing.per_token) >= experts.len() * CHOICES_FOR_ALL {
@@ -59,13 +73,23 @@ fn weights<E: Expert>(expert: &E) -> impl Iterator<Item = &Streamed> {
 /// The sum of what the experts that a router chooses make of each token, each times its share: `[batch, tokens, hidden]` f32
 /// to the same. The experts add up in their order, so that a token's sum does not depend on its neighbours.
 pub(crate) fn mixed<E: Expert>(x: Tensor<3>, router: &Router, experts: &[E]) -> Tensor<3> {
+    mixed_with(x, router, None, experts)
+}
+
+/// The same with something added to the shares while experts are chosen that is no part of the router.
+pub(crate) fn mixed_with<E: Expert>(
+    x: Tensor<3>,
+    router: &Router,
+    correction: Option<Vec<f32>>,
+    experts: &[E],
+) -> Tensor<3> {
     let Routing { per_token, normalized, scale, .. } = router.routing;
     let x = entered(x, &router.weight);
     let [batch, tokens, hidden] = x.dims();
     let (rows, device) = (batch * tokens, x.device());
     let x = x.reshape([rows, hidden]);
     let shares = router.shares(x.clone());
-    let chosen = router.choose(&shares);
+    let chosen = router.choose(&shares, correction);
     Streamed::announce(chosen.experts.iter().flat_map(|(expert, _)| weights(&experts[*expert])));
 
     let ints = |values: Vec<i64>| {
@@ -110,6 +134,36 @@ pub(crate) fn mixed<E: Expert>(x: Tensor<3>, router: &Router, experts: &[E]) -> 
         sum = add(sum, of_expert, y);
     }
     sum.reshape([batch, tokens, hidden])
+}
+
+/// As [`mixed_with`], and with what one expert makes of all tokens added.
+pub(crate) fn mixed_beside<E: Expert>(
+    x: Tensor<3>,
+    shared: Option<&Mlp>,
+    router: &Router,
+    correction: Option<Vec<f32>>,
+    experts: &[E],
+) -> Tensor<3> {
+    let shared = shared.map(|shared| shared.forward(x.clone()));
+    let mixed = mixed_with(x, router, correction, experts);
+    match shared {
+        Some(shared) => mixed + shared,
+        None => mixed,
+    }
+}
+
+/// What that holds at most, besides the residual stream.
+pub(crate) fn beside_activations<E: Expert>(
+    shared: Option<&Mlp>,
+    router: &Router,
+    experts: &[E],
+    pass: &PassShape,
+) -> Activations {
+    let most = expert_activations(router, experts, pass);
+    let shared = shared.map(|shared| Expert::activations(shared, pass));
+    // What the shared one makes of its input, beside the others and added to them.
+    let kept = Activations::values(pass.rows() * 2 * router.hidden() as u64);
+    most.or(shared.unwrap_or_default()).and(kept)
 }
 
 /// What [`mixed`] holds at most, besides the residual stream.

@@ -35,14 +35,24 @@ impl FeedForward {
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.dense_4h_to_h.forward(self.activation.activate(self.dense_h_to_4h.forward(x)))
+        two_layers([&self.dense_h_to_4h, &self.dense_4h_to_h], self.activation, x)
     }
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        let [inner, hidden]: [usize; 2] = self.dense_h_to_4h.weight.lazy_shape().dims();
-        // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.
-        let most = (hidden + 3 * inner).max(inner + 3 * hidden);
-        Activations::values(pass.rows() * most as u64).with_unpooled(0)
+        two_layer_activations(&self.dense_h_to_4h, pass)
     }
+}
+
+/// `out(act(in(x)))`: `[batch, tokens, hidden]` f32 to the same.
+pub(crate) fn two_layers([first, last]: [&Linear; 2], act: Activation, x: Tensor<3>) -> Tensor<3> {
+    last.forward(act.activate(first.forward(x)))
+}
+
+/// What that holds at most, besides the residual stream.
+pub(crate) fn two_layer_activations(first: &Linear, pass: &PassShape) -> Activations {
+    let [inner, hidden]: [usize; 2] = first.weight.lazy_shape().dims();
+    // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.
+    let most = (hidden + 3 * inner).max(inner + 3 * hidden);
+    Activations::values(pass.rows() * most as u64).with_unpooled(0)
 }

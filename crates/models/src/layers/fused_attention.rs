@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use outsize_kernels::attention::Alibi;
 
 use super::attention::attend;
-use super::{Linear, QueryPositions, Rotation};
+use super::{Linear, QueryPositions, Rotation, rotated};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// The sizes of a [`FusedAttention`].
@@ -74,10 +74,7 @@ impl FusedAttention {
                 part.reshape([batch, tokens, groups * count, width])
             });
         drop(fused);
-        let [queries, keys] = match rotation {
-            Some(rotation) => [queries, keys].map(|x| rotation.apply(x)),
-            None => [queries, keys],
-        };
+        let [queries, keys] = [queries, keys].map(|x| rotated(rotation, x));
         let positions = QueryPositions { alibi: self.alibi.as_ref(), ..*positions };
         let all = [queries, keys, values];
         let mixed = attend(all, self.dense.compute, None, &positions, cache, layer)?;

@@ -16,6 +16,8 @@ pub struct FusedMlp {
     pub down_proj: Linear,
     #[module(skip)]
     activation: Activation,
+    hidden: usize,
+    inner: usize,
 }
 
 impl FusedMlp {
@@ -25,6 +27,19 @@ impl FusedMlp {
             gate_up_proj: Linear::new(hidden, 2 * inner, false, init),
             down_proj: Linear::new(inner, hidden, false, init),
             activation,
+            hidden,
+            inner,
+        }
+    }
+
+    /// The same whose weights are stored the other way round.
+    pub fn in_out(hidden: usize, inner: usize, activation: Activation, init: &Init) -> Self {
+        Self {
+            gate_up_proj: Linear::in_out(hidden, 2 * inner, false, init),
+            down_proj: Linear::in_out(inner, hidden, false, init),
+            activation,
+            hidden,
+            inner,
         }
     }
 
@@ -43,7 +58,7 @@ impl FusedMlp {
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        let [hidden, inner]: [usize; 2] = self.down_proj.weight.lazy_shape().dims();
+        let (hidden, inner) = (self.hidden, self.inner);
         // The norm's output and the product with the copy of a tiled one; or the product with copies of both halves; or
         // what came through, the result and its copy.
         let inner = 4 * inner as u64;

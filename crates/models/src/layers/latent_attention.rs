@@ -7,7 +7,7 @@ use outsize_kernels::{ActivationDtype, WeightTensor, add_linear_in_out, is_gpu, 
 
 use super::attention::{QueryPositions, Scores, attend_seen};
 use super::linear::{matrix, whole};
-use super::{Linear, RmsNorm, Rotation, entered};
+use super::{Linear, RmsNorm, Rotation, entered, rope};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// The norms of compressed queries, keys and values add this, whatever others add.
@@ -151,7 +151,7 @@ impl LatentAttention {
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
-        rotation: &Rotation,
+        rotation: Option<&Rotation>,
         positions: &QueryPositions<'_>,
         cache: &mut KvCache,
         layer: usize,
@@ -164,20 +164,22 @@ impl LatentAttention {
         let compressed = self.kv_a_proj_with_mqa.forward(x);
         let part = |from, width| compressed.clone().narrow(2, from, width);
         let latent = self.kv_a_layernorm.forward(part(0, rank));
-        let turned = rotation.apply(part(rank, rotated).reshape([batch, tokens, 1, rotated]));
+        let turned = part(rank, rotated).reshape([batch, tokens, 1, rotated]);
+        let turned = rope::rotated(rotation, turned);
         drop(compressed);
         let kept = Tensor::cat(vec![latent.reshape([batch, tokens, 1, rank]), turned], 3);
         let kept = kept.swap_dims(1, 2);
         let mut seen = cache.see(layer, kept.clone(), kept)?;
 
         let compute = self.o_proj.compute;
-        let scores = Scores { compute, scale: Some(scale), bias: None, sinks: None };
+        let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
         let matrices = self.kv_b_proj.held(self.config, &queries.device());
         let mut mixed = Vec::with_capacity(self.heads);
         for first in (0..self.heads).step_by(HEADS_AT_ONCE) {
             let heads = first..self.heads.min(first + HEADS_AT_ONCE);
             let of_heads = queries.clone().narrow(2, heads.start, heads.len());
-            let turned = rotation.apply(of_heads.clone().narrow(3, plain, rotated));
+            let turned = of_heads.clone().narrow(3, plain, rotated);
+            let turned = rope::rotated(rotation, turned);
             let over_latents = heads.clone().map(|head| {
                 let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
                 let query = query.reshape([batch * tokens, plain]);

@@ -21,6 +21,23 @@ pub struct Rope {
     /// What rotated vectors are multiplied with.
     magnitude: f64,
     pairs: RotaryPairs,
+    growth: Option<QueryGrowth>,
+}
+
+/// How queries grow with their position, by steps: `1 + rate · ln(1 + ⌊position / every⌋)`
+/// ([Nakanishi, 2025](https://arxiv.org/abs/2501.19399), as Llama 4 has it).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryGrowth {
+    /// How fast.
+    pub rate: f64,
+    /// Positions of a step.
+    pub every: usize,
+}
+
+impl QueryGrowth {
+    fn at(&self, position: usize) -> f32 {
+        (1.0 + self.rate * ((position / self.every) as f64).ln_1p()) as f32
+    }
 }
 
 impl Rope {
@@ -37,6 +54,7 @@ impl Rope {
             frequencies: frequencies(config, head_dim, 0),
             magnitude,
             pairs: RotaryPairs::Halves,
+            growth: None,
         }
     }
 
@@ -44,6 +62,11 @@ impl Rope {
     pub fn interleaved(self) -> Self {
         let pairs = RotaryPairs::Interleaved;
         Self { pairs, ..self }
+    }
+
+    /// The same for queries that grow with their position, if they do.
+    pub fn growing(self, growth: Option<QueryGrowth>) -> Self {
+        Self { growth, ..self }
     }
 
     /// Elements of a head that are rotated.
@@ -90,7 +113,18 @@ impl Rope {
                 (device, DType::F32),
             )
         };
+        // Nothing grows within the first step.
+        let growth = self.growth.filter(|growth| start + tokens > growth.every);
+        let growth = growth.map(|growth| {
+            let positions = rows.iter().flat_map(|padding| {
+                (start..start + tokens).map(|column| column.saturating_sub(*padding))
+            });
+            let scales: Vec<f32> = positions.map(|position| growth.at(position)).collect();
+            let scales = TensorData::new(scales, [rows.len(), tokens, 1, 1]);
+            Tensor::from_data(scales, (device, DType::F32))
+        });
         Rotation {
+            growth,
             cos: tensor(cos),
             sin: tensor(sin),
             pairs: self.pairs,
@@ -202,6 +236,8 @@ pub struct Rotation {
     /// `[1 or batch, tokens, 1, rotated / 2]`.
     sin: Tensor<4>,
     pairs: RotaryPairs,
+    /// `[1 or batch, tokens, 1, 1]`: what queries are multiplied by, if by anything.
+    growth: Option<Tensor<4>>,
     /// The same on another device, if they were asked for there.
     moved: RefCell<Option<[Tensor<4>; 2]>>,
 }
@@ -211,6 +247,18 @@ impl Rotation {
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
         let [cos, sin] = self.on(&x.device());
         outsize_kernels::rotate(x, self.pairs, cos, sin)
+    }
+
+    /// Rotates queries `[batch, tokens, heads, head_dim]`, and scales them if they grow with their position.
+    pub fn apply_to_queries(&self, x: Tensor<4>) -> Tensor<4> {
+        let x = self.apply(x);
+        match &self.growth {
+            Some(growth) => {
+                let growth = growth.clone().to_device(&x.device());
+                x * growth
+            }
+            None => x,
+        }
     }
 
     fn on(&self, device: &Device) -> [Tensor<4>; 2] {
@@ -223,6 +271,14 @@ impl Rotation {
             Some(held) if held[0].device() == *device => held.clone(),
             _ => moved.insert(own.map(|angles| angles.to_device(device))).clone(),
         }
+    }
+}
+
+/// `[batch, tokens, heads, head_dim]` rotated, if there is a rotation.
+pub(crate) fn rotated(rotation: Option<&Rotation>, x: Tensor<4>) -> Tensor<4> {
+    match rotation {
+        Some(rotation) => rotation.apply(x),
+        None => x,
     }
 }
 

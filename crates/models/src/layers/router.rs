@@ -108,14 +108,16 @@ impl Router {
         }
     }
 
-    /// Which experts tokens of such shares go to.
-    pub(super) fn choose(&self, shares: &Tensor<2>) -> ChosenExperts {
-        let correction = self.e_score_correction_bias.as_ref().map(|bias| {
-            let bias = bias.val().cast(DType::F32).to_data();
-            bias.iter::<f32>().collect::<Vec<_>>()
-        });
-        ChosenExperts::of(shares, correction.as_deref(), &self.routing)
+    /// Which experts tokens of such shares go to, if what is added to these while they are chosen is not its own.
+    pub(super) fn choose(&self, shares: &Tensor<2>, correction: Option<Vec<f32>>) -> ChosenExperts {
+        let own = || self.e_score_correction_bias.as_ref().map(correction_of);
+        ChosenExperts::of(shares, correction.or_else(own).as_deref(), &self.routing)
     }
+}
+
+/// What a parameter, which is not beside the router's weight, adds to the shares of experts while they are chosen.
+pub(crate) fn correction_of<const D: usize>(bias: &Param<Tensor<D>>) -> Vec<f32> {
+    bias.val().cast(DType::F32).to_data().iter().collect()
 }
 
 /// Which experts the tokens go to.

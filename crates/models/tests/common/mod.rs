@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 pub mod components;
+pub mod decoder_fixtures;
 pub mod dispatched;
 pub mod gpu;
 pub mod reference;

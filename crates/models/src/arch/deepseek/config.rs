@@ -2,15 +2,16 @@
 
 use serde_json::Value;
 
+use super::super::expert_fields::EXPERTS;
+use super::super::llama::first_window;
 use super::super::rms_config::{
     DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults,
 };
-use super::super::sparse_moe::EXPERTS;
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS,
-    RopeConfig, RopeScaling, layer_windows, yarn_stretch,
+    DEFAULT_WINDOW, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HIDDEN, MAX_INTERMEDIATE,
+    MAX_LAYERS, RopeConfig, RopeScaling, layer_windows, sliding_window, yarn_stretch,
 };
 use crate::layers::{ExpertGroups, LatentAttentionConfig, Routing, Shares};
 
@@ -63,6 +64,17 @@ impl Absent {
                 normalized: false,
                 ..v3
             },
+            "dots1" => Self {
+                sizes: RmsDefaults { key_value_heads: Some(32), ..DEFAULTS },
+                per_token: None,
+                shared: 0,
+                moe_intermediate_size: 1408,
+                dense: 0,
+                scale: 1.0,
+                normalized: false,
+                groups: (1, 1),
+                ..v3
+            },
             "glm4_moe" => Self {
                 sizes: RmsDefaults {
                     key_value_heads: Some(8),
@@ -100,6 +112,7 @@ impl Absent {
 pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
     match model_type {
         "deepseek_v2" => &[V2, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
+        "dots1" => &[DOTS1, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "glm4_moe" => &[GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "glm4_moe_lite" => &[GLM_LITE, V3, LATENT, SHARED, EXPERTS, FIELDS],
         _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
@@ -110,11 +123,18 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
 pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let absent = Absent::of(model_type);
     let config = match model_type {
+        "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
         "glm4_moe" => with_attention(fields, &absent.sizes)?,
         _ => with_latent_attention(model_type, fields, &absent.sizes)?,
     };
-    // All layers see everything, whatever else a file may ask for.
-    layer_windows(fields, None, config.windows.clone())?;
+    if model_type == "dots1" {
+        for field in ["n_routed_experts", "n_shared_experts"] {
+            fields.size(field, MAX_EXPERTS)?;
+        }
+    } else {
+        // All layers see everything, whatever else a file may ask for.
+        layer_windows(fields, None, config.windows.clone())?;
+    }
     if absent.per_token.is_none() && fields.get("num_experts_per_tok").is_none() {
         return Err(fields.missing("num_experts_per_tok"));
     }
@@ -258,6 +278,19 @@ fn with_attention(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig
     })
 }
 
+/// Attention as Qwen3's.
+fn with_attention_of_dots1(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+    let config = RmsConfig::read(fields, absent)?.with_attention_bias(fields)?.with_rope(fields)?;
+    let window = sliding_window(fields, DEFAULT_WINDOW)?;
+    let first = first_window(fields, 62)?;
+    let by_rule = (0..config.num_hidden_layers).map(|layer| window.filter(|_| layer >= first));
+    Ok(RmsConfig {
+        query_key_norms: Some(QueryKeyNorms::EachHead),
+        windows: layer_windows(fields, window, by_rule.collect())?,
+        ..config
+    })
+}
+
 /// Attention over a compressed cache.
 fn with_latent_attention(
     model_type: &str,
@@ -367,6 +400,13 @@ const V2: &[KnownField] =
     &[("norm_topk_prob", Effect::OFF), ("scoring_func", Only(&["\"softmax\""]))];
 
 const V3: &[KnownField] = &[("scoring_func", Only(&["\"sigmoid\""]))];
+
+const DOTS1: &[KnownField] = &[
+    ("max_window_layers", Read),
+    ("sliding_window", Read),
+    // Of the first versions; the window alone counts.
+    ("use_sliding_window", Harmless),
+];
 
 const GLM: &[KnownField] = &[("partial_rotary_factor", Read), ("use_qk_norm", Read)];
 

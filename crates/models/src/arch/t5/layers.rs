@@ -136,7 +136,7 @@ impl T5Attention {
 
     /// Scores are not scaled.
     fn scores<'a>(&self, bias: Option<&'a PositionBias>) -> Scores<'a> {
-        Scores { compute: self.o.compute, scale: Some(1.0), bias, sinks: None }
+        Scores { compute: self.o.compute, scale: Some(1.0), softcap: None, bias, sinks: None }
     }
 
     /// In an encoder, where all tokens see each other: `[batch, tokens, hidden]` f32 to the same.

@@ -46,7 +46,7 @@ fn attend_chunk(
     queries: Tensor<4>,
     seen: &Seen,
     positions: &QueryPositions<'_>,
-    Scores { scale, bias: added, sinks, .. }: Scores<'_>,
+    Scores { scale, softcap, bias: added, sinks, .. }: Scores<'_>,
 ) -> Tensor<3> {
     let [batch, tokens, heads, width] = queries.dims();
     let scale = scale.unwrap_or_else(|| (width as f64).powf(-0.5));
@@ -67,6 +67,9 @@ fn attend_chunk(
         1 => scores.remove(0),
         _ => Tensor::cat(scores, 3),
     };
+    if let Some(cap) = softcap {
+        scores = (scores * (1.0 / cap)).tanh() * cap;
+    }
     let columns: Vec<usize> = (pieces.iter())
         .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
         .collect();

@@ -27,8 +27,13 @@ fn random(shape: [usize; 4]) -> Tensor<4> {
     Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::default())
 }
 
-const UNCHANGED: Scores<'static> =
-    Scores { compute: crate::ActivationDtype::F32, scale: None, bias: None, sinks: None };
+const UNCHANGED: Scores<'static> = Scores {
+    compute: crate::ActivationDtype::F32,
+    scale: None,
+    softcap: None,
+    bias: None,
+    sinks: None,
+};
 
 fn scaled(scale: Option<f64>) -> Scores<'static> {
     Scores { scale, ..UNCHANGED }

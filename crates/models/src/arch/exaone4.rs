@@ -1,0 +1,46 @@
+//! EXAONE 4: norms behind attention and MLP, and of each head of queries and keys; where some layers have a sliding window,
+//! these alone rotate. LG AI Research 2025 (arXiv:2507.11407).
+
+use super::rms_config::{BlockNorms, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
+use crate::Error;
+use crate::config::Effect::{self, Read};
+use crate::config::{
+    DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, layer_windows, sliding_window,
+};
+
+pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let absent = RmsDefaults { key_value_heads: Some(32), rms_norm_eps: 1e-5, ..DEFAULTS };
+    let config = RmsConfig::read(fields, &absent)?.with_rope(fields)?;
+    let window = sliding_window(fields, DEFAULT_WINDOW)?;
+    let field = "sliding_window_pattern";
+    let pattern = match fields.get(field).and_then(|pattern| pattern.as_str()) {
+        // Letters of local and global layers, of which nothing is read: the list beside them counts.
+        Some(letters) if letters.bytes().all(|letter| b"LG".contains(&letter)) => {
+            if fields.get("layer_types").is_none() {
+                return Err(fields.missing("layer_types"));
+            }
+            1
+        }
+        // As it is saved where nothing slides.
+        _ if window.is_none() && fields.get(field).is_some_and(|it| *it == 0) => 1,
+        _ => fields.size_or(field, 4, MAX_LAYERS)?,
+    };
+    let slides = |layer: usize| !(layer + 1).is_multiple_of(pattern);
+    let by_rule = (0..config.num_hidden_layers).map(|n| window.filter(|_| slides(n))).collect();
+    let windows = layer_windows(fields, window, by_rule)?;
+    Ok(RmsConfig {
+        norms: BlockNorms::Behind,
+        query_key_norms: Some(QueryKeyNorms::EachHead),
+        rotated_layers: windows.iter().map(|of| window.is_none() || of.is_some()).collect(),
+        windows,
+        ..config
+    })
+}
+
+pub(super) const EXAONE4: &[KnownField] = &[
+    ("attention_bias", Effect::OFF),
+    ("hidden_act", Read),
+    ("mlp_bias", Effect::OFF),
+    ("sliding_window", Read),
+    ("sliding_window_pattern", Read),
+];

@@ -1,0 +1,37 @@
+//! Fields that models with experts have in common.
+
+use serde_json::Value;
+
+use crate::Error;
+use crate::config::Effect::{self, Harmless, Read};
+use crate::config::{Fields, KnownField, MAX_LAYERS};
+
+/// Of models with experts.
+pub(super) const EXPERTS: &[KnownField] = &[
+    ("num_experts", Read),
+    ("num_experts_per_tok", Read),
+    ("num_local_experts", Read),
+    // Of training.
+    ("output_router_logits", Harmless),
+    ("router_aux_loss_coef", Harmless),
+    ("router_jitter_noise", Harmless),
+    ("hidden_act", Read),
+    ("mlp_bias", Effect::OFF),
+];
+
+/// Which layers have experts: every so many, but for those named.
+pub(super) fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
+    let step = fields.size_or("decoder_sparse_step", 1, MAX_LAYERS)?;
+    let field = "mlp_only_layers";
+    let named = match fields.get(field) {
+        None => Vec::new(),
+        Some(value) => {
+            let numbers = value.as_array().map(|all| all.iter().map(Value::as_u64).collect());
+            let expected = || "it must be a list of layers' numbers".to_owned();
+            numbers.flatten().ok_or_else(|| fields.refuse(field, expected()))?
+        }
+    };
+    let is_sparse =
+        |layer: usize| (layer + 1).is_multiple_of(step) && !named.contains(&(layer as u64));
+    Ok((0..layers).map(is_sparse).collect())
+}

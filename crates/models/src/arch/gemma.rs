@@ -1,0 +1,104 @@
+//! Gemma and Gemma 2: norms that scale by one more than their weight; in the latter four of them a block, soft caps of scores
+//! and logits, and every other layer with a sliding window. Gemma Team 2024 (arXiv:2403.08295, arXiv:2408.00118).
+
+use super::rms_config::{BlockNorms, DEFAULTS, RmsConfig, RmsDefaults};
+use crate::Error;
+use crate::config::Effect::{self, Harmless, Only, Read};
+use crate::config::{DEFAULT_WINDOW, Fields, KnownField, layer_windows, sliding_window};
+use crate::layers::Activation;
+
+/// Those of `Gemma2Config`, but for the sizes.
+const ABSENT: RmsDefaults = RmsDefaults {
+    key_value_heads: Some(4),
+    head_dim: Some(256),
+    max_position_embeddings: 8192,
+    activation: ("hidden_activation", Activation::GeluTanh),
+    tie_word_embeddings: true,
+    ..DEFAULTS
+};
+
+pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let absent = RmsDefaults {
+        key_value_heads: Some(16),
+        activation: ("hidden_act", Activation::GeluTanh),
+        ..ABSENT
+    };
+    let config = read_both(fields, &absent)?;
+    // All layers see everything, whatever else a file may ask for.
+    layer_windows(fields, None, config.windows.clone())?;
+    // The first files say the one and mean the other.
+    let activation = match config.activation {
+        Activation::Gelu => Activation::GeluTanh,
+        other => other,
+    };
+    Ok(RmsConfig { activation, ..config })
+}
+
+pub(super) fn read_gemma2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let config = read_both(fields, &ABSENT)?;
+    let window = sliding_window(fields, DEFAULT_WINDOW)?;
+    if window.is_none() {
+        return Err(fields.refuse("sliding_window", "a gemma2 needs one".to_owned()));
+    }
+    let by_rule = (0..config.num_hidden_layers).map(|layer| window.filter(|_| layer % 2 == 0));
+    let query_pre_attn_scalar = match fields.get("query_pre_attn_scalar") {
+        Some(_) => fields.number_within("query_pre_attn_scalar", 1e-6, 1e6)?,
+        None => 256.0,
+    };
+    Ok(RmsConfig {
+        norms: BlockNorms::Around,
+        windows: layer_windows(fields, window, by_rule.collect())?,
+        query_pre_attn_scalar: Some(query_pre_attn_scalar),
+        attention_softcap: softcap(fields, "attn_logit_softcapping", 50.0)?,
+        logit_softcap: softcap(fields, "final_logit_softcapping", 30.0)?,
+        ..config
+    })
+}
+
+/// What both have.
+fn read_both(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+    let config = RmsConfig::read(fields, absent)?.with_rope(fields)?.with_attention_bias(fields)?;
+    Ok(RmsConfig {
+        norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,
+        embed_scale: Some((config.hidden_size as f64).sqrt()),
+        ..config
+    })
+}
+
+/// What something stays below in magnitude; nothing if the field is null.
+fn softcap(fields: &Fields<'_>, field: &str, absent: f64) -> Result<Option<f64>, Error> {
+    match fields.has(field) {
+        true if fields.get(field).is_none() => Ok(None),
+        true => fields.number_within(field, 1e-3, 1e6).map(Some),
+        false => Ok(Some(absent)),
+    }
+}
+
+pub(super) const GEMMA: &[KnownField] = &[
+    ("attention_bias", Read),
+    ("hidden_act", Read),
+    // Said beside the other by files of later versions.
+    ("hidden_activation", Only(&["\"gelu_pytorch_tanh\""])),
+    ("max_window_layers", Effect::UNSET),
+    ("mlp_bias", Effect::OFF),
+    // Off in GGUF files, whose weights have it added.
+    ("rms_norm_add_unit_offset", Read),
+    ("sliding_window", Effect::UNSET),
+    ("use_sliding_window", Effect::OFF),
+];
+
+pub(super) const GEMMA2: &[KnownField] = &[
+    ("attention_bias", Read),
+    ("attn_logit_softcapping", Read),
+    ("cache_implementation", Harmless),
+    ("final_logit_softcapping", Read),
+    // The other one counts.
+    ("hidden_act", Harmless),
+    ("hidden_activation", Read),
+    ("mlp_bias", Effect::OFF),
+    ("query_pre_attn_scalar", Read),
+    ("rms_norm_add_unit_offset", Read),
+    ("sliding_window", Read),
+    ("sliding_window_size", Harmless),
+    ("use_sliding_window", Effect::UNSET),
+];
