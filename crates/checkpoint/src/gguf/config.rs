@@ -2,6 +2,7 @@
 
 mod deepseek;
 mod linear_attention;
+mod relatives;
 
 use serde_json::{Map, Value, json};
 
@@ -17,7 +18,19 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("llama", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    ("gemma", "gemma"),
+    ("gemma2", "gemma2"),
     ("gemma3", "gemma3_text"),
+    ("granite", "granite"),
+    ("smollm3", "smollm3"),
+    ("olmo2", "olmo2"),
+    ("command-r", "cohere"),
+    ("cohere2", "cohere2"),
+    ("glm4", "glm4"),
+    ("ernie4_5", "ernie4_5"),
+    ("seed_oss", "seed_oss"),
+    ("starcoder2", "starcoder2"),
+    ("minimax-m2", "minimax_m2"),
     ("phi3", "phi3"),
     ("qwen2moe", "qwen2_moe"),
     ("qwen3moe", "qwen3_moe"),
@@ -39,6 +52,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("attention.head_count_kv", "num_key_value_heads"),
     ("attention.key_length", "head_dim"),
     ("attention.kv_lora_rank", "kv_lora_rank"),
+    ("attention.layer_norm_epsilon", "layer_norm_eps"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("attention.q_lora_rank", "q_lora_rank"),
     ("attention.scale", "attn_scale"),
@@ -157,6 +171,7 @@ impl<'a> Config<'a> {
             config.add_experts()?;
         }
         config.add_conventions();
+        config.add_conventions_of_relatives()?;
         Ok(config)
     }
 
@@ -220,9 +235,10 @@ impl<'a> Config<'a> {
             }
         }
         self.set("tie_word_embeddings", find("output.weight").is_none());
-        // Those of Qwen2 always are there, and those of gpt-oss if nothing is said.
+        // Those of Qwen2 always are there, and those of some others if nothing is said.
         let has_bias = find("blk.0.attn_q.bias").is_some();
-        if self.architecture != "qwen2" && (has_bias || self.architecture == "gpt-oss") {
+        let is_biased = matches!(self.architecture, "gpt-oss" | "glm4" | "seed_oss" | "starcoder2");
+        if self.architecture != "qwen2" && (has_bias || is_biased) {
             self.set("attention_bias", has_bias);
         }
         if find("blk.0.ffn_up.bias").is_some() {
@@ -242,9 +258,22 @@ impl<'a> Config<'a> {
         let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
             (Some(width), ..) => width,
             (None, Some(heads @ 1..), Some(hidden)) => {
-                let architectures =
-                    ["qwen3", "gemma3", "gpt-oss", "qwen3next", "qwen35", "qwen35moe"];
-                if architectures.contains(&self.architecture) || is_mixtral {
+                let has_default = matches!(
+                    self.architecture,
+                    "qwen3"
+                        | "qwen3next"
+                        | "qwen35"
+                        | "qwen35moe"
+                        | "gemma"
+                        | "gemma2"
+                        | "gemma3"
+                        | "gpt-oss"
+                        | "glm4"
+                        | "ernie4_5"
+                        | "seed_oss"
+                        | "minimax-m2"
+                );
+                if has_default || is_mixtral {
                     // Where transformers would take another width, or none.
                     self.set("head_dim", hidden / heads);
                 }
@@ -264,9 +293,10 @@ impl<'a> Config<'a> {
             // The part of a head is rounded down to whole elements.
             self.set("partial_rotary_factor", (rotated as f64 + 0.5) / width as f64);
         }
-        if self.architecture == "gemma3" {
-            // As llama.cpp tells the one of 27B, whose heads are narrower than their share.
-            let of_27b = self.unsigned("block_count")? == Some(62);
+        if matches!(self.architecture, "gemma2" | "gemma3") {
+            // As llama.cpp tells those of 27B, whose heads are narrower than their share.
+            let layers = if self.architecture == "gemma2" { 46 } else { 62 };
+            let of_27b = self.unsigned("block_count")? == Some(layers);
             let share = hidden.zip(heads).map_or(width, |(hidden, heads)| hidden / heads.max(1));
             self.set("query_pre_attn_scalar", if of_27b { share } else { width });
         }
@@ -290,7 +320,7 @@ impl<'a> Config<'a> {
             return self.add_shared_experts();
         }
         let inner = "moe_intermediate_size";
-        if matches!(self.architecture, "llama" | "olmoe" | "gpt-oss") {
+        if matches!(self.architecture, "llama" | "olmoe" | "gpt-oss" | "minimax-m2") {
             // Where there are no other widths.
             if let Some(width) = self.fields.remove(inner) {
                 self.set("intermediate_size", width);
@@ -315,9 +345,9 @@ impl<'a> Config<'a> {
     fn add_conventions(&mut self) {
         match self.architecture {
             // Rows of queries and keys are in the order in which neighbours are rotated together.
-            "llama" => self.set("rope_interleaved", true),
+            "llama" | "granite" | "smollm3" => self.set("rope_interleaved", true),
             // One is already added to the weights.
-            "gemma3" => self.set("rms_norm_add_unit_offset", false),
+            "gemma" | "gemma2" | "gemma3" => self.set("rms_norm_add_unit_offset", false),
             // Gate and up are tensors of their own.
             "gpt-oss" => self.set("experts_gate_apart", true),
             _ => {}

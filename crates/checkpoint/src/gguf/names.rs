@@ -36,15 +36,23 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "attn_q_norm", "self_attn.q_norm"),
     ("", "attn_k_norm", "self_attn.k_norm"),
     ("gpt-oss", "attn_sinks", SINKS),
+    ("glm4", "post_attention_norm", "post_self_attn_layernorm"),
     ("", "post_attention_norm", "post_attention_layernorm"),
+    ("gemma2", "ffn_norm", "pre_feedforward_layernorm"),
     ("gemma3", "ffn_norm", "pre_feedforward_layernorm"),
     ("", "ffn_norm", "post_attention_layernorm"),
+    ("glm4", "post_ffw_norm", "post_mlp_layernorm"),
     ("", "post_ffw_norm", "post_feedforward_layernorm"),
     ("", "ffn_gate", "mlp.gate_proj"),
     ("phi3", "ffn_up", "mlp.gate_up_proj"),
+    ("glm4", "ffn_up", "mlp.gate_up_proj"),
+    ("starcoder2", "ffn_up", "mlp.c_fc"),
+    ("starcoder2", "ffn_down", "mlp.c_proj"),
     ("", "ffn_up", "mlp.up_proj"),
     ("", "ffn_down", "mlp.down_proj"),
     ("llama", "ffn_gate_inp", "block_sparse_moe.gate"),
+    ("minimax-m2", "ffn_gate_inp", "block_sparse_moe.gate"),
+    ("minimax-m2", "exp_probs_b", CORRECTION_OF_BLOCK),
     ("gpt-oss", "ffn_gate_inp", "mlp.router"),
     ("", "ffn_gate_inp", "mlp.gate"),
     ("", "exp_probs_b", CORRECTION),
@@ -69,6 +77,8 @@ const RATES: &str = "linear_attn.A_log";
 
 /// A matrix, whose rows are each a channel's in transformers.
 const TAPS: &str = "linear_attn.conv1d";
+/// The same, of the experts' block.
+const CORRECTION_OF_BLOCK: &str = "block_sparse_moe.e_score_correction_bias";
 
 /// The same, of a router.
 const CORRECTION: &str = "mlp.gate.e_score_correction_bias";
@@ -85,6 +95,9 @@ const EXPERTS: &[(&str, &str, [&str; 2])] = &[
     ("llama", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
     ("llama", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
     ("llama", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
+    ("minimax-m2", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
+    ("minimax-m2", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
+    ("minimax-m2", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
     ("", "ffn_gate_exps", ["mlp.experts", "gate_proj"]),
     ("", "ffn_up_exps", ["mlp.experts", "up_proj"]),
     ("", "ffn_down_exps", ["mlp.experts", "down_proj"]),
@@ -137,7 +150,8 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     }
     let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
     let name = match theirs {
-        SINKS | CORRECTION | FORGET_BIAS | KEYS_OF_HEADS | VALUES_OF_HEADS => {
+        SINKS | CORRECTION | CORRECTION_OF_BLOCK | FORGET_BIAS | KEYS_OF_HEADS
+        | VALUES_OF_HEADS => {
             format!("model.layers.{number}.{theirs}")
         }
         _ => format!("model.layers.{number}.{theirs}.{end}"),

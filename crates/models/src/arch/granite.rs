@@ -13,6 +13,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     // Scores are multiplied by this itself, not by the root of it.
     let attention = multiplier(fields, "attention_multiplier")?.unwrap_or(1.0);
     Ok(RmsConfig {
+        rope_interleaved: fields.flag_or("rope_interleaved", false)?,
         mlp_bias: fields.flag_or("mlp_bias", false)?,
         query_pre_attn_scalar: Some(attention.powi(-2)),
         embed_scale: multiplier(fields, "embedding_multiplier")?,
@@ -30,4 +31,5 @@ pub(super) const GRANITE: &[KnownField] = &[
     ("logits_scaling", Read),
     ("mlp_bias", Read),
     ("residual_multiplier", Read),
+    ("rope_interleaved", Read),
 ];

@@ -6,6 +6,7 @@ mod clip_text;
 mod cohere;
 mod deepseek;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod expert_fields;
 mod falcon;
@@ -19,6 +20,7 @@ mod gpt_sizes;
 mod gptj;
 mod granite;
 mod hunyuan;
+mod hunyuan_moe;
 mod llama;
 mod minimax_m2;
 mod mistral3;
@@ -29,6 +31,7 @@ mod phi;
 mod phi3;
 mod qwen3;
 mod qwen3_next;
+mod qwen3_vl_moe;
 mod qwen_vl;
 mod rms_config;
 mod rms_decoder;
@@ -50,7 +53,7 @@ pub use clip_text::{
     ClipTextMlp, ClipTextModel, ClipTextTransformer,
 };
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
-pub use ernie4_5::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
+pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use glm::GlmForCausalLm;
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
@@ -58,12 +61,12 @@ pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};
 pub use gpt_sizes::GptSizes;
 pub use gpt2::{Gpt2Config, Gpt2LmHeadModel};
 pub use gptj::{GptjConfig, GptjForCausalLm};
-pub use hunyuan::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
+pub use hunyuan_moe::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
-pub use qwen_vl::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
+pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
     BlockNormKind, BlockNorms, ExpertLayout, ExpertsConfig, QueryKeyNorms, RmsConfig,
 };

@@ -1,38 +1,15 @@
 //! Qwen2.5-VL and Qwen3-VL, which see images too: their text parts. Of text alone the three positions that a rotary embedding
 //! takes there are the same. Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
 
-use burn::module::Module;
-use burn::tensor::Tensor;
-use outsize_core::Names;
-
-use super::expert_fields::{EXPERTS, sparse_layers};
 use super::gemma3::TEXT_PART;
 use super::llama;
-use super::rms_config::{
-    DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
-};
-use super::rms_decoder::RmsForCausalLm;
-use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use crate::architecture::{Init, MultimodalNames};
+use super::rms_config::{DEFAULTS, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
+use crate::Error;
+use crate::architecture::MultimodalNames;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    COMMON, Fields, KnownField, MAX_EXPERTS, MAX_INTERMEDIATE, ROPE, RopeConfig, RopeScaling,
-    check, layer_windows, theta,
+    COMMON, Fields, KnownField, ROPE, RopeConfig, RopeScaling, check, layer_windows, theta,
 };
-use crate::layers::{Either, FusedMlp, Mlp, Router, announce_all, expert_activations, mixed};
-use crate::{Activations, Error, PassShape};
-
-/// The text part of a Qwen3-VL with experts, with its language-modelling head.
-pub type Qwen3VlMoeForCausalLm = RmsForCausalLm<RmsDecoderLayer<Either<Mlp, Qwen3VlMoeBlock>>>;
-
-/// Experts, a few of which each token goes to.
-#[derive(Module, Debug)]
-pub struct Qwen3VlMoeBlock {
-    /// `[experts, hidden]`: scores the experts.
-    pub gate: Router,
-    /// Gated feed-forward blocks, whose weights are `[in, out]`.
-    pub experts: Vec<FusedMlp>,
-}
 
 /// Reads the text part of a Qwen2.5-VL: of files as first published the fields of the whole.
 pub(super) fn read_qwen2_5_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
@@ -78,7 +55,7 @@ pub(super) fn read_qwen3_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 }
 
 /// What both kinds of Qwen3-VL have.
-fn read_qwen3_text(
+pub(super) fn read_qwen3_text(
     fields: &Fields<'_>,
     text: &Fields<'_>,
     absent: &RmsDefaults,
@@ -115,67 +92,8 @@ fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
     Ok(RopeConfig { theta, scaling: RopeScaling::Default })
 }
 
-impl RmsFeedForward for Qwen3VlMoeBlock {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("qwen3_vl_moe", "Qwen3VLMoeText")];
-    const IS_STACKED: bool = true;
-
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[MULTIMODAL]
-    }
-
-    fn multimodal(_: &str) -> Option<&'static MultimodalNames> {
-        Some(&NAMES)
-    }
-
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
-        check(&text, &[TEXT_TYPE_3_MOE, TEXT_PART, TEXT_3_MOE, TEXT_3, EXPERTS, FIELDS, COMMON])?;
-        let absent = RmsDefaults { key_value_heads: Some(16), ..ABSENT_3 };
-        let config = read_qwen3_text(fields, &text, &absent)?;
-        let field = field_of(&text, ["num_experts", "num_local_experts"])?;
-        let count = (field, text.size_or(field, 60, MAX_EXPERTS)?);
-        let field = "num_experts_per_tok";
-        let per_token = (field, text.size_or(field, 4, MAX_EXPERTS)?);
-        let sparse_layers = sparse_layers(&text, config.num_hidden_layers)?;
-        let mut config = config.with_experts_of(&text, count, per_token, true)?;
-        if let Some(experts) = &mut config.experts {
-            let field = "moe_intermediate_size";
-            experts.intermediate_size = text.size_or(field, 1408, MAX_INTERMEDIATE)?;
-        }
-        Ok(RmsConfig { sparse_layers, ..config })
-    }
-
-    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
-        let experts = config.experts.expect("the configuration of a model with experts");
-        let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
-        let one = |_| FusedMlp::in_out(hidden, inner, config.activation, init);
-        Self {
-            gate: Router::new(hidden, experts.count, experts.routing, init),
-            experts: (0..experts.count).map(one).collect(),
-        }
-    }
-
-    fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
-        let module = r"\.mlp\.experts\.(?<n>\d+)\.(gate_up_proj|down_proj)\.weight$";
-        names.stacked(module, ".mlp.experts.${2}", [0, 1], experts.count)
-    }
-
-    fn announce(&self, rows: usize) {
-        announce_all(&self.experts, &self.gate, rows);
-    }
-
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        mixed(x, &self.gate, &self.experts)
-    }
-
-    fn activations(&self, pass: &PassShape) -> Activations {
-        expert_activations(&self.gate, &self.experts, pass)
-    }
-}
-
 /// Those of Qwen3-VL, but for heads.
-const ABSENT_3: RmsDefaults =
+pub(super) const ABSENT_3: RmsDefaults =
     RmsDefaults { max_position_embeddings: 128_000, rope_theta: 500_000.0, ..DEFAULTS };
 
 /// Of the object of the rotary embedding.
@@ -185,18 +103,8 @@ const TEXT_TYPE_2_5: &[KnownField] = &[("model_type", Only(&["\"qwen2_5_vl_text\
 
 const TEXT_TYPE_3: &[KnownField] = &[("model_type", Only(&["\"qwen3_vl_text\""]))];
 
-const TEXT_TYPE_3_MOE: &[KnownField] = &[("model_type", Only(&["\"qwen3_vl_moe_text\""]))];
-
-const TEXT_3: &[KnownField] =
+pub(super) const TEXT_3: &[KnownField] =
     &[("attention_bias", Read), ("hidden_act", Read), ("mlp_bias", Effect::OFF)];
-
-const TEXT_3_MOE: &[KnownField] = &[
-    ("decoder_sparse_step", Read),
-    ("mlp_only_layers", Read),
-    ("moe_intermediate_size", Read),
-    ("sliding_window", Effect::UNSET),
-    ("norm_topk_prob", Effect::ON),
-];
 
 /// Of models that see images too.
 pub(super) const MULTIMODAL: &[KnownField] = &[

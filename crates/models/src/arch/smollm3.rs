@@ -24,6 +24,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let window = window.filter(|_| used);
     let by_rule = rotated_layers.iter().map(|rotates| window.filter(|_| !rotates)).collect();
     Ok(RmsConfig {
+        rope_interleaved: fields.flag_or("rope_interleaved", false)?,
         mlp_bias: fields.flag_or("mlp_bias", false)?,
         windows: layer_windows(fields, window, by_rule)?,
         rotated_layers,
@@ -57,6 +58,7 @@ pub(super) const SMOLLM3: &[KnownField] = &[
     ("mlp_bias", Read),
     ("no_rope_layer_interval", Read),
     ("no_rope_layers", Read),
+    ("rope_interleaved", Read),
     ("sliding_window", Read),
     ("use_sliding_window", Read),
 ];
