@@ -18,7 +18,8 @@ use crate::simd::{Vector, for_each_isa};
 ///
 /// | format | an element | scales |
 /// |---|---|---|
-/// | GGUF's `Q8_0`, `Q4_0`, `Q4_K`, `Q6_K` | an integer of 8, 4 or 6 bits | in blocks of 32 or 256 elements |
+/// | GGUF's `Q2_K` to `Q8_0` | an integer of 2 to 8 bits | in blocks of 32 or 256 elements |
+/// | GGUF's `IQ4_NL`, `IQ4_XS` | one of 16 integers | in blocks of 32 or 256 elements |
 /// | GGUF's `MXFP4` | E2M1, 4 bits | E8M0, in blocks of 32 elements |
 /// | [`mxfp4`](StorageFormat::mxfp4) | E2M1, 4 bits | E8M0, `[out, in / 32]` |
 /// | [`fp8`](StorageFormat::fp8), [`compressed_fp8`](StorageFormat::compressed_fp8) | E4M3, 8 bits | f32 or bf16, one for each block of rows and columns |

@@ -3,6 +3,8 @@
 //! Everything else that a model computes there is made of Burn's own operations.
 
 #[cfg(feature = "gpu")]
+mod block_elements;
+#[cfg(feature = "gpu")]
 mod blocks;
 #[cfg(feature = "gpu")]
 mod extension;

@@ -237,29 +237,32 @@ impl Rows {
 }
 
 impl BlockFormat {
+    /// All, with the types of their elements.
+    const ALL: [(Self, Dtype); 15] = [
+        (Self::E4m3, Dtype::F8E4M3),
+        (Self::Q8_0, Dtype::Q8_0),
+        (Self::Q4_0, Dtype::Q4_0),
+        (Self::Q4_1, Dtype::Q4_1),
+        (Self::Q5_0, Dtype::Q5_0),
+        (Self::Q5_1, Dtype::Q5_1),
+        (Self::Q2K, Dtype::Q2K),
+        (Self::Q3K, Dtype::Q3K),
+        (Self::Q4K, Dtype::Q4K),
+        (Self::Q5K, Dtype::Q5K),
+        (Self::Q6K, Dtype::Q6K),
+        (Self::Iq4Nl, Dtype::Iq4Nl),
+        (Self::Iq4Xs, Dtype::Iq4Xs),
+        (Self::Mxfp4, Dtype::Mxfp4),
+        (Self::F4, Dtype::F4),
+    ];
+
     fn of(dtype: Dtype) -> Option<Self> {
-        Some(match dtype {
-            Dtype::F8E4M3 => Self::E4m3,
-            Dtype::Q8_0 => Self::Q8_0,
-            Dtype::Q4_0 => Self::Q4_0,
-            Dtype::Q4K => Self::Q4K,
-            Dtype::Q6K => Self::Q6K,
-            Dtype::Mxfp4 => Self::Mxfp4,
-            Dtype::F4 => Self::F4,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find_map(|(format, of)| (of == dtype).then_some(format))
     }
 
-    fn dtype(self) -> Dtype {
-        match self {
-            Self::E4m3 => Dtype::F8E4M3,
-            Self::Q8_0 => Dtype::Q8_0,
-            Self::Q4_0 => Dtype::Q4_0,
-            Self::Q4K => Dtype::Q4K,
-            Self::Q6K => Dtype::Q6K,
-            Self::Mxfp4 => Dtype::Mxfp4,
-            Self::F4 => Dtype::F4,
-        }
+    pub(super) fn dtype(self) -> Dtype {
+        // In the order of declaration.
+        Self::ALL[self as usize].1
     }
 }
 
