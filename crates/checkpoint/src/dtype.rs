@@ -83,6 +83,33 @@ pub enum Dtype {
     /// GGUF's blocks of 256 numbers out of that table, with a scale of 6 bits for each 32, 136 bytes.
     #[serde(skip)]
     Iq4Xs,
+    /// GGUF's blocks of 256 numbers, eight at a time out of a codebook, with a scale of 3 bits for each 32, 50 bytes.
+    #[serde(skip)]
+    Iq1S,
+    /// The same with a scale for each 16, 56 bytes.
+    #[serde(skip)]
+    Iq1M,
+    /// The same with a sign for each number and a scale of 4 bits for each 32, 66 bytes.
+    #[serde(skip)]
+    Iq2Xxs,
+    /// The same with a scale for each 16, 74 bytes.
+    #[serde(skip)]
+    Iq2Xs,
+    /// The same with a larger codebook, 82 bytes.
+    #[serde(skip)]
+    Iq2S,
+    /// GGUF's blocks of 256 numbers, four at a time out of a codebook, with signs and a scale for each 32, 98 bytes.
+    #[serde(skip)]
+    Iq3Xxs,
+    /// The same with a larger codebook, 110 bytes.
+    #[serde(skip)]
+    Iq3S,
+    /// GGUF's blocks of 256 numbers from -1 to 1, five in a byte, and their scale, 54 bytes.
+    #[serde(skip)]
+    Tq1_0,
+    /// The same with four in a byte, 66 bytes.
+    #[serde(skip)]
+    Tq2_0,
     /// GGUF's blocks of 32 [`F4`](Self::F4) behind their scale, an [`F8E8M0`](Self::F8E8M0), 17 bytes.
     #[serde(skip)]
     Mxfp4,
@@ -117,9 +144,12 @@ impl Dtype {
     };
 
     /// GGUF's blocks of elements.
-    pub const GGUF_BLOCKS: [Self; 13] = {
+    pub const GGUF_BLOCKS: [Self; 22] = {
         use Dtype::*;
-        [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4]
+        [
+            Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4, Iq1S, Iq1M,
+            Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S, Tq1_0, Tq2_0,
+        ]
     };
 
     /// Elements that are stored together, the bytes that they take, and the name.
@@ -154,6 +184,15 @@ impl Dtype {
             Self::Q6K => (256, 210, "Q6_K"),
             Self::Iq4Nl => (32, 18, "IQ4_NL"),
             Self::Iq4Xs => (256, 136, "IQ4_XS"),
+            Self::Iq1S => (256, 50, "IQ1_S"),
+            Self::Iq1M => (256, 56, "IQ1_M"),
+            Self::Iq2Xxs => (256, 66, "IQ2_XXS"),
+            Self::Iq2Xs => (256, 74, "IQ2_XS"),
+            Self::Iq2S => (256, 82, "IQ2_S"),
+            Self::Iq3Xxs => (256, 98, "IQ3_XXS"),
+            Self::Iq3S => (256, 110, "IQ3_S"),
+            Self::Tq1_0 => (256, 54, "TQ1_0"),
+            Self::Tq2_0 => (256, 66, "TQ2_0"),
             Self::Mxfp4 => (32, 17, "MXFP4"),
         }
     }

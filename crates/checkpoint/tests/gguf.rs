@@ -77,7 +77,8 @@ fn tensors_have_the_names_of_transformers() {
 
 #[test]
 fn types_of_blocks_have_their_numbers() {
-    let numbers = [8, 2, 3, 6, 7, 10, 11, 12, 13, 14, 20, 23, 39];
+    let numbers =
+        [8, 2, 3, 6, 7, 10, 11, 12, 13, 14, 20, 23, 39, 19, 29, 16, 17, 22, 18, 21, 34, 35];
     for (number, dtype) in numbers.into_iter().zip(Dtype::GGUF_BLOCKS) {
         let (_place, path) = written(&file(&[], &[("x", &[256, 2], number, 0)], 600));
         let checkpoint = Checkpoint::open(&path).unwrap();

@@ -9,9 +9,11 @@
 //! Nothing here takes a closure: the compiler keeps some of them apart, without the instructions of
 //! the function that they are called in.
 
+mod codebook;
 mod halves;
 mod iq4;
 mod mxfp4;
+mod ternary;
 mod unpacked;
 
 use std::hint::black_box;
@@ -19,9 +21,11 @@ use std::hint::black_box;
 use outsize_checkpoint::Dtype;
 
 use crate::simd::Vector;
+pub(crate) use codebook::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 pub(crate) use halves::{Q4_0, Q4_1, Q4K};
 pub(crate) use iq4::{Iq4Nl, Iq4Xs};
 pub(crate) use mxfp4::{E8M0, Mxfp4, Mxfp4Apart};
+pub(crate) use ternary::{Tq1_0, Tq2_0};
 pub(crate) use unpacked::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 
 /// Whether a type is one of these blocks.
@@ -78,15 +82,16 @@ pub(crate) trait Quants {
     unsafe fn elements<V: Vector>(step: &Self::Step<V>, at: usize) -> V;
 }
 
-/// Runs code with the [`Quants`] of a type.
+/// Runs code with the [`Quants`] of a type, or other code if it is one of those that are only
+/// dequantized.
 macro_rules! with_quants {
-    ($dtype:expr, $Q:ident => $body:expr) => {
+    ($dtype:expr, $Q:ident => $body:expr, $other:expr) => {
         $crate::quants::with_quants!(
-            $dtype, $Q => $body,
-            Q4_0, Q4_1, Q5_0, Q5_1, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4
+            $dtype, $Q => $body, $other,
+            Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4
         )
     };
-    ($dtype:expr, $Q:ident => $body:expr, $($name:ident),*) => {
+    ($dtype:expr, $Q:ident => $body:expr, $other:expr, $($name:ident),*) => {
         match $dtype {
             $(Dtype::$name => {
                 type $Q = $crate::quants::$name;
@@ -96,15 +101,26 @@ macro_rules! with_quants {
                 type $Q = $crate::quants::Mxfp4Apart;
                 $body
             }
-            // The only other that `is_quantized` knows.
-            _ => {
-                type $Q = $crate::quants::Q8_0;
-                $body
-            }
+            _ => $other,
         }
     };
 }
 
+/// Runs code with the [`Quants`] of any type.
+macro_rules! with_any_quants {
+    ($dtype:expr, $Q:ident => $body:expr) => {
+        $crate::quants::with_quants!(
+            $dtype,
+            $Q => $body,
+            $crate::quants::with_quants!(
+                $dtype, $Q => $body, unreachable!("types of blocks"),
+                Iq1S, Iq1M, Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S, Tq1_0, Tq2_0
+            )
+        )
+    };
+}
+
+pub(crate) use with_any_quants;
 pub(crate) use with_quants;
 
 /// Writes the f32 of every element of some blocks, of which there are as many as `to` has room for.

@@ -77,7 +77,7 @@ fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeigh
 
 /// Types of elements in blocks that are multiplied alike, with the number of elements of a block; the
 /// last block of a row may be cut if scales lie apart.
-const QUANTIZED: [(Dtype, usize); 15] = [
+const QUANTIZED: [(Dtype, usize); 24] = [
     (Dtype::Q8_0, 32),
     (Dtype::Q4_0, 32),
     (Dtype::Q4_1, 32),
@@ -90,6 +90,15 @@ const QUANTIZED: [(Dtype, usize); 15] = [
     (Dtype::Q6K, 256),
     (Dtype::Iq4Nl, 32),
     (Dtype::Iq4Xs, 256),
+    (Dtype::Iq1S, 256),
+    (Dtype::Iq1M, 256),
+    (Dtype::Iq2Xxs, 256),
+    (Dtype::Iq2Xs, 256),
+    (Dtype::Iq2S, 256),
+    (Dtype::Iq3Xxs, 256),
+    (Dtype::Iq3S, 256),
+    (Dtype::Tq1_0, 256),
+    (Dtype::Tq2_0, 256),
     (Dtype::Mxfp4, 32),
     (Dtype::F4, 32),
     (Dtype::F4, 2),
@@ -127,7 +136,7 @@ fn input(len: usize) -> Vec<f32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn matmuls_are_those_of_the_weights_in_f32(

@@ -2,11 +2,81 @@
 
 use burn_cubecl::cubecl;
 use cubecl::prelude::*;
+use outsize_checkpoint::Dtype;
 
-use super::blocks::BlockFormat;
 use super::products::widened_f16;
 
+/// How elements lie in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockFormat {
+    /// Numbers of 8 bits in floating point, with a scale for some rows and columns elsewhere.
+    E4m3,
+    /// GGUF's blocks of 32 numbers of 8 bits.
+    Q8_0,
+    /// Of 32 numbers of 4 bits.
+    Q4_0,
+    /// The same with an offset.
+    Q4_1,
+    /// Of 32 numbers of 5 bits.
+    Q5_0,
+    /// The same with an offset.
+    Q5_1,
+    /// Of 256 numbers of 2 bits.
+    Q2K,
+    /// Of 256 numbers of 3 bits.
+    Q3K,
+    /// Of 256 numbers of 4 bits.
+    Q4K,
+    /// Of 256 numbers of 5 bits.
+    Q5K,
+    /// Of 256 numbers of 6 bits.
+    Q6K,
+    /// Of 32 numbers of 4 bits that stand for those of a table.
+    Iq4Nl,
+    /// Of 256 such numbers.
+    Iq4Xs,
+    /// Of 32 numbers of 4 bits in floating point.
+    Mxfp4,
+    /// Such numbers by themselves, neighbours in a byte, with a scale for some elsewhere.
+    F4,
+}
+
 impl BlockFormat {
+    /// All, with the types of their elements.
+    const ALL: [(Self, Dtype); 15] = [
+        (Self::E4m3, Dtype::F8E4M3),
+        (Self::Q8_0, Dtype::Q8_0),
+        (Self::Q4_0, Dtype::Q4_0),
+        (Self::Q4_1, Dtype::Q4_1),
+        (Self::Q5_0, Dtype::Q5_0),
+        (Self::Q5_1, Dtype::Q5_1),
+        (Self::Q2K, Dtype::Q2K),
+        (Self::Q3K, Dtype::Q3K),
+        (Self::Q4K, Dtype::Q4K),
+        (Self::Q5K, Dtype::Q5K),
+        (Self::Q6K, Dtype::Q6K),
+        (Self::Iq4Nl, Dtype::Iq4Nl),
+        (Self::Iq4Xs, Dtype::Iq4Xs),
+        (Self::Mxfp4, Dtype::Mxfp4),
+        (Self::F4, Dtype::F4),
+    ];
+
+    /// The format of elements of a type, if it is known here.
+    pub(super) fn of(dtype: Dtype) -> Option<Self> {
+        Self::ALL.into_iter().find_map(|(format, of)| (of == dtype).then_some(format))
+    }
+
+    /// The type of its elements.
+    pub(super) fn dtype(self) -> Dtype {
+        // In the order of declaration.
+        Self::ALL[self as usize].1
+    }
+
+    /// Whether scales are elsewhere.
+    pub(super) fn has_scales_apart(self) -> bool {
+        matches!(self, Self::E4m3 | Self::F4)
+    }
+
     /// Whether the last sixteen bytes of a block are the lower 4 bits of 32 numbers.
     fn is_halves(self) -> bool {
         matches!(self, Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Iq4Nl)

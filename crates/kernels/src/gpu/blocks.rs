@@ -9,51 +9,9 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::block_elements::decode;
+use super::block_elements::{BlockFormat, decode};
 use super::extension::{FREE_UNITS, cubes, empty};
 use super::products::{CUBE_ROWS, LANES};
-
-/// How elements lie in blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BlockFormat {
-    /// Numbers of 8 bits in floating point, with a scale for some rows and columns elsewhere.
-    E4m3,
-    /// GGUF's blocks of 32 numbers of 8 bits.
-    Q8_0,
-    /// Of 32 numbers of 4 bits.
-    Q4_0,
-    /// The same with an offset.
-    Q4_1,
-    /// Of 32 numbers of 5 bits.
-    Q5_0,
-    /// The same with an offset.
-    Q5_1,
-    /// Of 256 numbers of 2 bits.
-    Q2K,
-    /// Of 256 numbers of 3 bits.
-    Q3K,
-    /// Of 256 numbers of 4 bits.
-    Q4K,
-    /// Of 256 numbers of 5 bits.
-    Q5K,
-    /// Of 256 numbers of 6 bits.
-    Q6K,
-    /// Of 32 numbers of 4 bits that stand for those of a table.
-    Iq4Nl,
-    /// Of 256 such numbers.
-    Iq4Xs,
-    /// Of 32 numbers of 4 bits in floating point.
-    Mxfp4,
-    /// Such numbers by themselves, neighbours in a byte, with a scale for some elsewhere.
-    F4,
-}
-
-impl BlockFormat {
-    /// Whether scales are elsewhere.
-    fn has_scales_apart(self) -> bool {
-        matches!(self, Self::E4m3 | Self::F4)
-    }
-}
 
 /// Some rows of a weight in blocks.
 #[derive(Clone, Copy, Debug)]

@@ -21,7 +21,9 @@ mod products;
 mod upload;
 
 #[cfg(feature = "gpu")]
-pub use blocks::{BlockFormat, BlockRows, BlockWeightOps};
+pub use block_elements::BlockFormat;
+#[cfg(feature = "gpu")]
+pub use blocks::{BlockRows, BlockWeightOps};
 #[cfg(feature = "gpu")]
 pub use extension::{PackedRows, PackedWeightOps};
 pub use failures::failure;

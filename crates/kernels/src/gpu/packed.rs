@@ -6,7 +6,8 @@ use burn::backend::{Dispatch, TensorMetadata};
 use burn::tensor::{Bytes, DType, Device, Int, Tensor, TensorData};
 use outsize_checkpoint::{Dtype, StorageFormat};
 
-use super::blocks::{BlockFormat, BlockRows, BlockWeightOps};
+use super::block_elements::BlockFormat;
+use super::blocks::{BlockRows, BlockWeightOps};
 use super::extension::{PackedRows, PackedWeightOps};
 use super::products::{GEMV_ROWS, WordFormat};
 use crate::BlockWeight;
@@ -233,36 +234,6 @@ impl Rows {
             Self::Floats(rows) => rows.width.is_multiple_of(2) || rows.format == WordFormat::F32,
             Self::Blocks(_, rows) => rows.width.is_multiple_of(4),
         }
-    }
-}
-
-impl BlockFormat {
-    /// All, with the types of their elements.
-    const ALL: [(Self, Dtype); 15] = [
-        (Self::E4m3, Dtype::F8E4M3),
-        (Self::Q8_0, Dtype::Q8_0),
-        (Self::Q4_0, Dtype::Q4_0),
-        (Self::Q4_1, Dtype::Q4_1),
-        (Self::Q5_0, Dtype::Q5_0),
-        (Self::Q5_1, Dtype::Q5_1),
-        (Self::Q2K, Dtype::Q2K),
-        (Self::Q3K, Dtype::Q3K),
-        (Self::Q4K, Dtype::Q4K),
-        (Self::Q5K, Dtype::Q5K),
-        (Self::Q6K, Dtype::Q6K),
-        (Self::Iq4Nl, Dtype::Iq4Nl),
-        (Self::Iq4Xs, Dtype::Iq4Xs),
-        (Self::Mxfp4, Dtype::Mxfp4),
-        (Self::F4, Dtype::F4),
-    ];
-
-    fn of(dtype: Dtype) -> Option<Self> {
-        Self::ALL.into_iter().find_map(|(format, of)| (of == dtype).then_some(format))
-    }
-
-    pub(super) fn dtype(self) -> Dtype {
-        // In the order of declaration.
-        Self::ALL[self as usize].1
     }
 }
 

@@ -232,7 +232,7 @@ impl Unpacked for Q3K {
 
 /// Four numbers out of each of 32 bytes, 32 apart.
 #[inline(always)]
-fn two_bits(bytes: &[u8]) -> [u8; 128] {
+pub(super) fn two_bits(bytes: &[u8]) -> [u8; 128] {
     let mut numbers = [0; 128];
     for (part, numbers) in numbers.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         for at in 0..32 {
