@@ -47,18 +47,69 @@ pub enum Dtype {
     /// safetensors calls the bytes `U8`.
     #[serde(skip)]
     F4,
-    /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of these five.
+    /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of [these](Self::GGUF_BLOCKS).
     #[serde(skip)]
     Q8_0,
     /// GGUF's blocks of 32 numbers of 4 bits and their scale, 18 bytes.
     #[serde(skip)]
     Q4_0,
+    /// The same with an offset, 20 bytes.
+    #[serde(skip)]
+    Q4_1,
+    /// GGUF's blocks of 32 numbers of 5 bits and their scale, 22 bytes.
+    #[serde(skip)]
+    Q5_0,
+    /// The same with an offset, 24 bytes.
+    #[serde(skip)]
+    Q5_1,
+    /// GGUF's blocks of 256 numbers of 2 bits, with a scale and an offset of 4 bits for each 16, 84 bytes.
+    #[serde(skip)]
+    Q2K,
+    /// GGUF's blocks of 256 numbers of 3 bits, with a scale of 6 bits for each 16, 110 bytes.
+    #[serde(skip)]
+    Q3K,
     /// GGUF's blocks of 256 numbers of 4 bits, with a scale and an offset of 6 bits for each 32, 144 bytes.
     #[serde(skip)]
     Q4K,
+    /// The same of numbers of 5 bits, 176 bytes.
+    #[serde(skip)]
+    Q5K,
     /// GGUF's blocks of 256 numbers of 6 bits, with a scale of 8 bits for each 16, 210 bytes.
     #[serde(skip)]
     Q6K,
+    /// GGUF's blocks of 32 numbers out of a table of 16 and their scale, 18 bytes.
+    #[serde(skip)]
+    Iq4Nl,
+    /// GGUF's blocks of 256 numbers out of that table, with a scale of 6 bits for each 32, 136 bytes.
+    #[serde(skip)]
+    Iq4Xs,
+    /// GGUF's blocks of 256 numbers, eight at a time out of a codebook, with a scale of 3 bits for each 32, 50 bytes.
+    #[serde(skip)]
+    Iq1S,
+    /// The same with a scale for each 16, 56 bytes.
+    #[serde(skip)]
+    Iq1M,
+    /// The same with a sign for each number and a scale of 4 bits for each 32, 66 bytes.
+    #[serde(skip)]
+    Iq2Xxs,
+    /// The same with a scale for each 16, 74 bytes.
+    #[serde(skip)]
+    Iq2Xs,
+    /// The same with a larger codebook, 82 bytes.
+    #[serde(skip)]
+    Iq2S,
+    /// GGUF's blocks of 256 numbers, four at a time out of a codebook, with signs and a scale for each 32, 98 bytes.
+    #[serde(skip)]
+    Iq3Xxs,
+    /// The same with a larger codebook, 110 bytes.
+    #[serde(skip)]
+    Iq3S,
+    /// GGUF's blocks of 256 numbers from -1 to 1, five in a byte, and their scale, 54 bytes.
+    #[serde(skip)]
+    Tq1_0,
+    /// The same with four in a byte, 66 bytes.
+    #[serde(skip)]
+    Tq2_0,
     /// GGUF's blocks of 32 [`F4`](Self::F4) behind their scale, an [`F8E8M0`](Self::F8E8M0), 17 bytes.
     #[serde(skip)]
     Mxfp4,
@@ -92,59 +143,74 @@ impl Dtype {
         [F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, F8E4M3, F8E5M2, F8E8M0, Bool]
     };
 
+    /// GGUF's blocks of elements.
+    pub const GGUF_BLOCKS: [Self; 22] = {
+        use Dtype::*;
+        [
+            Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4, Iq1S, Iq1M,
+            Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S, Tq1_0, Tq2_0,
+        ]
+    };
+
+    /// Elements that are stored together, the bytes that they take, and the name.
+    const fn layout(self) -> (usize, usize, &'static str) {
+        match self {
+            Self::F64 => (1, 8, "F64"),
+            Self::F32 => (1, 4, "F32"),
+            Self::F16 => (1, 2, "F16"),
+            Self::BF16 => (1, 2, "BF16"),
+            Self::I64 => (1, 8, "I64"),
+            Self::I32 => (1, 4, "I32"),
+            Self::I16 => (1, 2, "I16"),
+            Self::I8 => (1, 1, "I8"),
+            Self::U64 => (1, 8, "U64"),
+            Self::U32 => (1, 4, "U32"),
+            Self::U16 => (1, 2, "U16"),
+            Self::U8 => (1, 1, "U8"),
+            Self::F8E4M3 => (1, 1, "F8_E4M3"),
+            Self::F8E5M2 => (1, 1, "F8_E5M2"),
+            Self::F8E8M0 => (1, 1, "F8_E8M0"),
+            Self::Bool => (1, 1, "BOOL"),
+            Self::F4 => (2, 1, "F4"),
+            Self::Q8_0 => (32, 34, "Q8_0"),
+            Self::Q4_0 => (32, 18, "Q4_0"),
+            Self::Q4_1 => (32, 20, "Q4_1"),
+            Self::Q5_0 => (32, 22, "Q5_0"),
+            Self::Q5_1 => (32, 24, "Q5_1"),
+            Self::Q2K => (256, 84, "Q2_K"),
+            Self::Q3K => (256, 110, "Q3_K"),
+            Self::Q4K => (256, 144, "Q4_K"),
+            Self::Q5K => (256, 176, "Q5_K"),
+            Self::Q6K => (256, 210, "Q6_K"),
+            Self::Iq4Nl => (32, 18, "IQ4_NL"),
+            Self::Iq4Xs => (256, 136, "IQ4_XS"),
+            Self::Iq1S => (256, 50, "IQ1_S"),
+            Self::Iq1M => (256, 56, "IQ1_M"),
+            Self::Iq2Xxs => (256, 66, "IQ2_XXS"),
+            Self::Iq2Xs => (256, 74, "IQ2_XS"),
+            Self::Iq2S => (256, 82, "IQ2_S"),
+            Self::Iq3Xxs => (256, 98, "IQ3_XXS"),
+            Self::Iq3S => (256, 110, "IQ3_S"),
+            Self::Tq1_0 => (256, 54, "TQ1_0"),
+            Self::Tq2_0 => (256, 66, "TQ2_0"),
+            Self::Mxfp4 => (32, 17, "MXFP4"),
+        }
+    }
+
     /// Elements that are stored together: one, but for numbers of 4 bits and GGUF's blocks.
     pub const fn block(self) -> ElementBlock {
-        let elements = match self {
-            Self::F4 => 2,
-            Self::Q8_0 | Self::Q4_0 | Self::Mxfp4 => 32,
-            Self::Q4K | Self::Q6K => 256,
-            _ => 1,
-        };
-        ElementBlock { elements, bytes: self.size() }
+        let (elements, bytes, _) = self.layout();
+        ElementBlock { elements, bytes }
     }
 
     /// Bytes per [block](Self::block): per element, but for numbers of 4 bits and GGUF's blocks.
     pub const fn size(self) -> usize {
-        match self {
-            Self::F64 | Self::I64 | Self::U64 => 8,
-            Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
-            Self::I8 | Self::U8 | Self::Bool => 1,
-            Self::F8E4M3 | Self::F8E5M2 | Self::F8E8M0 | Self::F4 => 1,
-            Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
-            Self::Q4K => 144,
-            Self::Q6K => 210,
-            Self::Mxfp4 => 17,
-        }
+        self.layout().1
     }
 
     /// The name in a safetensors header, such as `BF16`, or in GGUF.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::F64 => "F64",
-            Self::F32 => "F32",
-            Self::F16 => "F16",
-            Self::BF16 => "BF16",
-            Self::I64 => "I64",
-            Self::I32 => "I32",
-            Self::I16 => "I16",
-            Self::I8 => "I8",
-            Self::U64 => "U64",
-            Self::U32 => "U32",
-            Self::U16 => "U16",
-            Self::U8 => "U8",
-            Self::F8E4M3 => "F8_E4M3",
-            Self::F8E5M2 => "F8_E5M2",
-            Self::F8E8M0 => "F8_E8M0",
-            Self::Bool => "BOOL",
-            Self::F4 => "F4",
-            Self::Q8_0 => "Q8_0",
-            Self::Q4_0 => "Q4_0",
-            Self::Q4K => "Q4_K",
-            Self::Q6K => "Q6_K",
-            Self::Mxfp4 => "MXFP4",
-        }
+        self.layout().2
     }
 
     /// Bytes of a tensor of this dtype and `shape`; none if that overflows, or if rows are no whole

@@ -17,7 +17,7 @@ const MX_BYTES: usize = MX_BLOCK / 2;
 /// | format | data | scales |
 /// |---|---|---|
 /// | [`plain`](Self::plain) | any [`Dtype`] | |
-/// | `plain` of GGUF's blocks | `Q8_0`, `Q4_0`, `Q4_K`, `Q6_K`, `MXFP4` | in each block of the data |
+/// | `plain` of GGUF's blocks | one of [`Dtype::GGUF_BLOCKS`] | in each block of the data |
 /// | [`fp8`](Self::fp8), as DeepSeek-V3 is published | `F8_E4M3` | `F32`, one per block of rows and columns, `weight_scale_inv` |
 /// | [`compressed_fp8`](Self::compressed_fp8), of compressed-tensors | `F8_E4M3` | `F32` or `BF16`, one per row or one, `weight_scale` |
 /// | [`mxfp4`](Self::mxfp4), as gpt-oss is published | `F4`, `weight_blocks` | `F8_E8M0`, one per 32 elements of a row, `weight_scales` |

@@ -76,6 +76,19 @@ fn tensors_have_the_names_of_transformers() {
 }
 
 #[test]
+fn types_of_blocks_have_their_numbers() {
+    let numbers =
+        [8, 2, 3, 6, 7, 10, 11, 12, 13, 14, 20, 23, 39, 19, 29, 16, 17, 22, 18, 21, 34, 35];
+    for (number, dtype) in numbers.into_iter().zip(Dtype::GGUF_BLOCKS) {
+        let (_place, path) = written(&file(&[], &[("x", &[256, 2], number, 0)], 600));
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let found = checkpoint.get("x").unwrap();
+        let block = dtype.block();
+        assert_eq!((found.dtype, found.len as usize), (dtype, 512 / block.elements * block.bytes));
+    }
+}
+
+#[test]
 fn experts_in_one_tensor_are_cut_apart() {
     let tensors: &[Tensor<'_>] = &[
         ("blk.3.ffn_gate_exps.weight", &[32, 2, 3], 8, 0),
@@ -160,8 +173,9 @@ fn damaged_files_are_named_with_their_fault() {
         (one(&[1], 0, 1 << 62), "ends beyond"),
         (one(&[17], 0, 0), "ends beyond"),
         (one(&[1, 1, 1, 1, 1], 0, 0), "5 dimensions"),
-        (one(&[32], 13, 0), "Q5_K, is not built in"),
-        (one(&[32], 20, 0), "IQ4_NL, is not built in"),
+        (one(&[32], 9, 0), "Q8_1, is not built in"),
+        (one(&[32], 36, 0), "IQ4_NL_4_4, is not built in"),
+        (one(&[128], 13, 0), "no whole blocks of Q5_K"),
         (one(&[33], 39, 0), "no whole blocks of MXFP4"),
         (one(&[32], 77, 0), "number 77, is not built in"),
         (tensors(twice), "x\": it comes twice"),

@@ -23,9 +23,9 @@ pub(crate) fn burn_type(dtype: Dtype) -> DType {
         Dtype::U16 => DType::U16,
         // Those of 8 bits are no type of Burn's: `float` refuses them, and what they are called here means nothing.
         Dtype::U8 | Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => DType::U8,
-        // Nor are blocks.
-        Dtype::F4 | Dtype::Q8_0 | Dtype::Q4_0 | Dtype::Q4K | Dtype::Q6K | Dtype::Mxfp4 => DType::U8,
         Dtype::Bool => DType::Bool(BoolStore::Native),
+        // Nor are blocks.
+        _ => DType::U8,
     }
 }
 

@@ -188,7 +188,13 @@ pub fn planned_dtype(stored: Dtype) -> outsize_plan::WeightDtype {
         Dtype::F4 => outsize_plan::WeightDtype::F4,
         Dtype::I8 | Dtype::U8 | Dtype::Q8_0 => outsize_plan::WeightDtype::Int8,
         Dtype::Q6K => outsize_plan::WeightDtype::Int6,
-        Dtype::Q4_0 | Dtype::Q4K | Dtype::Mxfp4 => outsize_plan::WeightDtype::Int4,
+        Dtype::Q5_0 | Dtype::Q5_1 | Dtype::Q5K => outsize_plan::WeightDtype::Int5,
+        Dtype::Q4_0 | Dtype::Q4_1 | Dtype::Q4K => outsize_plan::WeightDtype::Int4,
+        Dtype::Iq4Nl | Dtype::Iq4Xs | Dtype::Mxfp4 => outsize_plan::WeightDtype::Int4,
+        Dtype::Q3K | Dtype::Iq3Xxs | Dtype::Iq3S => outsize_plan::WeightDtype::Int3,
+        Dtype::Q2K | Dtype::Iq2Xxs | Dtype::Iq2Xs | Dtype::Iq2S => outsize_plan::WeightDtype::Int2,
+        // There is none of fewer bits.
+        Dtype::Iq1S | Dtype::Iq1M | Dtype::Tq1_0 | Dtype::Tq2_0 => outsize_plan::WeightDtype::Int2,
         Dtype::Bool => outsize_plan::WeightDtype::Bool,
     }
 }

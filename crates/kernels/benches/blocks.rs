@@ -31,11 +31,21 @@ use shapes::{HEAD, LAYER, LAYERS};
 use timing::{median, seconds, values};
 
 /// Types of elements, and where in a block their f16 are.
-const FORMATS: [(Dtype, &[usize]); 7] = [
+const FORMATS: [(Dtype, &[usize]); 17] = [
     (Dtype::Q8_0, &[0]),
     (Dtype::Q4_0, &[0]),
+    (Dtype::Q4_1, &[0, 2]),
+    (Dtype::Q5_0, &[0]),
+    (Dtype::Q5_1, &[0, 2]),
+    (Dtype::Q2K, &[80, 82]),
+    (Dtype::Q3K, &[108]),
     (Dtype::Q4K, &[0, 2]),
+    (Dtype::Q5K, &[0, 2]),
     (Dtype::Q6K, &[208]),
+    (Dtype::Iq4Nl, &[0]),
+    (Dtype::Iq4Xs, &[0]),
+    (Dtype::Iq2Xxs, &[0]),
+    (Dtype::Iq3S, &[0]),
     (Dtype::Mxfp4, &[]),
     (Dtype::F4, &[]),
     (Dtype::F8E4M3, &[]),

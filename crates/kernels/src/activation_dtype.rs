@@ -7,7 +7,7 @@ pub enum ActivationDtype {
     #[default]
     F32,
     /// Rounded to bf16 before each matmul, to nearest, ties to even. With weights in bf16, and
-    /// in GGUF's Q4_K and Q6_K, this is faster on processors that multiply pairs of bf16.
+    /// in GGUF's Q3_K to Q6_K, this is faster on processors that multiply pairs of bf16.
     Bf16,
 }
 

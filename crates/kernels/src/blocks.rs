@@ -7,7 +7,7 @@ use outsize_checkpoint::{Dtype, ScaleGrid, StorageFormat};
 use rayon::prelude::*;
 
 use crate::Isa;
-use crate::quants::{self, E8M0, is_quantized, with_quants};
+use crate::quants::{self, E8M0, is_quantized, with_any_quants};
 use crate::simd::{Vector, for_each_isa};
 
 /// A weight `[out, in]`, or some of its rows, as [`StorageFormat`] stores it: `B` holds the bytes,
@@ -18,7 +18,10 @@ use crate::simd::{Vector, for_each_isa};
 ///
 /// | format | an element | scales |
 /// |---|---|---|
-/// | GGUF's `Q8_0`, `Q4_0`, `Q4_K`, `Q6_K` | an integer of 8, 4 or 6 bits | in blocks of 32 or 256 elements |
+/// | GGUF's `Q2_K` to `Q8_0` | an integer of 2 to 8 bits | in blocks of 32 or 256 elements |
+/// | GGUF's `IQ4_NL`, `IQ4_XS` | one of 16 integers | in blocks of 32 or 256 elements |
+/// | GGUF's `IQ1_S` to `IQ3_S` | of a codebook, 4 or 8 at a time | in blocks of 256 elements |
+/// | GGUF's `TQ1_0`, `TQ2_0` | -1, 0 or 1 | in blocks of 256 elements |
 /// | GGUF's `MXFP4` | E2M1, 4 bits | E8M0, in blocks of 32 elements |
 /// | [`mxfp4`](StorageFormat::mxfp4) | E2M1, 4 bits | E8M0, `[out, in / 32]` |
 /// | [`fp8`](StorageFormat::fp8), [`compressed_fp8`](StorageFormat::compressed_fp8) | E4M3, 8 bits | f32 or bf16, one for each block of rows and columns |
@@ -295,7 +298,7 @@ for_each_isa! {
     /// Writes the f32 of every element of whole blocks of one of [`quants`].
     fn dequantize_quantized<V>(dtype: Dtype, data: &[u8], scales: &[u8], to: &mut [f32]) {
         // SAFETY: this is compiled for the instructions of `V`.
-        unsafe { with_quants!(dtype, Q => quants::dequantize::<V, Q>(data, scales, to)) };
+        unsafe { with_any_quants!(dtype, Q => quants::dequantize::<V, Q>(data, scales, to)) };
     }
 }
 

@@ -55,7 +55,7 @@
 //! Under [`ActivationDtype::Bf16`] activations are rounded to bf16 first, and the same holds for
 //! what they are rounded to. With weights in bf16 and [`Isa::Avx512Bf16`] or [`Isa::AmxBf16`],
 //! pairs of products are added in one instruction, which takes subnormal numbers for zero. So they
-//! are with weights in GGUF's Q4_K and Q6_K, whose scales and offsets multiply sums of products: `s`
+//! are with weights in GGUF's Q3_K to Q6_K, whose scales and offsets multiply sums of products: `s`
 //! is then made of encoded numbers times their scales, and of offsets, each without its sign.
 
 pub mod activation;

@@ -9,19 +9,28 @@
 //! Nothing here takes a closure: the compiler keeps some of them apart, without the instructions of
 //! the function that they are called in.
 
+mod codebook;
+mod halves;
+mod iq4;
 mod mxfp4;
+mod ternary;
+mod unpacked;
 
 use std::hint::black_box;
 
 use outsize_checkpoint::Dtype;
 
 use crate::simd::Vector;
+pub(crate) use codebook::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
+pub(crate) use halves::{Q4_0, Q4_1, Q4K};
+pub(crate) use iq4::{Iq4Nl, Iq4Xs};
 pub(crate) use mxfp4::{E8M0, Mxfp4, Mxfp4Apart};
+pub(crate) use ternary::{Tq1_0, Tq2_0};
+pub(crate) use unpacked::{Q2K, Q3K, Q5_0, Q5_1, Q5K, Q6K};
 
 /// Whether a type is one of these blocks.
 pub(crate) fn is_quantized(dtype: Dtype) -> bool {
-    use Dtype::{F4, Mxfp4, Q4_0, Q4K, Q6K, Q8_0};
-    matches!(dtype, Q8_0 | Q4_0 | Q4K | Q6K | Mxfp4 | F4)
+    dtype.block().elements > 1
 }
 
 /// A format of blocks.
@@ -73,39 +82,45 @@ pub(crate) trait Quants {
     unsafe fn elements<V: Vector>(step: &Self::Step<V>, at: usize) -> V;
 }
 
-/// Runs code with the [`Quants`] of a type.
+/// Runs code with the [`Quants`] of a type, or other code if it is one of those that are only
+/// dequantized.
 macro_rules! with_quants {
-    ($dtype:expr, $Q:ident => $body:expr) => {
+    ($dtype:expr, $Q:ident => $body:expr, $other:expr) => {
+        $crate::quants::with_quants!(
+            $dtype, $Q => $body, $other,
+            Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs, Mxfp4
+        )
+    };
+    ($dtype:expr, $Q:ident => $body:expr, $other:expr, $($name:ident),*) => {
         match $dtype {
-            Dtype::Q4_0 => {
-                type $Q = $crate::quants::Q4_0;
+            $(Dtype::$name => {
+                type $Q = $crate::quants::$name;
                 $body
-            }
-            Dtype::Q4K => {
-                type $Q = $crate::quants::Q4K;
-                $body
-            }
-            Dtype::Q6K => {
-                type $Q = $crate::quants::Q6K;
-                $body
-            }
-            Dtype::Mxfp4 => {
-                type $Q = $crate::quants::Mxfp4;
-                $body
-            }
+            })*
             Dtype::F4 => {
                 type $Q = $crate::quants::Mxfp4Apart;
                 $body
             }
-            // The only other that `is_quantized` knows.
-            _ => {
-                type $Q = $crate::quants::Q8_0;
-                $body
-            }
+            _ => $other,
         }
     };
 }
 
+/// Runs code with the [`Quants`] of any type.
+macro_rules! with_any_quants {
+    ($dtype:expr, $Q:ident => $body:expr) => {
+        $crate::quants::with_quants!(
+            $dtype,
+            $Q => $body,
+            $crate::quants::with_quants!(
+                $dtype, $Q => $body, unreachable!("types of blocks"),
+                Iq1S, Iq1M, Iq2Xxs, Iq2Xs, Iq2S, Iq3Xxs, Iq3S, Tq1_0, Tq2_0
+            )
+        )
+    };
+}
+
+pub(crate) use with_any_quants;
 pub(crate) use with_quants;
 
 /// Writes the f32 of every element of some blocks, of which there are as many as `to` has room for.
@@ -213,147 +228,5 @@ impl Quants for Q8_0 {
     unsafe fn elements<V: Vector>((scale, numbers): &(V, *const u8), at: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::i8(numbers.add(at)).mul(*scale) }
-    }
-}
-
-/// A scale, and 16 bytes: in the lower half of each the first 16 numbers plus 8, in the upper half
-/// the others.
-pub(crate) struct Q4_0;
-
-impl Quants for Q4_0 {
-    type Block = [u8; 18];
-    type Scales = f32;
-    type Step<V: Vector> = (V::Sixteen, [V::Bytes; 8]);
-    const ELEMENTS: usize = 32;
-    const STEP: usize = 32;
-
-    #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 18], _apart: *const u8) -> f32 {
-        // SAFETY: the caller's promise.
-        unsafe { f16_at::<V>(block, 0) }
-    }
-
-    #[inline(always)]
-    unsafe fn step<V: Vector>(
-        block: &[u8; 18],
-        scale: &f32,
-        _step: usize,
-    ) -> (V::Sixteen, [V::Bytes; 8]) {
-        // SAFETY: the caller's promise.
-        unsafe { (V::sixteen::<8>(*scale, 0.0), bytes::<V>(&block[2..])) }
-    }
-
-    #[inline(always)]
-    unsafe fn elements<V: Vector>((sixteen, bytes): &(V::Sixteen, [V::Bytes; 8]), at: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match at < 16 {
-                true => V::halves::<false, 8>(bytes[at / V::LANES], *sixteen),
-                false => V::halves::<true, 8>(bytes[(at - 16) / V::LANES], *sixteen),
-            }
-        }
-    }
-}
-
-/// Two f16 by which scales and offsets are multiplied; eight scales and eight offsets of 6 bits; and
-/// 128 bytes: in each 32 of them the next 32 numbers in the lower halves, and 32 more in the upper.
-pub(crate) struct Q4K;
-
-impl Quants for Q4K {
-    type Block = [u8; 144];
-    /// Four scales, as many offsets, four scales, and as many offsets.
-    type Scales = [f32; 16];
-    type Step<V: Vector> = ([V::Sixteen; 2], [V::Bytes; 8]);
-    const ELEMENTS: usize = 256;
-    const STEP: usize = 64;
-
-    #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 144], _apart: *const u8) -> [f32; 16] {
-        // Four scales and four offsets at a time: the lower 6 bits of the first ones; of the others 4
-        // bits here and 2 there.
-        let first = u64::from_le_bytes(block[4..].as_chunks().0[0]);
-        let last = u64::from(u32::from_le_bytes(block[12..].as_chunks().0[0]));
-        let rest = (last | last << 28) & 0x0f0f_0f0f_0f0f_0f0f | first >> 2 & 0x3030_3030_3030_3030;
-        let numbers = u128::from(first & 0x3f3f_3f3f_3f3f_3f3f) | u128::from(rest) << 64;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let (scale, offset) = (f16_at::<V>(block, 0), f16_at::<V>(block, 2));
-            let mut factors = [scale; 16];
-            factors[4..8].fill(offset);
-            factors[12..].fill(offset);
-            products::<V>(numbers.to_le_bytes(), factors)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn step<V: Vector>(
-        block: &[u8; 144],
-        scales: &[f32; 16],
-        step: usize,
-    ) -> ([V::Sixteen; 2], [V::Bytes; 8]) {
-        let first = step / 2 * 8 + step % 2 * 2;
-        // SAFETY: the caller's promise.
-        unsafe {
-            let low = V::sixteen::<0>(scales[first], scales[first + 4]);
-            let high = V::sixteen::<0>(scales[first + 1], scales[first + 5]);
-            ([low, high], bytes::<V>(&block[16 + 32 * step..][..32]))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn elements<V: Vector>(
-        ([low, high], bytes): &([V::Sixteen; 2], [V::Bytes; 8]),
-        at: usize,
-    ) -> V {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match at < 32 {
-                true => V::halves::<false, 0>(bytes[at / V::LANES], *low),
-                false => V::halves::<true, 0>(bytes[(at - 32) / V::LANES], *high),
-            }
-        }
-    }
-}
-
-/// 128 bytes of the lower 4 bits, 64 of the upper 2 bits, 16 scales of 8 bits for 16 numbers each, and
-/// an f16 by which these are multiplied. Each half of the numbers, which are plus 32, has half of the
-/// bytes: a byte holds parts of numbers that are 64, or 32, apart.
-pub(crate) struct Q6K;
-
-impl Quants for Q6K {
-    type Block = [u8; 210];
-    type Scales = [f32; 16];
-    type Step<V: Vector> = (*const f32, [u8; 128]);
-    const ELEMENTS: usize = 256;
-    const STEP: usize = 128;
-    const UNPACKED: bool = true;
-
-    #[inline(always)]
-    unsafe fn scales<V: Vector>(block: &[u8; 210], _apart: *const u8) -> [f32; 16] {
-        // A quarter: numbers are taken four times.
-        // SAFETY: the caller's promise.
-        unsafe {
-            let factor = f16_at::<V>(block, 208) * 0.25;
-            products::<V>(block[192..].as_chunks().0[0], [factor; 16])
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn step<V: Vector>(
-        block: &[u8; 210],
-        scales: &[f32; 16],
-        step: usize,
-    ) -> (*const f32, [u8; 128]) {
-        let low = block[64 * step..].as_chunks().0;
-        let high = block[128 + 32 * step..].as_chunks().0;
-        // SAFETY: the caller's promise.
-        (scales[8 * step..].as_ptr(), unsafe { V::upper_six(&low[0], &high[0]) })
-    }
-
-    #[inline(always)]
-    unsafe fn elements<V: Vector>((scales, numbers): &(*const f32, [u8; 128]), at: usize) -> V {
-        // With the first bit flipped that is four times the number less 32.
-        // SAFETY: the caller's promise.
-        unsafe { V::i8(numbers.as_ptr().add(at)).mul(V::splat(scales.add(at / 16).read())) }
     }
 }

@@ -77,11 +77,28 @@ fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeigh
 
 /// Types of elements in blocks that are multiplied alike, with the number of elements of a block; the
 /// last block of a row may be cut if scales lie apart.
-const QUANTIZED: [(Dtype, usize); 7] = [
+const QUANTIZED: [(Dtype, usize); 24] = [
     (Dtype::Q8_0, 32),
     (Dtype::Q4_0, 32),
+    (Dtype::Q4_1, 32),
+    (Dtype::Q5_0, 32),
+    (Dtype::Q5_1, 32),
+    (Dtype::Q2K, 256),
+    (Dtype::Q3K, 256),
     (Dtype::Q4K, 256),
+    (Dtype::Q5K, 256),
     (Dtype::Q6K, 256),
+    (Dtype::Iq4Nl, 32),
+    (Dtype::Iq4Xs, 256),
+    (Dtype::Iq1S, 256),
+    (Dtype::Iq1M, 256),
+    (Dtype::Iq2Xxs, 256),
+    (Dtype::Iq2Xs, 256),
+    (Dtype::Iq2S, 256),
+    (Dtype::Iq3Xxs, 256),
+    (Dtype::Iq3S, 256),
+    (Dtype::Tq1_0, 256),
+    (Dtype::Tq2_0, 256),
     (Dtype::Mxfp4, 32),
     (Dtype::F4, 32),
     (Dtype::F4, 2),
@@ -94,11 +111,14 @@ fn wide(weight: &BlockWeight<Bytes>) -> Vec<f32> {
     wide
 }
 
+/// Types that are multiplied in pairs of bf16.
+const IN_PAIRS: [Dtype; 4] = [Dtype::Q3K, Dtype::Q4K, Dtype::Q5K, Dtype::Q6K];
+
 /// Whether a weight is multiplied in pairs of bf16.
 fn in_pairs(isa: Isa, compute: ActivationDtype, dtype: Option<Dtype>) -> bool {
     compute == ActivationDtype::Bf16
         && matches!(isa, Isa::Avx512Bf16 | Isa::AmxBf16)
-        && matches!(dtype, Some(Dtype::Q4K | Dtype::Q6K))
+        && dtype.is_some_and(|dtype| IN_PAIRS.contains(&dtype))
 }
 
 /// One product in bf16.
@@ -116,7 +136,7 @@ fn input(len: usize) -> Vec<f32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn matmuls_are_those_of_the_weights_in_f32(
@@ -155,18 +175,20 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Numbers of 4 and 6 bits in pairs of bf16: near the exact products of rounded activations, and
+    /// Numbers of 3 to 6 bits in pairs of bf16: near the exact products of rounded activations, and
     /// the same bits whatever is computed beside them.
     #[test]
     fn pairs_of_bf16_are_right_and_alone_as_in_a_matrix(
         m in 1usize..40, blocks in 1usize..12, n in 1usize..60, seed in any::<u64>(),
-        dtype in prop::sample::select(vec![Dtype::Q4K, Dtype::Q6K]),
+        dtype in prop::sample::select(&IN_PAIRS[..]),
     ) {
         let k = 256 * blocks;
         // Random numbers, and factors of ordinary size.
         let random = quantized(dtype, [n, k], seed);
         let mut data = random.data().to_vec();
-        let (block, factors) = if dtype == Dtype::Q4K { (144, 0..4) } else { (210, 208..210) };
+        let block = dtype.block().bytes;
+        let with_offsets = matches!(dtype, Dtype::Q4K | Dtype::Q5K);
+        let factors = if with_offsets { 0..4 } else { block - 2..block };
         for (at, block) in data.chunks_exact_mut(block).enumerate() {
             for factor in block[factors.clone()].chunks_exact_mut(2) {
                 factor.copy_from_slice(&(0x1c00 + 7 * at as u16 % 1024).to_le_bytes());

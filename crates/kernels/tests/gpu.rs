@@ -151,7 +151,9 @@ fn in_blocks(format: StorageFormat, shape: [usize; 2], skipped: usize) -> BlockW
         None => {
             // An f16 from 2⁻⁸ to 2⁻⁷, where each type has it.
             let places: &[usize] = match format.encoding.dtype() {
-                Dtype::Q4K => &[0, 2],
+                Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K => &[0, 2],
+                Dtype::Q2K => &[80, 82],
+                Dtype::Q3K => &[108],
                 Dtype::Q6K => &[208],
                 _ => &[0],
             };
@@ -167,12 +169,11 @@ fn in_blocks(format: StorageFormat, shape: [usize; 2], skipped: usize) -> BlockW
 fn blocks_are_those_of_the_cpu() {
     let Some(device) = device() else { return };
     let all = 1 << 30;
-    let formats = [
-        (StorageFormat::plain(Dtype::Q8_0), 32),
-        (StorageFormat::plain(Dtype::Q4_0), 32),
-        (StorageFormat::plain(Dtype::Q4K), 256),
-        (StorageFormat::plain(Dtype::Q6K), 256),
-        (StorageFormat::plain(Dtype::Mxfp4), 32),
+    // Those that are no codebook and not of numbers from -1 to 1.
+    let own = Dtype::GGUF_BLOCKS[..13]
+        .iter()
+        .map(|dtype| (StorageFormat::plain(*dtype), dtype.block().elements));
+    let others = [
         (StorageFormat::mxfp4(), 32),
         // The last block of a row is cut.
         (StorageFormat::mxfp4(), 38),
@@ -183,7 +184,7 @@ fn blocks_are_those_of_the_cpu() {
         (StorageFormat::compressed_fp8(true), 40),
         (StorageFormat::compressed_fp8(false), all),
     ];
-    for (format, columns) in formats {
+    for (format, columns) in own.chain(others) {
         let columns = if columns == all { 36 } else { columns };
         for (rows, times, m) in [(1, 1, 1), (37, 3, 1), (21, 2, 8), (130, 5, 5), (64, 2, 33)] {
             let skipped = if format.scales.is_some_and(|grid| grid.block[0] > 1) { 1 } else { 0 };

@@ -55,6 +55,9 @@ const FIXTURES: &[(&str, f32)] = &[
     ("gguf-minimax_m2", TOLERANCE),
     ("gguf-phi3", TOLERANCE),
     ("gguf-phi3-longrope-f16", 5e-3),
+    ("gguf-llama-q5", 1e-1),
+    ("gguf-llama-q3", 1e-1),
+    ("gguf-llama-iq", 2e-1),
 ];
 
 /// Several tiles for each matrix.

@@ -30,8 +30,12 @@ pub enum WeightDtype {
     Int8,
     /// 6-bit integers, four in three bytes.
     Int6,
+    /// 5-bit integers, eight in five bytes.
+    Int5,
     /// 4-bit integers, two in a byte.
     Int4,
+    /// 3-bit integers, eight in three bytes.
+    Int3,
     /// 2-bit integers, four in a byte.
     Int2,
     /// Booleans, a byte each.
@@ -39,7 +43,7 @@ pub enum WeightDtype {
 }
 
 /// Of each type, in the order of [`WeightDtype::ALL`].
-const NAMES_AND_BITS: [(&str, u64); 14] = [
+const NAMES_AND_BITS: [(&str, u64); 16] = [
     ("f64", 64),
     ("f32", 32),
     ("f16", 16),
@@ -51,16 +55,18 @@ const NAMES_AND_BITS: [(&str, u64); 14] = [
     ("int16", 16),
     ("int8", 8),
     ("int6", 6),
+    ("int5", 5),
     ("int4", 4),
+    ("int3", 3),
     ("int2", 2),
     ("bool", 8),
 ];
 
 impl WeightDtype {
     /// All of them: floating point types first, in the order in which they are declared.
-    pub const ALL: [Self; 14] = {
+    pub const ALL: [Self; 16] = {
         use WeightDtype::*;
-        [F64, F32, F16, Bf16, F8, F4, Int64, Int32, Int16, Int8, Int6, Int4, Int2, Bool]
+        [F64, F32, F16, Bf16, F8, F4, Int64, Int32, Int16, Int8, Int6, Int5, Int4, Int3, Int2, Bool]
     };
 
     /// Bits of one value.

@@ -331,9 +331,10 @@ impl<E, F: FnMut(u64, &mut [u8]) -> Result<(), E>, W: Fn(GgufFault) -> E> Source
         let dtype = match dtype(number) {
             Ok(dtype) => dtype,
             Err(unknown) => {
-                let reason = format!(
-                    "its type, {unknown}, is not built in: F32, F16, BF16, F64, Q8_0, Q4_0, Q4_K, Q6_K and MXFP4 are"
-                );
+                let known: Vec<_> = known().map(Dtype::name).collect();
+                let known = known.join(", ");
+                let reason =
+                    format!("its type, {unknown}, is not built in, but these are: {known}");
                 return self.fail(fault_of(&name, reason));
             }
         };
@@ -350,60 +351,19 @@ impl<E, F: FnMut(u64, &mut [u8]) -> Result<(), E>, W: Fn(GgufFault) -> E> Source
     }
 }
 
+/// The types that are built in.
+fn known() -> impl Iterator<Item = Dtype> {
+    [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64].into_iter().chain(Dtype::GGUF_BLOCKS)
+}
+
 /// The type of that number in the format, or the name of one that is not built in.
 fn dtype(number: u32) -> Result<Dtype, String> {
-    /// Of the numbers from 3 on.
-    const OTHERS: [&str; 36] = [
-        "Q4_1",
-        "Q4_2",
-        "Q4_3",
-        "Q5_0",
-        "Q5_1",
-        "",
-        "Q8_1",
-        "Q2_K",
-        "Q3_K",
-        "",
-        "Q5_K",
-        "",
-        "Q8_K",
-        "IQ2_XXS",
-        "IQ2_XS",
-        "IQ3_XXS",
-        "IQ1_S",
-        "IQ4_NL",
-        "IQ3_S",
-        "IQ2_S",
-        "IQ4_XS",
-        "I8",
-        "I16",
-        "I32",
-        "I64",
-        "",
-        "IQ1_M",
-        "",
-        "Q4_0_4_4",
-        "Q4_0_4_8",
-        "Q4_0_8_8",
-        "TQ1_0",
-        "TQ2_0",
-        "IQ4_NL_4_4",
-        "IQ4_NL_4_8",
-        "IQ4_NL_8_8",
-    ];
-    Ok(match number {
-        0 => Dtype::F32,
-        1 => Dtype::F16,
-        2 => Dtype::Q4_0,
-        8 => Dtype::Q8_0,
-        12 => Dtype::Q4K,
-        14 => Dtype::Q6K,
-        28 => Dtype::F64,
-        30 => Dtype::BF16,
-        39 => Dtype::Mxfp4,
-        _ => {
-            let name = number.checked_sub(3).and_then(|at| OTHERS.get(at as usize));
-            return Err(name.map_or(format!("number {number}"), |name| (*name).to_owned()));
-        }
-    })
+    /// Of all numbers.
+    const NAMES: &str = "F32 F16 Q4_0 Q4_1 Q4_2 Q4_3 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K \
+        Q8_K IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16 \
+        Q4_0_4_4 Q4_0_4_8 Q4_0_8_8 TQ1_0 TQ2_0 IQ4_NL_4_4 IQ4_NL_4_8 IQ4_NL_8_8 MXFP4 NVFP4 Q1_0";
+    let Some(name) = NAMES.split(' ').nth(number as usize) else {
+        return Err(format!("number {number}"));
+    };
+    known().find(|dtype| dtype.name() == name).ok_or_else(|| name.to_owned())
 }

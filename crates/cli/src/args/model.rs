@@ -44,7 +44,7 @@ pub struct RunDtypeArgs {
     #[arg(long, value_parser = one_of(KV_DTYPES), default_value = "f32", value_name = "TYPE")]
     pub kv_dtype: KvDtype,
     /// Dtype of activations in matmuls: f32 is exact; bf16 rounds them, as PyTorch does, and is
-    /// faster for prompts and for weights in GGUF's Q4_K and Q6_K
+    /// faster for prompts and for weights in GGUF's Q3_K to Q6_K
     #[arg(long, value_parser = one_of(ACTIVATION_DTYPES), default_value = "f32", value_name = "TYPE")]
     pub compute: ActivationDtype,
 }

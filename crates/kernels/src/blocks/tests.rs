@@ -1,3 +1,6 @@
+use std::path::Path;
+
+use outsize_checkpoint::Checkpoint;
 use proptest::prelude::*;
 
 use super::*;
@@ -123,6 +126,32 @@ proptest! {
                     found.to_bits() == wanted.to_bits() || found.is_nan() && wanted.is_nan(),
                     "{isa:?}: {found} is not {wanted}"
                 );
+            }
+        }
+    }
+}
+
+/// Random blocks of every type, and what `gguf` makes of them (`scripts/fixtures/gguf_blocks.py`).
+#[test]
+fn blocks_of_gguf_are_those_of_the_reference() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gguf_blocks.safetensors");
+    let fixture = Checkpoint::open(Path::new(path)).unwrap();
+    let read = |name: String| fixture.read(fixture.get(&name).unwrap()).unwrap();
+    for dtype in Dtype::GGUF_BLOCKS {
+        let (data, wanted) = (read(format!("{dtype}.blocks")), read(format!("{dtype}.values")));
+        let wanted: Vec<f32> =
+            wanted.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect();
+        let format = StorageFormat::plain(dtype);
+        let weight = BlockWeight::new(format, [1, wanted.len()], &data[..], &[], 0).unwrap();
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let mut found = vec![1.0; wanted.len()];
+            weight.dequantize_with(isa, &mut found);
+            for (at, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
+                // Its zeros have a sign only here.
+                let zeros = dtype == Dtype::Mxfp4 && [*found, *wanted] == [0.0; 2];
+                let nans = found.is_nan() && wanted.is_nan();
+                let same = found.to_bits() == wanted.to_bits() || zeros || nans;
+                assert!(same, "{dtype}, {isa:?} at {at}: {found} is not {wanted}");
             }
         }
     }

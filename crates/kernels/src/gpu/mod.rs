@@ -3,6 +3,8 @@
 //! Everything else that a model computes there is made of Burn's own operations.
 
 #[cfg(feature = "gpu")]
+mod block_elements;
+#[cfg(feature = "gpu")]
 mod blocks;
 #[cfg(feature = "gpu")]
 mod extension;
@@ -19,7 +21,9 @@ mod products;
 mod upload;
 
 #[cfg(feature = "gpu")]
-pub use blocks::{BlockFormat, BlockRows, BlockWeightOps};
+pub use block_elements::BlockFormat;
+#[cfg(feature = "gpu")]
+pub use blocks::{BlockRows, BlockWeightOps};
 #[cfg(feature = "gpu")]
 pub use extension::{PackedRows, PackedWeightOps};
 pub use failures::failure;

@@ -6,7 +6,8 @@ use burn::backend::{Dispatch, TensorMetadata};
 use burn::tensor::{Bytes, DType, Device, Int, Tensor, TensorData};
 use outsize_checkpoint::{Dtype, StorageFormat};
 
-use super::blocks::{BlockFormat, BlockRows, BlockWeightOps};
+use super::block_elements::BlockFormat;
+use super::blocks::{BlockRows, BlockWeightOps};
 use super::extension::{PackedRows, PackedWeightOps};
 use super::products::{GEMV_ROWS, WordFormat};
 use crate::BlockWeight;
@@ -232,33 +233,6 @@ impl Rows {
         match self {
             Self::Floats(rows) => rows.width.is_multiple_of(2) || rows.format == WordFormat::F32,
             Self::Blocks(_, rows) => rows.width.is_multiple_of(4),
-        }
-    }
-}
-
-impl BlockFormat {
-    fn of(dtype: Dtype) -> Option<Self> {
-        Some(match dtype {
-            Dtype::F8E4M3 => Self::E4m3,
-            Dtype::Q8_0 => Self::Q8_0,
-            Dtype::Q4_0 => Self::Q4_0,
-            Dtype::Q4K => Self::Q4K,
-            Dtype::Q6K => Self::Q6K,
-            Dtype::Mxfp4 => Self::Mxfp4,
-            Dtype::F4 => Self::F4,
-            _ => return None,
-        })
-    }
-
-    fn dtype(self) -> Dtype {
-        match self {
-            Self::E4m3 => Dtype::F8E4M3,
-            Self::Q8_0 => Dtype::Q8_0,
-            Self::Q4_0 => Dtype::Q4_0,
-            Self::Q4K => Dtype::Q4K,
-            Self::Q6K => Dtype::Q6K,
-            Self::Mxfp4 => Dtype::Mxfp4,
-            Self::F4 => Dtype::F4,
         }
     }
 }

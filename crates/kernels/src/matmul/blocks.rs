@@ -84,7 +84,7 @@ pub(super) const FEW: usize = 4;
 /// Computes `y` for `m` rows of activations, at most [`FEW`], packed for `V`. Rows of the weight that
 /// are multiplied otherwise are left to `others`: in E4M3 all if a vector would need two scales, and
 /// those that have a NaN or a scale out of all proportion, or stand beside such; in F4 all if their
-/// last blocks are cut.
+/// last blocks are cut; and all of formats with codebooks or of numbers from -1 to 1.
 ///
 /// # Safety
 ///
@@ -113,7 +113,7 @@ pub(super) unsafe fn few_rows<V: Vector>(
                 2 => few_rows_quants::<V, Q, 2, 4>(x, weight, y, stride),
                 3 => few_rows_quants::<V, Q, 3, 2>(x, weight, y, stride),
                 _ => few_rows_quants::<V, Q, FEW, 2>(x, weight, y, stride),
-            })
+            }, others(0..n))
         };
     }
     if !weight.block()[1].is_multiple_of(V::LANES) {

@@ -2,7 +2,7 @@
 //! numbers of 4 bits in floating point (E2M1), and a power of two (E8M0) for each 32.
 
 use super::{Quants, bytes};
-use crate::simd::Vector;
+use crate::simd::{NumberTable, Vector};
 
 /// What every E8M0, a power of two, is worth: the first is subnormal, and the last taken for infinity.
 pub(crate) static E8M0: [f32; 256] = {
@@ -15,6 +15,15 @@ pub(crate) static E8M0: [f32; 256] = {
     powers
 };
 
+/// The E2M1 (2 bits of exponent, 1 of mantissa, no infinity, no NaN) in the order of their bits.
+struct E2m1;
+
+impl NumberTable for E2m1 {
+    const VALUES: [f32; 16] =
+        [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
+    const IS_SYMMETRIC: bool = true;
+}
+
 /// A scale, and 16 bytes: in the lower half of each the first 16 numbers, in the upper half the
 /// others.
 pub(crate) struct Mxfp4;
@@ -22,7 +31,7 @@ pub(crate) struct Mxfp4;
 impl Quants for Mxfp4 {
     type Block = [u8; 17];
     type Scales = f32;
-    type Step<V: Vector> = (V::E2m1s, [V::Bytes; 8]);
+    type Step<V: Vector> = (V::Table, [V::Bytes; 8]);
     const ELEMENTS: usize = 32;
     const STEP: usize = 32;
 
@@ -36,18 +45,18 @@ impl Quants for Mxfp4 {
         block: &[u8; 17],
         scale: &f32,
         _step: usize,
-    ) -> (V::E2m1s, [V::Bytes; 8]) {
+    ) -> (V::Table, [V::Bytes; 8]) {
         // SAFETY: the caller's promise.
-        unsafe { (V::e2m1s(*scale), bytes::<V>(&block[1..])) }
+        unsafe { (V::table::<E2m1>(*scale), bytes::<V>(&block[1..])) }
     }
 
     #[inline(always)]
-    unsafe fn elements<V: Vector>((table, bytes): &(V::E2m1s, [V::Bytes; 8]), at: usize) -> V {
+    unsafe fn elements<V: Vector>((table, bytes): &(V::Table, [V::Bytes; 8]), at: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe {
             match at < 16 {
-                true => V::e2m1_halves::<false>(bytes[at / V::LANES], *table),
-                false => V::e2m1_halves::<true>(bytes[(at - 16) / V::LANES], *table),
+                true => V::look_up::<E2m1, false>(bytes[at / V::LANES], *table),
+                false => V::look_up::<E2m1, true>(bytes[(at - 16) / V::LANES], *table),
             }
         }
     }
@@ -59,7 +68,7 @@ pub(crate) struct Mxfp4Apart;
 impl Quants for Mxfp4Apart {
     type Block = [u8; 16];
     type Scales = f32;
-    type Step<V: Vector> = (V::E2m1s, [V::Bytes; 8]);
+    type Step<V: Vector> = (V::Table, [V::Bytes; 8]);
     const ELEMENTS: usize = 32;
     const STEP: usize = 32;
     const SCALE_BYTES: usize = 1;
@@ -75,14 +84,14 @@ impl Quants for Mxfp4Apart {
         block: &[u8; 16],
         scale: &f32,
         _step: usize,
-    ) -> (V::E2m1s, [V::Bytes; 8]) {
+    ) -> (V::Table, [V::Bytes; 8]) {
         // SAFETY: the caller's promise.
-        unsafe { (V::e2m1s(*scale), V::neighbours(block)) }
+        unsafe { (V::table::<E2m1>(*scale), V::neighbours(block)) }
     }
 
     #[inline(always)]
-    unsafe fn elements<V: Vector>((table, numbers): &(V::E2m1s, [V::Bytes; 8]), at: usize) -> V {
+    unsafe fn elements<V: Vector>((table, numbers): &(V::Table, [V::Bytes; 8]), at: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::e2m1_halves::<false>(numbers[at / V::LANES], *table) }
+        unsafe { V::look_up::<E2m1, false>(numbers[at / V::LANES], *table) }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{E2M1, E4M3_FIELDS, Vector};
+use super::{E4M3_FIELDS, NumberTable, Vector};
 
 /// Eight f32.
 #[derive(Clone, Copy)]
@@ -133,23 +133,34 @@ impl Vector for F32x8 {
         }
     }
 
-    /// The first eight: the others are their negatives.
-    type E2m1s = Self;
+    /// The first eight and the last.
+    type Table = [Self; 2];
 
     #[inline(always)]
-    unsafe fn e2m1s(scale: f32) -> Self {
-        // SAFETY: as in `zero`, and there are eight.
-        unsafe { Self::f32(E2M1.as_ptr()).mul(Self::splat(scale)) }
+    unsafe fn table<T: NumberTable>(scale: f32) -> [Self; 2] {
+        let values = const { &T::VALUES };
+        // SAFETY: as in `zero`, and there are twice eight.
+        unsafe {
+            let scale = Self::splat(scale);
+            [Self::f32(values.as_ptr()).mul(scale), Self::f32(values[8..].as_ptr()).mul(scale)]
+        }
     }
 
     #[inline(always)]
-    unsafe fn e2m1_halves<const UPPER: bool>(bytes: __m256i, table: Self) -> Self {
-        // SAFETY: as in `zero`. What is looked up are the lower 3 bits, and the fourth is the sign.
+    unsafe fn look_up<T: NumberTable, const UPPER: bool>(
+        bytes: __m256i,
+        [first, last]: [Self; 2],
+    ) -> Self {
+        // SAFETY: as in `zero`. What is looked up are the lower 3 bits, and the fourth tells the sign or
+        // which eight.
         unsafe {
             let halves = if UPPER { _mm256_srli_epi32::<4>(bytes) } else { bytes };
-            let sign = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(halves));
-            let sign = _mm256_and_ps(sign, _mm256_set1_ps(-0.0));
-            Self(_mm256_xor_ps(_mm256_permutevar8x32_ps(table.0, halves), sign))
+            let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(halves));
+            let first = _mm256_permutevar8x32_ps(first.0, halves);
+            if T::IS_SYMMETRIC {
+                return Self(_mm256_xor_ps(first, _mm256_and_ps(fourth, _mm256_set1_ps(-0.0))));
+            }
+            Self(_mm256_blendv_ps(first, _mm256_permutevar8x32_ps(last.0, halves), fourth))
         }
     }
 
@@ -167,6 +178,22 @@ impl Vector for F32x8 {
                 six(_mm256_srli_epi16::<2>(a), _mm256_slli_epi16::<2>(high)),
                 six(_mm256_srli_epi16::<2>(b), high),
             ])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn five<const LESS: i8>(low: &[u8; 16], high: u32) -> [i8; 32] {
+        // SAFETY: as in `zero`; a vector is as many bytes. Eight bytes get the byte that has their bits,
+        // of which each keeps its own.
+        unsafe {
+            let place = |byte: i64| byte * 0x0101_0101_0101_0101;
+            let places = _mm256_set_epi64x(place(3), place(2), place(1), place(0));
+            let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(high as i32), places);
+            let own = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, own), own);
+            let sixteen = _mm256_and_si256(set, _mm256_set1_epi8(16));
+            let numbers = _mm256_or_si256(four_bits(low), sixteen);
+            std::mem::transmute(_mm256_sub_epi8(numbers, _mm256_set1_epi8(LESS)))
         }
     }
 
@@ -221,6 +248,21 @@ impl Vector for F32x8 {
         // SAFETY: SSE is part of x86-64, and a prefetch of any address, here to the second-level
         // cache, is harmless.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(address.cast()) }
+    }
+}
+
+/// The lower halves of bytes, and the upper ones.
+///
+/// # Safety
+///
+/// The processor has AVX2.
+#[inline(always)]
+pub(super) unsafe fn four_bits(from: &[u8; 16]) -> __m256i {
+    // SAFETY: the caller's promise, and these are sixteen bytes.
+    unsafe {
+        let lower = _mm_loadu_si128(from.as_ptr().cast());
+        let both = _mm256_set_m128i(_mm_srli_epi16::<4>(lower), lower);
+        _mm256_and_si256(both, _mm256_set1_epi8(15))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{E2M1, E4M3_FIELDS, F32x8, Vector, transposed};
+use super::avx2::four_bits;
+use super::{E4M3_FIELDS, F32x8, NumberTable, Vector, transposed};
 
 /// Sixteen f32.
 #[derive(Clone, Copy)]
@@ -151,16 +152,16 @@ impl Vector for F32x16 {
         }
     }
 
-    type E2m1s = Self;
+    type Table = Self;
 
     #[inline(always)]
-    unsafe fn e2m1s(scale: f32) -> Self {
+    unsafe fn table<T: NumberTable>(scale: f32) -> Self {
         // SAFETY: as in `zero`, and there are sixteen.
-        unsafe { Self::f32(E2M1.as_ptr()).mul(Self::splat(scale)) }
+        unsafe { Self::f32(const { &T::VALUES }.as_ptr()).mul(Self::splat(scale)) }
     }
 
     #[inline(always)]
-    unsafe fn e2m1_halves<const UPPER: bool>(bytes: __m512i, table: Self) -> Self {
+    unsafe fn look_up<T: NumberTable, const UPPER: bool>(bytes: __m512i, table: Self) -> Self {
         // SAFETY: as in `zero`.
         unsafe { Self::halves::<UPPER, 0>(bytes, table) }
     }
@@ -179,6 +180,16 @@ impl Vector for F32x16 {
                 six(_mm512_slli_epi16::<2>(low), first),
                 six(_mm512_srli_epi16::<2>(low), second),
             ])
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn five<const LESS: i8>(low: &[u8; 16], high: u32) -> [i8; 32] {
+        // SAFETY: as in `zero`; a vector is as many bytes.
+        unsafe {
+            let numbers = _mm256_sub_epi8(four_bits(low), _mm256_set1_epi8(LESS));
+            let sixteen = _mm256_set1_epi8(16);
+            std::mem::transmute(_mm256_mask_add_epi8(numbers, high, numbers, sixteen))
         }
     }
 

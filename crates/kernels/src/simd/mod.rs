@@ -87,6 +87,15 @@ macro_rules! for_each_isa {
 
 pub(crate) use for_each_isa;
 
+/// What numbers of 4 bits stand for.
+pub(crate) trait NumberTable {
+    /// Of all sixteen.
+    const VALUES: [f32; 16];
+
+    /// Whether the last eight are the first with the sign changed.
+    const IS_SYMMETRIC: bool = false;
+}
+
 /// A vector of f32 lanes, and how to fill it.
 ///
 /// # Safety
@@ -159,14 +168,17 @@ pub(crate) trait Vector: Copy {
     /// halves of bytes, in vectors.
     unsafe fn neighbours(from: &[u8; 16]) -> [Self::Bytes; 8];
 
-    /// What the sixteen E2M1 are worth, or what it takes to tell.
-    type E2m1s: Copy;
+    /// What the numbers of a [`NumberTable`] are worth, or what it takes to tell.
+    type Table: Copy;
 
-    /// All E2M1 times a scale: each rounded once.
-    unsafe fn e2m1s(scale: f32) -> Self::E2m1s;
+    /// All numbers times a scale: each rounded once.
+    unsafe fn table<T: NumberTable>(scale: f32) -> Self::Table;
 
     /// What the lower, or the `UPPER`, halves of bytes are worth.
-    unsafe fn e2m1_halves<const UPPER: bool>(bytes: Self::Bytes, table: Self::E2m1s) -> Self;
+    unsafe fn look_up<T: NumberTable, const UPPER: bool>(
+        bytes: Self::Bytes,
+        table: Self::Table,
+    ) -> Self;
 
     /// 128 numbers of 6 bits in the upper bits of bytes, of which the uppermost is flipped: the lower
     /// 4 bits come from the lower halves of `low`, then from the upper ones; the others from 2 bits of
@@ -180,6 +192,18 @@ pub(crate) trait Vector: Copy {
             numbers[32 + at] = ((b << 2 & 0x3c) | (high << 4 & 0xc0)) ^ 0x80;
             numbers[64 + at] = ((a >> 2 & 0x3c) | (high << 2 & 0xc0)) ^ 0x80;
             numbers[96 + at] = ((b >> 2 & 0x3c) | (high & 0xc0)) ^ 0x80;
+        }
+        numbers
+    }
+
+    /// 32 numbers of 5 bits, less something: the lower 4 bits come from the lower halves of `low`, then
+    /// from the upper ones, and the fifths from `high`, the lowest first.
+    #[inline(always)]
+    unsafe fn five<const LESS: i8>(low: &[u8; 16], high: u32) -> [i8; 32] {
+        let mut numbers = [0; 32];
+        for (at, number) in numbers.iter_mut().enumerate() {
+            let low = low[at % 16] >> (at / 16 * 4) & 15;
+            *number = (low | ((high >> at & 1) << 4) as u8) as i8 - LESS;
         }
         numbers
     }
@@ -230,10 +254,6 @@ pub(crate) trait Vector: Copy {
 /// Sign, exponent and mantissa of an E4M3 that stand where those of an f32 end: the same number, but
 /// for the difference of the biases, 127 - 7.
 const E4M3_FIELDS: i32 = 0x87f0_0000_u32 as i32;
-
-/// The E2M1 (2 bits of exponent, 1 of mantissa, no infinity, no NaN) in the order of their bits.
-const E2M1: [f32; 16] =
-    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// `count < 8` elements, and zeros after them: how to load a part where there are no masked loads.
 ///

@@ -3,7 +3,7 @@
 
 use wide::f32x4;
 
-use super::{E2M1, E4M3_FIELDS, Vector};
+use super::{E4M3_FIELDS, NumberTable, Vector};
 
 /// Four f32.
 #[derive(Clone, Copy)]
@@ -90,17 +90,17 @@ impl Vector for F32x4 {
     }
 
     /// The scale.
-    type E2m1s = Self;
+    type Table = Self;
 
     #[inline(always)]
-    unsafe fn e2m1s(scale: f32) -> Self {
+    unsafe fn table<T: NumberTable>(scale: f32) -> Self {
         Self(f32x4::splat(scale))
     }
 
     #[inline(always)]
-    unsafe fn e2m1_halves<const UPPER: bool>(bytes: [u8; 4], scale: Self) -> Self {
+    unsafe fn look_up<T: NumberTable, const UPPER: bool>(bytes: [u8; 4], scale: Self) -> Self {
         let half = |byte: u8| if UPPER { byte >> 4 } else { byte & 15 };
-        Self(f32x4::new(bytes.map(|byte| E2M1[usize::from(half(byte))])) * scale.0)
+        Self(f32x4::new(bytes.map(|byte| T::VALUES[usize::from(half(byte))])) * scale.0)
     }
 
     #[inline(always)]
