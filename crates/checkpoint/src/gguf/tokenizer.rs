@@ -60,6 +60,8 @@ const PLAIN: PreTokenizer = PreTokenizer {
 const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// The same with single digits, that of Qwen2.
 const WORDS_AND_DIGITS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The same with marks as parts of words, that of Qwen3.5.
+const MARKED_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// That of GPT-4o.
 const CASED_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// That of Mistral's Tekken.
@@ -88,6 +90,7 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
     },
     PreTokenizer { names: &["deepseek-v3"], patterns: SCRIPTS, ..PLAIN },
     PreTokenizer { names: &["qwen2"], patterns: &[WORDS_AND_DIGITS], nfc: true, ..PLAIN },
+    PreTokenizer { names: &["qwen35"], patterns: &[MARKED_WORDS], nfc: true, ..PLAIN },
     PreTokenizer { names: &["deepseek-r1-qwen"], patterns: &[WORDS_AND_DIGITS], ..PLAIN },
     PreTokenizer { names: &["smollm", "starcoder", "refact", "command-r"], digits: true, ..PLAIN },
     PreTokenizer { names: &["gpt-4o"], patterns: &[CASED_WORDS], ..PLAIN },
