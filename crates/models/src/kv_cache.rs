@@ -211,18 +211,18 @@ impl KvCache {
         self.position == 0 && self.prompt.is_none()
     }
 
-    /// Forgets the tokens from `position` on; nothing happens if it holds fewer. What follows is then computed as if they
-    /// had never been run. `truncate(0)` is [`clear`](Self::clear), and always works.
+    /// Forgets the tokens from `position` on, and what a pass that failed left of others; nothing happens if it holds fewer.
+    /// What follows is then computed as if they had never been run. `truncate(0)` is [`clear`](Self::clear), and always works.
     ///
     /// # Errors
-    /// A sliding window has moved on, and tokens that would be in sight at `position` again have been overwritten. The
-    /// cache stays as it was.
+    /// A sliding window has moved on, and tokens that would be in sight at `position` again have been overwritten; or later
+    /// tokens are part of a state. The cache stays as it was.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         if position == 0 {
             self.clear();
             return Ok(());
         }
-        if position < self.position {
+        if position <= self.position {
             self.check_memory(position)?;
             self.position = position;
         }
