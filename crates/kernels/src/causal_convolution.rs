@@ -6,8 +6,8 @@ use crate::matmul::{Claims, OutputPtr};
 use crate::simd::for_each_isa;
 use crate::state_rows::StateRows;
 
-/// Channels that are worked on at a time.
-const BLOCK: usize = 64;
+/// Channels that are worked on at a time: half a page, since those of the next token are in another one.
+const BLOCK: usize = 512;
 
 /// A convolution of some texts.
 #[derive(Debug)]
@@ -90,6 +90,7 @@ for_each_isa! {
         // Of each tap one number a channel; then the inputs of as many tokens.
         let mut weights = vec![[0.0f32; BLOCK]; taps];
         let mut inputs = vec![[0.0f32; BLOCK]; taps];
+        let mut sums = [0.0f32; BLOCK];
         while let Some(claimed) = shared.claims.claim() {
             for task in claimed {
                 let (text, start) = (task / blocks, task % blocks * BLOCK);
@@ -100,6 +101,7 @@ for_each_isa! {
                     }
                 }
                 let begin = shared.begins[text];
+                // Those before the pass are in the places of tokens -1, -2 …
                 for (tap, inputs) in inputs[1..].iter_mut().enumerate() {
                     let at = (text * (taps - 1) + tap) * channels + start;
                     // SAFETY: within the state; a block of a text is claimed once.
@@ -117,24 +119,23 @@ for_each_isa! {
                     if begin == Some(token) {
                         inputs.fill([0.0; BLOCK]);
                     }
-                    inputs.rotate_left(1);
-                    inputs[taps - 1][..width].copy_from_slice(x);
-                    let mut sums = [0.0f32; BLOCK];
-                    for (weights, inputs) in weights.iter().zip(&inputs) {
+                    inputs[token % taps][..width].copy_from_slice(x);
+                    sums.fill(0.0);
+                    for (tap, weights) in weights.iter().enumerate() {
+                        let inputs = &inputs[(token + 1 + tap) % taps];
                         for i in 0..BLOCK {
                             sums[i] += weights[i] * inputs[i];
                         }
                     }
-                    for sum in &mut sums {
-                        *sum = swish(*sum, *sum);
+                    for (x, sum) in x.iter_mut().zip(&sums) {
+                        *x = swish(*sum, *sum);
                     }
-                    x.copy_from_slice(&sums[..width]);
                 }
-                for (tap, inputs) in inputs[1..].iter().enumerate() {
+                for tap in 0..taps - 1 {
                     let at = (text * (taps - 1) + tap) * channels + start;
                     // SAFETY: as where they were read.
                     let held = unsafe { std::slice::from_raw_parts_mut(shared.state.0.add(at), width) };
-                    held.copy_from_slice(&inputs[..width]);
+                    held.copy_from_slice(&inputs[(tokens + 1 + tap) % taps][..width]);
                 }
             }
         }

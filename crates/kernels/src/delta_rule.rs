@@ -16,6 +16,9 @@ use crate::state_rows::StateRows;
 /// all rows fit a first-level cache.
 pub const STATE_COLUMNS: usize = 32;
 
+/// Tokens whose vectors are put beside each other at a time.
+const GATHERED: usize = 8;
+
 /// What is added to the square of a length before something is divided by that length.
 pub(crate) const LENGTH_EPSILON: f64 = 1e-6;
 
@@ -123,7 +126,7 @@ pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
         tokens: count / texts,
         state: OutputPtr(state[rows.first * blocks * block..].as_mut_ptr()),
         y: OutputPtr(y.as_mut_ptr()),
-        claims: Claims::of(texts * blocks, threads),
+        claims: Claims::of(texts * key_heads, threads),
     };
     // SAFETY: the assertions: the processor has `isa`, and all sizes are as `work` asks for.
     crate::thread_pool::share(threads, || unsafe { work(isa, &shared) });
@@ -138,7 +141,7 @@ struct Shared<'a> {
     tokens: usize,
     state: OutputPtr,
     y: OutputPtr,
-    /// Of a text, a block of a head's columns.
+    /// Of a text, a head of keys.
     claims: Claims,
 }
 
@@ -189,81 +192,149 @@ for_each_isa! {
     /// `state` points to `[texts, blocks, key_dim, STATE_COLUMNS]` and `y` to `[texts, tokens,
     /// value_heads, value_dim]` elements which nobody but calls of this with the same claims touches.
     unsafe fn work<V>(shared: &Shared<'_>) {
+        let DeltaHeads { key_heads, value_heads, key_dim, .. } = shared.heads;
+        let of_key = value_heads / key_heads;
+        let mut gathered = Gathered {
+            queries: vec![0.0; GATHERED * key_dim],
+            keys: vec![0.0; GATHERED * key_dim],
+            values: vec![0.0; GATHERED * of_key * shared.heads.blocks() * STATE_COLUMNS],
+            gates: vec![(0.0, 0.0); GATHERED * of_key],
+        };
         while let Some(claimed) = shared.claims.claim() {
             for task in claimed {
-                // SAFETY: the caller's promise; a block of a text is claimed once.
-                unsafe { shared.block::<V>(task) };
+                // SAFETY: the caller's promise; the heads of a text are claimed once.
+                unsafe { shared.heads::<V>(task, &mut gathered) };
             }
         }
     }
+}
+
+/// Vectors of some tokens beside each other: in the tensors those of a head lie pages apart.
+struct Gathered {
+    /// `[tokens, key_dim]` each.
+    queries: Vec<f32>,
+    keys: Vec<f32>,
+    /// Of each token and head the columns of all blocks; then what comes of them.
+    values: Vec<f32>,
+    /// Of each token and head what is kept and what is replaced.
+    gates: Vec<(f32, f32)>,
 }
 
 impl Shared<'_> {
-    /// All tokens of a text, for a block of a head's columns.
+    /// All tokens of a text, for the heads that have the same keys.
     ///
     /// # Safety
     ///
-    /// As for `work`, and nobody else is at this block; the processor has the instructions of `V`.
+    /// As for `work`, and nobody else is at these heads; the processor has the instructions of `V`.
     #[inline(always)]
-    unsafe fn block<V: Vector>(&self, task: usize) {
-        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
-        let (of_head, channels) = (self.heads.blocks(), self.heads.channels());
-        let (text, block) = (task / (value_heads * of_head), task % (value_heads * of_head));
-        let (head, first) = (block / of_head, block % of_head * STATE_COLUMNS);
-        let width = STATE_COLUMNS.min(value_dim - first);
-        let key_head = match self.heads.in_turns {
-            true => head % key_heads,
-            false => head / (value_heads / key_heads),
+    unsafe fn heads<V: Vector>(&self, task: usize, gathered: &mut Gathered) {
+        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = self.heads;
+        let (text, key_head) = (task / key_heads, task % key_heads);
+        let (of_key, blocks) = (value_heads / key_heads, self.heads.blocks());
+        let head = |of_key_head: usize| match in_turns {
+            true => of_key_head * key_heads + key_head,
+            false => key_head * of_key + of_key_head,
         };
-        let size = key_dim * STATE_COLUMNS;
-        // SAFETY: the caller's promise: the block lies within the state.
-        let state = unsafe { std::slice::from_raw_parts_mut(self.state.0.add(task * size), size) };
-        let begin = self.begins[text];
-        for token in text * self.tokens..(text + 1) * self.tokens {
-            let in_pass = token - text * self.tokens;
-            let at = (token * value_heads + head) * value_dim + first;
-            // SAFETY: likewise within `y`.
-            let y = unsafe { std::slice::from_raw_parts_mut(self.y.0.add(at), width) };
-            if begin.is_some_and(|begin| in_pass < begin) {
-                y.fill(0.0);
-                continue;
+        let (size, padded) = (key_dim * STATE_COLUMNS, blocks * STATE_COLUMNS);
+        let begin = self.begins[text].unwrap_or(0).min(self.tokens);
+        let is_new = self.begins[text].is_some();
+        for token in 0..begin {
+            for of_key_head in 0..of_key {
+                // SAFETY: the caller's promise.
+                unsafe { self.result(text * self.tokens + token, head(of_key_head)) }.fill(0.0);
             }
-            if begin == Some(in_pass) {
-                state.fill(0.0);
-            }
-            let x = &self.x[token * channels..][..channels];
-            let (queries, x) = x.split_at(key_heads * key_dim);
-            let (keys, values) = x.split_at(key_heads * key_dim);
-            let of_key = key_head * key_dim..(key_head + 1) * key_dim;
-            let mut value = [0.0; STATE_COLUMNS];
-            value[..width].copy_from_slice(&values[head * value_dim + first..][..width]);
-            let (query, key) = (&queries[of_key.clone()], &keys[of_key]);
-            let gates = self.gates.of(token, head);
-            // SAFETY: the caller's promise: `state` has `STATE_COLUMNS` for each element of a key.
-            let mixed = unsafe { step::<V>(state, query, key, &value, gates) };
-            y.copy_from_slice(&mixed[..width]);
         }
+        for start in (begin..self.tokens).step_by(GATHERED) {
+            let count = GATHERED.min(self.tokens - start);
+            for at in 0..count {
+                let token = text * self.tokens + start + at;
+                let x = &self.x[token * self.heads.channels()..][..self.heads.channels()];
+                let (queries, x) = x.split_at(key_heads * key_dim);
+                let (keys, values) = x.split_at(key_heads * key_dim);
+                let of_key_head = key_head * key_dim..(key_head + 1) * key_dim;
+                let place = at * key_dim..(at + 1) * key_dim;
+                gathered.queries[place.clone()].copy_from_slice(&queries[of_key_head.clone()]);
+                gathered.keys[place].copy_from_slice(&keys[of_key_head]);
+                for of_key_head in 0..of_key {
+                    let (head, place) = (head(of_key_head), at * of_key + of_key_head);
+                    gathered.values[place * padded..][..value_dim]
+                        .copy_from_slice(&values[head * value_dim..][..value_dim]);
+                    gathered.gates[place] = self.gates.of(token, head);
+                }
+            }
+            for of_key_head in 0..of_key {
+                for block in 0..blocks {
+                    let place = (text * value_heads + head(of_key_head)) * blocks + block;
+                    // SAFETY: the caller's promise: the block lies within the state.
+                    let state = unsafe {
+                        std::slice::from_raw_parts_mut(self.state.0.add(place * size), size)
+                    };
+                    if is_new && start == begin {
+                        state.fill(0.0);
+                    }
+                    for at in 0..count {
+                        let place = at * of_key + of_key_head;
+                        let vectors = at * key_dim..(at + 1) * key_dim;
+                        let columns = place * padded + block * STATE_COLUMNS;
+                        // SAFETY: the caller's promise: `state` has `STATE_COLUMNS` for each element of
+                        // a key.
+                        unsafe {
+                            step::<V>(
+                                state,
+                                &gathered.queries[vectors.clone()],
+                                &gathered.keys[vectors],
+                                &mut gathered.values[columns..columns + STATE_COLUMNS],
+                                gathered.gates[place],
+                            );
+                        }
+                    }
+                }
+            }
+            for at in 0..count {
+                for of_key_head in 0..of_key {
+                    let place = (at * of_key + of_key_head) * padded;
+                    let token = text * self.tokens + start + at;
+                    // SAFETY: the caller's promise.
+                    let result = unsafe { self.result(token, head(of_key_head)) };
+                    result.copy_from_slice(&gathered.values[place..][..value_dim]);
+                    // What is beyond the last column stays zero.
+                    gathered.values[place + value_dim..place + padded].fill(0.0);
+                }
+            }
+        }
+    }
+
+    /// What comes of a token's head.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else has it.
+    #[allow(clippy::mut_from_ref, reason = "each head of a token is its claimant's alone")]
+    unsafe fn result(&self, token: usize, head: usize) -> &mut [f32] {
+        let DeltaHeads { value_heads, value_dim, .. } = self.heads;
+        let at = (token * value_heads + head) * value_dim;
+        // SAFETY: within `y`; and the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.y.0.add(at), value_dim) }
     }
 }
 
-/// One token: changes the state, and gives what comes of it.
+/// One token: changes the state, and writes what comes of it in the place of the value.
 ///
 /// # Safety
 ///
-/// The state has `STATE_COLUMNS` elements for each of the key and the query, and the processor has the
-/// instructions of `V`.
+/// The state has `STATE_COLUMNS` elements for each of the key and the query, the value has as many, and
+/// the processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn step<V: Vector>(
     state: &mut [f32],
     query: &[f32],
     key: &[f32],
-    value: &[f32; STATE_COLUMNS],
+    value: &mut [f32],
     (keep, write): (f32, f32),
-) -> [f32; STATE_COLUMNS] {
+) {
     // Rows that are summed apart, for eight sums that do not wait for each other.
     let (rows, apart) = (key.len(), V::LANES / 4);
     let even = rows / apart * apart;
-    let mut mixed = [0.0; STATE_COLUMNS];
     // SAFETY: the caller's promise: all that is read and written lies within the state, the vectors
     // and what has `STATE_COLUMNS`.
     unsafe {
@@ -299,10 +370,9 @@ unsafe fn step<V: Vector>(
         for (column, sum) in
             together(&sums, apart).iter().enumerate().take(STATE_COLUMNS / V::LANES)
         {
-            sum.store(mixed.as_mut_ptr().add(column * V::LANES));
+            sum.store(value.as_mut_ptr().add(column * V::LANES));
         }
     }
-    mixed
 }
 
 /// Adds a row, multiplied by `by`.
