@@ -89,11 +89,7 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer { names: &["deepseek-v3"], patterns: SCRIPTS, ..PLAIN },
     PreTokenizer { names: &["qwen2"], patterns: &[WORDS_AND_DIGITS], nfc: true, ..PLAIN },
     PreTokenizer { names: &["deepseek-r1-qwen"], patterns: &[WORDS_AND_DIGITS], ..PLAIN },
-    PreTokenizer {
-        names: &["smollm", "starcoder", "refact", "command-r"],
-        digits: true,
-        ..PLAIN
-    },
+    PreTokenizer { names: &["smollm", "starcoder", "refact", "command-r"], digits: true, ..PLAIN },
     PreTokenizer { names: &["gpt-4o"], patterns: &[CASED_WORDS], ..PLAIN },
     PreTokenizer {
         names: &["tekken"],
