@@ -8,39 +8,38 @@ use crate::simd::Vector;
 /// (`scripts/fixtures/gguf_codebooks.py`).
 static ENTRIES: &[u8; 9216] = include_bytes!("codebooks.bin");
 
-static TWO_XXS: [[i8; 8]; 256] = codebook(0, 2, &[8, 25, 43]);
-static TWO_XS: [[i8; 8]; 512] = codebook(256, 2, &[8, 25, 43]);
-static TWO_S: [[i8; 8]; 1024] = codebook(768, 2, &[8, 25, 43]);
-static THREE_XXS: [[i8; 4]; 256] = codebook(1792, 4, &[4, 12, 20, 28, 36, 44, 52, 62]);
-static THREE_S: [[i8; 4]; 512] = codebook(2048, 4, &[1, 3, 5, 7, 9, 11, 13, 15]);
-/// Eight times the numbers.
-static ONE: [[i8; 8]; 2048] = codebook(2560, 2, &[-8, 0, 8]);
+static TWO_XXS: [u64; 256] = codebook(0, 2, &[8, 25, 43]);
+static TWO_XS: [u64; 512] = codebook(256, 2, &[8, 25, 43]);
+static TWO_S: [u64; 1024] = codebook(768, 2, &[8, 25, 43]);
+/// Four numbers each.
+static THREE_XXS: [u64; 256] = codebook(1792, 4, &[4, 12, 20, 28, 36, 44, 52, 62]);
+static THREE_S: [u64; 512] = codebook(2048, 4, &[1, 3, 5, 7, 9, 11, 13, 15]);
+/// Eight times the numbers, more by one and less by one.
+static ONE: [[u64; 2048]; 2] = [codebook(2560, 2, &[-7, 1, 9]), codebook(2560, 2, &[-9, -1, 7])];
 
-/// The entries from `first` on, of which each so many bits number one of `values`.
-const fn codebook<const WIDTH: usize, const LEN: usize>(
-    first: usize,
-    bits: usize,
-    values: &[i8],
-) -> [[i8; WIDTH]; LEN] {
-    let mut entries = [[0; WIDTH]; LEN];
-    let mut at = 0;
-    while at < WIDTH * LEN {
-        let (number, place) = (at / WIDTH, at % WIDTH);
+/// The entries from `first` on, of which each so many bits number one of `values`: as bytes with a
+/// sign, the first in the lowest.
+const fn codebook<const LEN: usize>(first: usize, bits: usize, values: &[i8]) -> [u64; LEN] {
+    let mut entries = [0; LEN];
+    let (mut at, width) = (0, 16 / bits);
+    while at < width * LEN {
+        let (number, place) = (at / width, at % width);
         let start = 2 * (first + number);
         let entry = u16::from_le_bytes([ENTRIES[start], ENTRIES[start + 1]]);
         let value = entry >> (bits * place) & ((1 << bits) - 1);
-        entries[number][place] = values[value as usize];
+        entries[number] |= (values[value as usize] as u8 as u64) << (8 * place);
         at += 1;
     }
     entries
 }
 
-/// Of eight numbers those that change their sign: all bits set.
-static SIGNS: [[i8; 8]; 256] = {
-    let mut signs = [[0; 8]; 256];
+/// Of eight numbers those that change their sign: all bits of a byte.
+static SIGNS: [u64; 256] = {
+    let mut signs = [0; 256];
     let mut at = 0;
     while at < 256 * 8 {
-        signs[at / 8][at % 8] = -(((at / 8) >> (at % 8) & 1) as i8);
+        let (bits, place) = (at / 8, at % 8);
+        signs[bits] |= (((bits >> place) & 1) as u64 * 255) << (8 * place);
         at += 1;
     }
     signs
@@ -57,36 +56,19 @@ static EVEN: [u8; 128] = {
     even
 };
 
-/// Eight numbers, those whose bits are set with the sign changed.
+/// Eight numbers above zero, those whose bits are set with the sign changed.
 #[inline(always)]
-fn signed(mut numbers: [i8; 8], bits: u8) -> [i8; 8] {
-    let signs = &SIGNS[usize::from(bits)];
-    for at in 0..8 {
-        numbers[at] = (numbers[at] ^ signs[at]) - signs[at];
-    }
-    numbers
+fn signed(numbers: u64, bits: u8) -> u64 {
+    let signs = SIGNS[usize::from(bits)];
+    // One more than all bits changed. No byte of them is full, so that nothing is carried over.
+    (numbers ^ signs).wrapping_add(signs & 0x0101_0101_0101_0101)
 }
 
 /// The same with the sign of the last such that an even number changes it: number `at % 4` of those
 /// in a word.
 #[inline(always)]
-fn evenly_signed(numbers: [i8; 8], word: u32, at: usize) -> [i8; 8] {
+fn evenly_signed(numbers: u64, word: u32, at: usize) -> u64 {
     signed(numbers, EVEN[(word >> (at % 4 * 7)) as usize & 127])
-}
-
-/// Eight numbers of four and four.
-#[inline(always)]
-fn eight([a, b, c, d]: [i8; 4], [e, f, g, h]: [i8; 4]) -> [i8; 8] {
-    [a, b, c, d, e, f, g, h]
-}
-
-/// Eight numbers, which are eight times those of a codebook, one less or one more.
-#[inline(always)]
-fn shifted(mut numbers: [i8; 8], less: bool) -> [i8; 8] {
-    for number in &mut numbers {
-        *number += if less { -1 } else { 1 };
-    }
-    numbers
 }
 
 #[inline(always)]
@@ -130,14 +112,14 @@ pub(crate) trait Codebook {
     /// The scale of a group, less one and halved.
     fn scale(block: &[u8], group: usize) -> u8;
 
-    /// Eight of the 32 times eight numbers.
-    fn eight(block: &[u8], at: usize) -> [i8; 8];
+    /// Eight of the 32 times eight numbers: bytes with a sign.
+    fn eight(block: &[u8], at: usize) -> u64;
 }
 
 impl<C: Codebook> Unpacked for C {
     type Block = C::Block;
     type Factors = [f32; 16];
-    type Numbers = [[i8; 8]; 16];
+    type Numbers = [[u8; 8]; 16];
     const ELEMENTS: [usize; 2] = [256, 128];
     const GROUP: usize = C::GROUP;
 
@@ -153,10 +135,10 @@ impl<C: Codebook> Unpacked for C {
     }
 
     #[inline(always)]
-    unsafe fn numbers<V: Vector>(block: &C::Block, step: usize) -> [[i8; 8]; 16] {
+    unsafe fn numbers<V: Vector>(block: &C::Block, step: usize) -> [[u8; 8]; 16] {
         let mut numbers = [[0; 8]; 16];
         for (at, numbers) in numbers.iter_mut().enumerate() {
-            *numbers = C::eight(block.as_ref(), 16 * step + at);
+            *numbers = C::eight(block.as_ref(), 16 * step + at).to_le_bytes();
         }
         numbers
     }
@@ -177,7 +159,7 @@ impl Codebook for Iq2Xxs {
     }
 
     #[inline(always)]
-    fn eight(block: &[u8], at: usize) -> [i8; 8] {
+    fn eight(block: &[u8], at: usize) -> u64 {
         let first = 2 + at / 4 * 8;
         let entry = TWO_XXS[usize::from(block[first + at % 4])];
         evenly_signed(entry, u32_at(block, first + 4), at)
@@ -199,7 +181,7 @@ impl Codebook for Iq2Xs {
     }
 
     #[inline(always)]
-    fn eight(block: &[u8], at: usize) -> [i8; 8] {
+    fn eight(block: &[u8], at: usize) -> u64 {
         let word = u16_at(block, 2 + 2 * at);
         evenly_signed(TWO_XS[usize::from(word & 511)], u32::from(word >> 9), 0)
     }
@@ -220,7 +202,7 @@ impl Codebook for Iq2S {
     }
 
     #[inline(always)]
-    fn eight(block: &[u8], at: usize) -> [i8; 8] {
+    fn eight(block: &[u8], at: usize) -> u64 {
         let high = usize::from(block[66 + at / 4] >> (at % 4 * 2) & 3);
         signed(TWO_S[usize::from(block[2 + at]) | high << 8], block[34 + at])
     }
@@ -240,10 +222,10 @@ impl Codebook for Iq3Xxs {
     }
 
     #[inline(always)]
-    fn eight(block: &[u8], at: usize) -> [i8; 8] {
+    fn eight(block: &[u8], at: usize) -> u64 {
         let entry = |number: usize| THREE_XXS[usize::from(block[2 + number])];
         let word = u32_at(block, 66 + at / 4 * 4);
-        evenly_signed(eight(entry(2 * at), entry(2 * at + 1)), word, at)
+        evenly_signed(entry(2 * at) | entry(2 * at + 1) << 32, word, at)
     }
 }
 
@@ -262,12 +244,12 @@ impl Codebook for Iq3S {
     }
 
     #[inline(always)]
-    fn eight(block: &[u8], at: usize) -> [i8; 8] {
+    fn eight(block: &[u8], at: usize) -> u64 {
         let entry = |number: usize| {
             let high = usize::from(block[66 + number / 8] >> (number % 8) & 1);
             THREE_S[usize::from(block[2 + number]) | high << 8]
         };
-        signed(eight(entry(2 * at), entry(2 * at + 1)), block[74 + at])
+        signed(entry(2 * at) | entry(2 * at + 1) << 32, block[74 + at])
     }
 }
 
@@ -286,10 +268,10 @@ impl Codebook for Iq1S {
     }
 
     #[inline(always)]
-    fn eight(block: &[u8], at: usize) -> [i8; 8] {
+    fn eight(block: &[u8], at: usize) -> u64 {
         let word = u16_at(block, 34 + at / 4 * 2);
         let high = usize::from(word >> (at % 4 * 3) & 7);
-        shifted(ONE[usize::from(block[2 + at]) | high << 8], word >> 15 == 1)
+        ONE[usize::from(word >> 15)][usize::from(block[2 + at]) | high << 8]
     }
 }
 
@@ -315,8 +297,8 @@ impl Codebook for Iq1M {
     }
 
     #[inline(always)]
-    fn eight(block: &[u8], at: usize) -> [i8; 8] {
+    fn eight(block: &[u8], at: usize) -> u64 {
         let high = usize::from(half_at(block, 32, at));
-        shifted(ONE[usize::from(block[at]) | (high & 7) << 8], high >= 8)
+        ONE[high >> 3][usize::from(block[at]) | (high & 7) << 8]
     }
 }
