@@ -108,7 +108,6 @@ pub const FIXTURES: &[&str] = &[
     "ernie4_5_moe-published-bf16",
     "ernie4_5_moe-stacked",
     "minimax_m2",
-    "qwen3_vl_moe",
     "minimax_m2-published-bf16",
     "minimax_m2-stacked",
     "cohere",
