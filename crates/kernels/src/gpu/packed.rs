@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::backend::{Dispatch, TensorMetadata};
 use burn::tensor::{Bytes, DType, Device, Int, Tensor, TensorData};
-use outsize_checkpoint::{Dtype, StorageFormat};
+use outsize_checkpoint::StorageFormat;
 
 use super::block_elements::BlockFormat;
 use super::blocks::{BlockRows, BlockWeightOps};
