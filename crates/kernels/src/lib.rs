@@ -13,9 +13,11 @@
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
+//! | [`causal_convolution()`], [`delta_rule()`] | linear attention, over Burn tensors |
+//! | [`linear_attention_extension`] | the same over Flex's own tensors |
 //! | [`convolution_into`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
-//! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`] | the same over slices |
+//! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`], [`causal_convolution`](mod@causal_convolution), [`delta_rule`](mod@delta_rule) | the same over slices |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
 //! | [`gpu`] | GPUs, and weights on them as stored |
 //! | [`loss_extension`] | the same over Flex's own tensors |
