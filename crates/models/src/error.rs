@@ -25,7 +25,7 @@ pub enum Error {
     ModelType {
         /// The value of `model_type`.
         found: String,
-        /// The supported values, comma-separated.
+        /// The supported values, comma-separated; of many those that are called alike.
         supported: String,
     },
     /// A field holds something that this software cannot run.

@@ -99,9 +99,22 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<(&'static Row, EmptyDecoder), 
     let row = ROWS.iter().find(|row| row.model_type == found);
     let row = row.ok_or_else(|| Error::ModelType {
         found: shown(found, MAX_QUOTE),
-        supported: model_types().collect::<Vec<_>>().join(", "),
+        supported: format!("{} types, nearest by name {}", ROWS.len(), nearest(found)),
     })?;
     Ok((row, (row.read)(row.model_type, fields)?))
+}
+
+/// The supported types that begin most like this one.
+fn nearest(found: &str) -> String {
+    /// More than these are of no use to anyone.
+    const NAMED: usize = 8;
+    let common = |name: &&str| {
+        name.bytes().zip(found.bytes()).take_while(|(ours, theirs)| ours == theirs).count()
+    };
+    let mut types: Vec<_> = model_types().collect();
+    types.sort_by_key(|name| std::cmp::Reverse(common(name)));
+    types.truncate(NAMED);
+    types.join(", ")
 }
 
 /// Refuses models that end in anything but logits of the next token: those whose names have other ends.

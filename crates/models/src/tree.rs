@@ -356,7 +356,7 @@ mod tests {
                     WeightKind::Embedding => {
                         tied.as_ref().is_some_and(|(table, _)| *table == weight.name)
                     }
-                    WeightKind::Router => true,
+                    WeightKind::Router | WeightKind::Taps => true,
                     kind => kind == WeightKind::Linear && !(config.row.is_of_prompt)(&weight.name),
                 });
                 // Of experts, those that a token goes to.

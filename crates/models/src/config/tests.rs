@@ -113,12 +113,17 @@ fn dtypes_old_and_new() {
 }
 
 #[test]
-fn an_unknown_architecture_lists_the_known_ones() {
-    let message = read(json!({"model_type": "mamba"})).unwrap_err().to_string();
-    assert!(
-        message.contains("`mamba`") && message.contains("supported: llama, mistral, qwen2"),
-        "{message}"
-    );
+fn an_unknown_architecture_names_those_that_are_called_alike() {
+    for (found, nearest) in
+        [("qwen4_moe", "name qwen2, qwen3, "), ("mamba", "name mistral, "), ("", "name llama, ")]
+    {
+        let message = read(json!({"model_type": found})).unwrap_err().to_string();
+        assert!(message.contains(&format!("`{found}`")) && message.contains(nearest), "{message}");
+        assert!(
+            message.contains(&format!("supported: {} types", crate::model_types().count())),
+            "{message}"
+        );
+    }
     refusal(json!({"model_type": null}), "model_type");
 }
 
