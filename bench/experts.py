@@ -2,7 +2,7 @@
 
     python bench/experts.py MODEL
 
-MODEL is a folder made by `outsize synth olmoe-1b-7b MODEL`, `outsize synth deepseek-v2-lite MODEL --dtype fp8` or `outsize synth
+MODEL is a folder made by `outsize synth olmoe-1b-7b MODEL`, `outsize synth deepseek-v2-lite MODEL --dtype fp8` (or `qwen3.5-35b-a3b`) or `outsize synth
 gpt-oss-20b MODEL --dtype mxfp4`. With random weights all
 tokens go to nearly the same experts, so the table of embeddings in MODEL is multiplied by 64 first, unless it was before: then tokens,
 which are drawn at random, go to different ones. How often real texts go to the same experts again is not measured: such models need other weights.
