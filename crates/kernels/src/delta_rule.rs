@@ -192,13 +192,12 @@ for_each_isa! {
     /// `state` points to `[texts, blocks, key_dim, STATE_COLUMNS]` and `y` to `[texts, tokens,
     /// value_heads, value_dim]` elements which nobody but calls of this with the same claims touches.
     unsafe fn work<V>(shared: &Shared<'_>) {
-        let DeltaHeads { key_heads, value_heads, key_dim, .. } = shared.heads;
-        let of_key = value_heads / key_heads;
+        let key_dim = shared.heads.key_dim;
         let mut gathered = Gathered {
             queries: vec![0.0; GATHERED * key_dim],
             keys: vec![0.0; GATHERED * key_dim],
-            values: vec![0.0; GATHERED * of_key * shared.heads.blocks() * STATE_COLUMNS],
-            gates: vec![(0.0, 0.0); GATHERED * of_key],
+            values: vec![0.0; GATHERED * shared.heads.blocks() * STATE_COLUMNS],
+            gates: vec![(0.0, 0.0); GATHERED],
         };
         while let Some(claimed) = shared.claims.claim() {
             for task in claimed {
@@ -214,9 +213,9 @@ struct Gathered {
     /// `[tokens, key_dim]` each.
     queries: Vec<f32>,
     keys: Vec<f32>,
-    /// Of each token and head the columns of all blocks; then what comes of them.
+    /// Of each token the columns of all blocks of one head; then what comes of them.
     values: Vec<f32>,
-    /// Of each token and head what is kept and what is replaced.
+    /// Of each token what that head keeps and what it replaces.
     gates: Vec<(f32, f32)>,
 }
 
@@ -246,25 +245,26 @@ impl Shared<'_> {
         }
         for start in (begin..self.tokens).step_by(GATHERED) {
             let count = GATHERED.min(self.tokens - start);
+            let token = |at: usize| text * self.tokens + start + at;
             for at in 0..count {
-                let token = text * self.tokens + start + at;
-                let x = &self.x[token * self.heads.channels()..][..self.heads.channels()];
-                let (queries, x) = x.split_at(key_heads * key_dim);
-                let (keys, values) = x.split_at(key_heads * key_dim);
                 let of_key_head = key_head * key_dim..(key_head + 1) * key_dim;
+                let (queries, keys, _) = self.vectors(token(at));
                 let place = at * key_dim..(at + 1) * key_dim;
                 gathered.queries[place.clone()].copy_from_slice(&queries[of_key_head.clone()]);
                 gathered.keys[place].copy_from_slice(&keys[of_key_head]);
-                for of_key_head in 0..of_key {
-                    let (head, place) = (head(of_key_head), at * of_key + of_key_head);
-                    gathered.values[place * padded..][..value_dim]
-                        .copy_from_slice(&values[head * value_dim..][..value_dim]);
-                    gathered.gates[place] = self.gates.of(token, head);
-                }
             }
-            for of_key_head in 0..of_key {
+            for head in (0..of_key).map(head) {
+                for at in 0..count {
+                    let (.., values) = self.vectors(token(at));
+                    let (value, beyond) =
+                        gathered.values[at * padded..][..padded].split_at_mut(value_dim);
+                    value.copy_from_slice(&values[head * value_dim..][..value_dim]);
+                    // What is beyond the last column stays zero.
+                    beyond.fill(0.0);
+                    gathered.gates[at] = self.gates.of(token(at), head);
+                }
                 for block in 0..blocks {
-                    let place = (text * value_heads + head(of_key_head)) * blocks + block;
+                    let place = (text * value_heads + head) * blocks + block;
                     // SAFETY: the caller's promise: the block lies within the state.
                     let state = unsafe {
                         std::slice::from_raw_parts_mut(self.state.0.add(place * size), size)
@@ -273,9 +273,8 @@ impl Shared<'_> {
                         state.fill(0.0);
                     }
                     for at in 0..count {
-                        let place = at * of_key + of_key_head;
                         let vectors = at * key_dim..(at + 1) * key_dim;
-                        let columns = place * padded + block * STATE_COLUMNS;
+                        let columns = at * padded + block * STATE_COLUMNS;
                         // SAFETY: the caller's promise: `state` has `STATE_COLUMNS` for each element of
                         // a key.
                         unsafe {
@@ -284,24 +283,27 @@ impl Shared<'_> {
                                 &gathered.queries[vectors.clone()],
                                 &gathered.keys[vectors],
                                 &mut gathered.values[columns..columns + STATE_COLUMNS],
-                                gathered.gates[place],
+                                gathered.gates[at],
                             );
                         }
                     }
                 }
-            }
-            for at in 0..count {
-                for of_key_head in 0..of_key {
-                    let place = (at * of_key + of_key_head) * padded;
-                    let token = text * self.tokens + start + at;
+                for at in 0..count {
                     // SAFETY: the caller's promise.
-                    let result = unsafe { self.result(token, head(of_key_head)) };
-                    result.copy_from_slice(&gathered.values[place..][..value_dim]);
-                    // What is beyond the last column stays zero.
-                    gathered.values[place + value_dim..place + padded].fill(0.0);
+                    let result = unsafe { self.result(token(at), head) };
+                    result.copy_from_slice(&gathered.values[at * padded..][..value_dim]);
                 }
             }
         }
+    }
+
+    /// Queries, keys and values of a token.
+    fn vectors(&self, token: usize) -> (&[f32], &[f32], &[f32]) {
+        let channels = self.heads.channels();
+        let of_keys = self.heads.key_heads * self.heads.key_dim;
+        let (queries, rest) = self.x[token * channels..][..channels].split_at(of_keys);
+        let (keys, values) = rest.split_at(of_keys);
+        (queries, keys, values)
     }
 
     /// What comes of a token's head.
@@ -342,9 +344,8 @@ unsafe fn step<V: Vector>(
         let row = |row: usize| place.add(row * STATE_COLUMNS);
         let mut sums = [[V::zero(); 8]; 4];
         for first in (0..even).step_by(apart) {
-            for part in 0..apart {
-                let at = first + part;
-                add_row(&mut sums[part], row(at), *key.get_unchecked(at));
+            for (at, sums) in (first..).zip(&mut sums[..apart]) {
+                add_row(sums, row(at), *key.get_unchecked(at));
             }
         }
         for at in even..rows {
@@ -357,10 +358,9 @@ unsafe fn step<V: Vector>(
         }
         let mut sums = [[V::zero(); 8]; 4];
         for first in (0..even).step_by(apart) {
-            for part in 0..apart {
-                let at = first + part;
+            for (at, sums) in (first..).zip(&mut sums[..apart]) {
                 change_row(row(at), keep, *key.get_unchecked(at), &change);
-                add_row(&mut sums[part], row(at), *query.get_unchecked(at));
+                add_row(sums, row(at), *query.get_unchecked(at));
             }
         }
         for at in even..rows {
@@ -382,10 +382,9 @@ unsafe fn step<V: Vector>(
 /// The row has `STATE_COLUMNS` elements, and the processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn add_row<V: Vector>(sums: &mut [V; 8], row: *const f32, by: f32) {
-    for column in 0..STATE_COLUMNS / V::LANES {
+    for (column, sum) in sums[..STATE_COLUMNS / V::LANES].iter_mut().enumerate() {
         // SAFETY: the caller's promise.
-        sums[column] =
-            unsafe { sums[column].fma(V::f32(row.add(column * V::LANES)), V::splat(by)) };
+        *sum = unsafe { sum.fma(V::f32(row.add(column * V::LANES)), V::splat(by)) };
     }
 }
 
@@ -396,11 +395,11 @@ unsafe fn add_row<V: Vector>(sums: &mut [V; 8], row: *const f32, by: f32) {
 /// As for [`add_row`].
 #[inline(always)]
 unsafe fn change_row<V: Vector>(row: *mut f32, keep: f32, key: f32, change: &[V; 8]) {
-    for column in 0..STATE_COLUMNS / V::LANES {
+    for (column, change) in change[..STATE_COLUMNS / V::LANES].iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
             let at = row.add(column * V::LANES);
-            V::f32(at).mul(V::splat(keep)).fma(change[column], V::splat(key)).store(at);
+            V::f32(at).mul(V::splat(keep)).fma(*change, V::splat(key)).store(at);
         }
     }
 }
@@ -413,10 +412,10 @@ unsafe fn change_row<V: Vector>(row: *mut f32, keep: f32, key: f32, change: &[V;
 #[inline(always)]
 unsafe fn together<V: Vector>(sums: &[[V; 8]; 4], parts: usize) -> [V; 8] {
     let mut all = sums[0];
-    for part in 1..parts {
-        for column in 0..STATE_COLUMNS / V::LANES {
+    for part in &sums[1..parts] {
+        for (sum, more) in all.iter_mut().zip(part).take(STATE_COLUMNS / V::LANES) {
             // SAFETY: the caller's promise.
-            all[column] = unsafe { all[column].fma(sums[part][column], V::splat(1.0)) };
+            *sum = unsafe { sum.fma(*more, V::splat(1.0)) };
         }
     }
     all

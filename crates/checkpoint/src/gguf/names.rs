@@ -136,7 +136,8 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     if let Some(name) = older_expert(architecture, &entry.name) {
         return Some(HeaderEntry { name, ..entry.clone() });
     }
-    if let Some(number) = module.strip_prefix("blk.").filter(|_| end == "ssm_a") {
+    let block = module.strip_prefix("blk.").and_then(|number| number.parse::<usize>().ok());
+    if let Some(number) = block.filter(|_| end == "ssm_a") {
         return Some(HeaderEntry {
             name: format!("model.layers.{number}.{RATES}"),
             ..entry.clone()

@@ -15,6 +15,9 @@ const MODULE: &str = ".linear_attn.";
 /// Fields of what is otherwise than in transformers.
 const FIELDS: [&str; 3] = ["linear_heads_in_turns", "linear_qkvz_apart", "linear_rates_negated"];
 
+/// The most heads, and the widest.
+const MAX_SIZE: u64 = 1 << 20;
+
 /// What linear attention of a checkpoint has otherwise than in transformers.
 pub(super) struct LinearAttention {
     in_turns: bool,
@@ -32,9 +35,10 @@ impl LinearAttention {
     pub fn of(config: &Map<String, Value>) -> Option<Self> {
         let [in_turns, qkvz_apart, rates_negated] =
             FIELDS.map(|field| config.get(field) == Some(&Value::from(true)));
+        // What is beyond all bounds fits no tensor, and neither does nothing.
         let size = |field: &str| {
-            let size = config.get(field).and_then(Value::as_u64).unwrap_or(0);
-            usize::try_from(size).unwrap_or(0)
+            let size = config.get(field).and_then(Value::as_u64);
+            size.filter(|size| *size <= MAX_SIZE).unwrap_or(0) as usize
         };
         (in_turns || qkvz_apart || rates_negated).then(|| Self {
             in_turns,
