@@ -63,7 +63,7 @@ pub struct DeltaRule<'a> {
     /// `[texts, tokens, channels]`: queries, keys and values of all heads. Queries and keys are made as
     /// long as they should be.
     pub x: &'a mut [f32],
-    /// `[texts, tokens, value_heads]`: how fast the matrix is forgotten, before [`softplus`].
+    /// `[texts, tokens, value_heads]`: how fast the matrix is forgotten, before a softplus.
     pub forget: &'a [f32],
     /// `[texts, tokens, value_heads]`: which part is replaced, before a sigmoid.
     pub write: &'a [f32],

@@ -1,6 +1,6 @@
 //! Linear attention, over a backend's own tensors: a Burn backend extension for Flex.
 //!
-//! [`causal_convolution`](crate::causal_convolution) and [`delta_rule`](crate::delta_rule) choose between
+//! [`causal_convolution`](crate::causal_convolution()) and [`delta_rule`](crate::delta_rule()) choose between
 //! this and Burn's own operations; call them unless you write an extension yourself.
 
 use burn::backend::flex::FlexTensor;
