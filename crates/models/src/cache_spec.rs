@@ -150,9 +150,12 @@ impl CacheLayer {
                 format!("{heads} {kind} heads of width {width} in layer {index}")
             }
             Self::Recurrent(layer) => {
-                let DeltaHeads { value_heads, key_dim, value_dim, .. } = layer.heads;
+                let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = layer.heads;
                 let of = format!("{value_heads} matrices of {key_dim} by {value_dim}");
-                format!("{of} and a convolution of {} tokens in layer {index}", layer.taps)
+                format!(
+                    "{of}, {key_heads} heads of keys and a convolution of {} tokens in layer {index}",
+                    layer.taps
+                )
             }
         }
     }
@@ -229,6 +232,32 @@ impl CacheSpec {
             cannot_slide: None,
             rescaled_beyond: None,
             recomputes_keys: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_of_other_sizes_are_told_apart() {
+        let heads =
+            DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 6, value_dim: 5, in_turns: false };
+        let spec = |heads, taps| CacheSpec {
+            layers: vec![CacheLayer::Recurrent(RecurrentCache { heads, taps })],
+            ..CacheSpec::uniform(0, 1, 1, 2, 8)
+        };
+        let one = spec(heads, 4);
+        assert_eq!(one.difference(&spec(heads, 4)), None);
+        for other in [
+            spec(heads, 3),
+            spec(DeltaHeads { key_heads: 4, ..heads }, 4),
+            spec(DeltaHeads { value_heads: 8, ..heads }, 4),
+            spec(DeltaHeads { key_dim: 7, ..heads }, 4),
+            spec(DeltaHeads { value_dim: 6, ..heads }, 4),
+        ] {
+            assert!(one.difference(&other).is_some(), "{other:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use super::rms_config::{DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    Fields, KnownField, ROPE, RopeConfig, RopeScaling, check, layer_windows, theta,
+    Fields, KnownField, ROPE, RopeConfig, RopeScaling, check, layer_windows, rope_object, theta,
 };
 
 /// Reads what models with and without experts have.
@@ -25,11 +25,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
     let around = config.rope_context(fields);
     let base = theta(fields, "rope_theta", around.theta)?;
-    let object = match fields.object("rope_scaling")? {
-        Some(object) => Some(object),
-        None => fields.object("rope_parameters")?,
-    };
-    let Some(object) = object else {
+    let Some(object) = rope_object(fields)? else {
         return Ok(RopeConfig { theta: base, scaling: RopeScaling::Default });
     };
     let name = if object.get("rope_type").is_some() { "rope_type" } else { "type" };

@@ -8,7 +8,8 @@ use crate::Error;
 use crate::architecture::MultimodalNames;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    COMMON, Fields, KnownField, ROPE, RopeConfig, RopeScaling, check, layer_windows, theta,
+    COMMON, Fields, KnownField, ROPE, RopeConfig, RopeScaling, check, layer_windows, rope_object,
+    theta,
 };
 
 /// Reads the text part of a Qwen2.5-VL: of files as first published the fields of the whole.
@@ -76,18 +77,14 @@ pub(super) fn read_qwen3_text(
 fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
     let around = config.rope_context(fields);
     let base = theta(fields, "rope_theta", around.theta)?;
-    let object = match fields.object("rope_scaling")? {
-        Some(object) => Some(object),
-        None => fields.object("rope_parameters")?,
-    };
-    let Some(object) = object else {
+    let Some(object) = rope_object(fields)? else {
         return Ok(RopeConfig { theta: base, scaling: RopeScaling::Default });
     };
     let name = if object.get("rope_type").is_some() { "rope_type" } else { "type" };
     if object.text(name)? != Some("mrope") {
-        return RopeConfig::read_object(&object, &around, base, &[MROPE, ROPE]);
+        return RopeConfig::read_object(&object, &around, base, &[ROPE]);
     }
-    check(&object, &[MROPE, ROPE])?;
+    check(&object, &[ROPE])?;
     let theta = theta(&object, "rope_theta", base)?;
     Ok(RopeConfig { theta, scaling: RopeScaling::Default })
 }
@@ -95,9 +92,6 @@ fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
 /// Those of Qwen3-VL, but for heads.
 pub(super) const ABSENT_3: RmsDefaults =
     RmsDefaults { max_position_embeddings: 128_000, rope_theta: 500_000.0, ..DEFAULTS };
-
-/// Of the object of the rotary embedding.
-const MROPE: &[KnownField] = &[("mrope_interleaved", Harmless), ("mrope_section", Harmless)];
 
 const TEXT_TYPE_2_5: &[KnownField] = &[("model_type", Only(&["\"qwen2_5_vl_text\""]))];
 

@@ -98,7 +98,7 @@ impl RopeConfig {
     /// `transformers`.
     pub(crate) fn read(around: &RopeContext<'_>) -> Result<Self, Error> {
         let theta = theta(around.fields, "rope_theta", around.theta)?;
-        match object(around.fields)? {
+        match rope_object(around.fields)? {
             Some(object) => Self::read_object(&object, around, theta, &[known::ROPE]),
             None => Ok(Self { theta, scaling: RopeScaling::Default }),
         }
@@ -113,7 +113,7 @@ impl RopeConfig {
     ) -> Result<(Self, usize), Error> {
         const PARTIAL: &[KnownField] = &[("partial_rotary_factor", Effect::Read)];
         let theta = theta(around.fields, base, around.theta)?;
-        let object = object(around.fields)?;
+        let object = rope_object(around.fields)?;
         let (owner, field) = match &object {
             Some(object) if object.get(PARTIAL[0].0).is_some() => (object, PARTIAL[0].0),
             _ => (around.fields, part),
@@ -192,7 +192,7 @@ impl RopeConfig {
 }
 
 /// The object that says how positions are embedded.
-fn object<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>, Error> {
+pub(crate) fn rope_object<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>, Error> {
     match fields.object("rope_scaling")? {
         Some(object) => Ok(Some(object)),
         None => fields.object("rope_parameters"),

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
     DEFAULT_WINDOW, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HIDDEN, MAX_INTERMEDIATE,
-    MAX_LAYERS, RopeConfig, RopeScaling, layer_windows, sliding_window, yarn_stretch,
+    MAX_LAYERS, RopeConfig, RopeScaling, layer_windows, rope_object, sliding_window, yarn_stretch,
 };
 use crate::layers::{ExpertGroups, LatentAttentionConfig, Routing, Shares};
 
@@ -338,12 +338,8 @@ fn with_latent_attention(
 
 /// What scores are multiplied by for a context that is stretched.
 fn softmax_stretch(fields: &Fields<'_>, rope: &RopeConfig) -> Result<f64, Error> {
-    let object = match fields.object("rope_scaling")? {
-        Some(object) => object,
-        None => match fields.object("rope_parameters")? {
-            Some(object) => object,
-            None => return Ok(1.0),
-        },
+    let Some(object) = rope_object(fields)? else {
+        return Ok(1.0);
     };
     let field = "mscale_all_dim";
     let weight = object.number_or(field, 0.0)?;
