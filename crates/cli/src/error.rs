@@ -134,7 +134,10 @@ fn generate_flags(error: &TextError) -> &'static str {
         TextError::SamplingValue { .. } => "--min-p",
         TextError::NoChatTemplate { .. } => "outsize run, --chat-template FILE",
         TextError::EmptyPrompt => "--prompt or --ids",
-        TextError::PromptTooLong { .. } => "--context, --when-full slide",
+        TextError::PromptTooLong { advice, .. } if advice.contains("slide") => {
+            "--context, --when-full slide"
+        }
+        TextError::PromptTooLong { .. } => "--context",
         _ => "",
     }
 }

@@ -215,6 +215,7 @@ fn output(
     let predicted = prediction.decode.seconds;
     let streamed = pipeline.streamed_range();
     let memory = MemoryHeld::now(&placement);
+    let can_slide = pipeline.can_slide();
     drop(pipeline);
     let ring = placement.ring_bytes();
     let disk = streamed
@@ -227,6 +228,7 @@ fn output(
         tokens: outcome.tokens,
         stop_string: generated.stop_string,
         context: cache.context,
+        can_slide,
         kv_dtype: cache.dtype.name(),
         load_seconds: timing.load.as_secs_f64(),
         prefill_seconds: outcome.prefill_seconds,

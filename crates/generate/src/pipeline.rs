@@ -317,6 +317,11 @@ impl Pipeline {
         self.start.is_none() && self.spec.rescaled_beyond.is_none_or(|length| longest <= length)
     }
 
+    /// Whether a text can go on beyond the context with its oldest tokens forgotten.
+    pub fn can_slide(&self) -> bool {
+        self.spec.cannot_slide.is_none()
+    }
+
     /// Tokens that one pass takes at most: an encoder reads a prompt in one.
     pub fn longest_pass(&self) -> usize {
         self.chunk.max(self.cache.options().prompt)
@@ -345,6 +350,17 @@ impl Pipeline {
     /// The context slid so far that tokens which `position` would need are forgotten.
     pub fn truncate(&mut self, position: usize) -> Result<(), PipelineError> {
         Ok(self.cache.truncate(position)?)
+    }
+
+    /// Has the pass that goes on from `position`, or across it, take a [snapshot](KvCache::snapshot_at) there.
+    pub fn snapshot_at(&mut self, position: usize) {
+        self.cache.snapshot_at(position);
+    }
+
+    /// Forgets the tokens from `position` on, or where that cannot be done, [from the snapshot on](KvCache::go_back), or else
+    /// all. Gives how many are held then.
+    pub fn go_back(&mut self, position: usize) -> usize {
+        self.cache.go_back(position)
     }
 
     /// Lets the encoder read a prompt; what was there before is forgotten. [`logits`](Self::logits) are then those of a

@@ -82,6 +82,9 @@ pub struct CacheOptions {
     pub dtype: KvDtype,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
+    /// Whether there is memory for a [snapshot](crate::KvCache::snapshot_at): as much again as the states take, and as the
+    /// layers take that forget the oldest tokens.
+    pub snapshot: bool,
 }
 
 impl CacheOptions {
@@ -94,6 +97,7 @@ impl CacheOptions {
             beams: 1,
             dtype: KvDtype::default(),
             when_full: WhenFull::default(),
+            snapshot: false,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use outsize_kernels::DeltaHeads;
 
-use crate::CacheOptions;
 use crate::cache_options::window_and_capacity;
+use crate::{CacheOptions, WhenFull};
 
 /// What a model asks of a KV cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,14 +114,31 @@ impl CacheLayer {
         }
     }
 
-    /// Bytes of all positions and sequences.
+    /// Bytes of all positions and sequences, and of their snapshot.
     pub(crate) fn bytes(&self, options: &CacheOptions) -> u64 {
+        let copies = 1 + u64::from(options.snapshot && self.forgets(options));
+        self.bytes_held(options).saturating_mul(copies)
+    }
+
+    /// The same without a snapshot.
+    fn bytes_held(&self, options: &CacheOptions) -> u64 {
         match self {
             Self::Attention(layer) => {
                 let (_, capacity) = window_and_capacity(layer.window, options);
                 layer.position_bytes(options).saturating_mul(capacity as u64)
             }
             Self::Recurrent(layer) => layer.bytes(options),
+        }
+    }
+
+    /// Whether it cannot go back to any token of a text, so that a snapshot is of it too.
+    pub(crate) fn forgets(&self, options: &CacheOptions) -> bool {
+        match self {
+            Self::Attention(layer) => {
+                let (_, capacity) = window_and_capacity(layer.window, options);
+                options.when_full != WhenFull::Refuse || capacity < options.context
+            }
+            Self::Recurrent(_) => true,
         }
     }
 
@@ -177,6 +194,19 @@ impl CacheSpec {
             CacheLayer::Recurrent(_) => usize::MAX,
         });
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
+    }
+
+    /// Whether a conversation is worth a [snapshot](crate::KvCache::snapshot_at) in a cache that is made for `options`: a state
+    /// cannot go back without one, not even by a token; windows are copied if that makes the cache larger by an eighth at most.
+    pub fn snapshot_pays(&self, options: &CacheOptions) -> bool {
+        let is_recurrent = |layer: &CacheLayer| matches!(layer, CacheLayer::Recurrent(_));
+        let bytes = |snapshot| {
+            let options = CacheOptions { snapshot, ..*options };
+            let layers = self.layers.iter().map(|layer| layer.bytes(&options));
+            layers.fold(0, u64::saturating_add)
+        };
+        let more = bytes(true).saturating_sub(bytes(false));
+        self.layers.iter().any(is_recurrent) || (1..=bytes(false) / 8).contains(&more)
     }
 
     /// How many of the last tokens of a prompt are run: as far back as the next token [depends](Self::reach) on them, and all of

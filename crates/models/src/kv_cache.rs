@@ -4,6 +4,7 @@ mod layer;
 mod prompt;
 mod recurrent;
 mod rows;
+mod snapshot;
 
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_hold;
@@ -12,6 +13,7 @@ use self::layer::{AttentionLayer, Layer, Order, RecurrentLayer};
 pub(crate) use self::layer::{Part, RecurrentState, Seen};
 use self::prompt::Prompt;
 use self::rows::WaitingRows;
+use self::snapshot::Snapshot;
 use crate::cache_options::window_and_capacity;
 
 use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
@@ -49,6 +51,7 @@ pub struct KvCache {
     padding: Vec<usize>,
     /// The texts before these, which wait until these have begun.
     waiting: Option<WaitingRows>,
+    snapshot: Snapshot,
 }
 
 impl KvCache {
@@ -87,7 +90,7 @@ impl KvCache {
         if devices.iter().any(|device| !can_hold(device, dtype)) {
             return Err(Error::CacheDtype { dtype: options.dtype });
         }
-        let storage = |index: usize, layer: &AttentionCache, (window, capacity)| {
+        let storage = |index: usize, layer: &AttentionCache, (window, capacity), forgets| {
             let shape = [batch, layer.key_value_heads, capacity, layer.head_dim];
             let device = &devices[index];
             let zeros = || {
@@ -101,20 +104,27 @@ impl KvCache {
                 keys: zeros(),
                 values,
                 keys_are_values: layer.keys_are_values,
+                forgets,
+                snapshot: None,
             }
         };
         let layers = spec.layers.iter().enumerate().map(|(at, layer)| match layer {
-            CacheLayer::Attention(layer) => {
-                let sizes = window_and_capacity(layer.window, options);
-                Layer::Attention(storage(at, layer, sizes))
+            CacheLayer::Attention(attention) => {
+                let sizes = window_and_capacity(attention.window, options);
+                Layer::Attention(storage(at, attention, sizes, layer.forgets(options)))
             }
             CacheLayer::Recurrent(shape) => {
                 let state = Some(RecurrentState::zeros(shape, batch, &devices[at]));
-                Layer::Recurrent(RecurrentLayer { shape: *shape, state, keeps: true })
+                Layer::Recurrent(RecurrentLayer {
+                    shape: *shape,
+                    state,
+                    keeps: true,
+                    snapshot: None,
+                })
             }
         });
         let cross = spec.cross.iter().enumerate();
-        let cross = cross.map(|(at, layer)| storage(at, layer, (usize::MAX, prompt)));
+        let cross = cross.map(|(at, layer)| storage(at, layer, (usize::MAX, prompt), false));
         Ok(Self {
             layers: layers.collect(),
             cross: cross.collect(),
@@ -126,6 +136,7 @@ impl KvCache {
             expected: 0,
             padding: vec![0; options.batch],
             waiting: None,
+            snapshot: Snapshot::default(),
         })
     }
 
@@ -139,10 +150,13 @@ impl KvCache {
                     keys: None,
                     values: None,
                     keys_are_values: *keys_are_values,
+                    forgets: false,
+                    snapshot: None,
                 })
             }
             CacheLayer::Recurrent(shape) => {
-                Layer::Recurrent(RecurrentLayer { shape: *shape, state: None, keeps: false })
+                let (shape, snapshot) = (*shape, None);
+                Layer::Recurrent(RecurrentLayer { shape, state: None, keeps: false, snapshot })
             }
         };
         Self {
@@ -156,6 +170,7 @@ impl KvCache {
             expected: 0,
             padding: vec![0; batch.rows()],
             waiting: None,
+            snapshot: Snapshot::default(),
         }
     }
 
@@ -205,6 +220,8 @@ impl KvCache {
         (self.prompt, self.waiting) = (None, None);
         (self.position, self.written, self.expected) = (0, 0, 0);
         self.padding = vec![0; self.options.batch];
+        self.drop_snapshot(None);
+        self.snapshot = Snapshot::default();
     }
 
     fn is_empty(&self) -> bool {
@@ -224,13 +241,19 @@ impl KvCache {
         }
         if position <= self.position {
             self.check_memory(position)?;
+            self.drop_snapshot(Some(position));
             self.position = position;
         }
+        self.forget_padding();
+        Ok(())
+    }
+
+    /// Keeps of the padding what is before the columns held.
+    fn forget_padding(&mut self) {
         self.expected = 0;
         for padding in &mut self.padding {
             *padding = (*padding).min(self.position);
         }
-        Ok(())
     }
 
     /// Begins texts at their column `position`, as if those before it had been run: what they would have left in the cache is
@@ -319,6 +342,7 @@ impl KvCache {
         if self.is_empty() {
             self.padding = vec![0; batch.rows()];
         }
+        self.begin_snapshot(batch.tokens());
         self.written = self.written.max(self.position + batch.tokens());
     }
 
@@ -347,6 +371,7 @@ impl KvCache {
             true => keys.clone(),
             false => here(values),
         };
+        self.snapshot_keys(layer, &keys, &values)?;
         let (first, rows, tokens) = (self.first_row(), keys.dims()[0], keys.dims()[2]);
         let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };
@@ -400,6 +425,7 @@ impl KvCache {
         for (padding, more) in self.padding.iter_mut().zip(batch.padding()) {
             *padding += more;
         }
+        self.end_snapshot(batch.tokens());
         self.position += batch.tokens();
     }
 }

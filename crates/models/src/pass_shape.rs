@@ -216,6 +216,7 @@ mod tests {
             beams: usize::MAX,
             dtype: KvDtype::F16,
             when_full: WhenFull::Slide,
+            snapshot: true,
         };
         config.activation_bytes_on(usize::MAX, &most, Logits::All, 1024);
         // The largest that a configuration may ask for.

@@ -305,6 +305,8 @@ fn memory_is_what_is_said() {
                 &options,
             );
         }
+        a_snapshot_is_counted::<LlamaForCausalLm>(&config("qwen3_5_text", ""));
+        a_snapshot_is_counted::<SparseMoeForCausalLm>(&config("qwen3_next", experts));
     }
     for (hidden, heads, inner, function) in
         [(512, 8, 2048, "relu"), (256, 16, 64, "gated-gelu"), (256, 4, 2048, "gated-relu")]
@@ -321,6 +323,9 @@ fn memory_is_what_is_said() {
             }
         }
     }
+    let windows =
+        r#", "model_type": "gemma3_text", "sliding_window": 300, "sliding_window_pattern": 2"#;
+    a_snapshot_is_counted::<LlamaForCausalLm>(&config_with(128, 128, 8, 8, 512, windows));
     a_token_costs_no_copy_of_the_cache();
 }
 
@@ -407,6 +412,42 @@ fn activations_stay_below_their_bound<D: Decoder>(config: &ModelConfig, options:
                 "{tokens} tokens of {options:?}: {peak} bytes allocated, {bound} foreseen"
             );
         }
+    }
+}
+
+/// Passes that take a snapshot, and such that go on from one.
+fn a_snapshot_is_counted<D: Decoder>(config: &ModelConfig) {
+    let device = Device::default();
+    let model: D = config.build(&Init::new(&device)).unwrap();
+    let options = CacheOptions { snapshot: true, ..CacheOptions::new(900) };
+    let kept = KvCache::bytes(config.cache(), &options);
+    let ids: Vec<u32> = (0..900).map(|i| i * 7 % 500).collect();
+    let run_until = |end: usize, cache: &mut KvCache| {
+        if cache.position() < end {
+            model.forward(&ids[cache.position()..end], cache, Logits::Last).unwrap();
+        }
+    };
+    // The weights are there, and the threads have run.
+    run_until(600, &mut KvCache::new(config.cache(), &options, &device).unwrap());
+    for ends in [&[600, 900][..], &[400, 800, 801, 802], &[899, 900]] {
+        let bound = kept + config.activation_bytes(ends[0], &options, Logits::Last);
+        let (_cache, peak, left) = allocated(|| {
+            let mut cache = KvCache::new(config.cache(), &options, &device).unwrap();
+            for at in [500, 700] {
+                cache.snapshot_at(at);
+                for &end in ends {
+                    run_until(end, &mut cache);
+                }
+                assert_eq!(cache.go_back(at + 1), at);
+                run_until(at + 1, &mut cache);
+            }
+            cache
+        });
+        assert!(peak <= bound, "{ends:?}: {peak} bytes allocated, {bound} foreseen");
+        assert!(
+            (kept..kept + 64 * 1024).contains(&left),
+            "{ends:?}: {left} bytes held, {kept} foreseen"
+        );
     }
 }
 

@@ -88,7 +88,9 @@ impl Chat {
         let opened = OpenedModel::new(&args.model.model, config)?;
         let usual = CONTEXT.min(opened.config().cache().longest_context);
         let mut settings = model::settings(&args.model, opened.config(), [usual, usual], &machine)?;
-        settings.workload.cache.when_full = args.text.end.when_full;
+        let cache = &mut settings.workload.cache;
+        cache.when_full = args.text.end.when_full;
+        cache.snapshot = opened.config().cache().snapshot_pays(cache);
         settings.workload.position = settings.workload.cache.context.div_ceil(2);
         let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
         let rules = TextRules::new(&args.text, folder, opened.config(), Ok(&tokenizer))?;
@@ -166,9 +168,12 @@ impl Chat {
                 "note: interrupted before the answer began: the message is not part of the conversation"
             }
             Finish::Stopped => "note: interrupted: the answer so far is part of the conversation",
-            Finish::Context => {
+            Finish::Context if self.session.pipeline().can_slide() => {
                 "note: the context is full: /reset begins a new conversation; --context gives more, --when-full slide forgets \
                  the oldest tokens"
+            }
+            Finish::Context => {
+                "note: the context is full: /reset begins a new conversation; --context gives more"
             }
             _ => "",
         };

@@ -46,8 +46,9 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
             print("\n")?;
         }
         if report.finish == Finish::Context {
+            let slide = if report.can_slide { ", or --when-full slide" } else { "" };
             say_wrapped(&format!(
-                "note: the context of {} tokens is full: give more with --context, or --when-full slide",
+                "note: the context of {} tokens is full: give more with --context{slide}",
                 report.context
             ));
         }

@@ -25,6 +25,9 @@ pub struct RunOutput {
     pub stop_string: Option<String>,
     /// Tokens that the context holds.
     pub context: usize,
+    /// Whether the text could have gone on with its oldest tokens forgotten.
+    #[serde(skip)]
+    pub can_slide: bool,
     /// The type of the KV cache: f32, bf16 or f16. Its bytes are in the placement's needs.
     pub kv_dtype: &'static str,
     /// From opening the checkpoint until the first pass could begin: every parameter has its

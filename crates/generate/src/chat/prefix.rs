@@ -10,17 +10,21 @@ pub(super) struct PrefixCache<'s> {
     pipeline: &'s mut Pipeline,
     /// The tokens that the KV cache holds.
     held: &'s mut Vec<u32>,
+    /// The token of the prompt that the text may later have to go back to.
+    snapshot: usize,
     begun: bool,
     /// Tokens of the prompt that were held.
     pub reused: usize,
 }
 
 impl<'s> PrefixCache<'s> {
-    pub fn new(pipeline: &'s mut Pipeline, held: &'s mut Vec<u32>) -> Self {
-        Self { pipeline, held, begun: false, reused: 0 }
+    /// A text whose prompt will begin with its first `snapshot` tokens when the conversation goes on.
+    pub fn new(pipeline: &'s mut Pipeline, held: &'s mut Vec<u32>, snapshot: usize) -> Self {
+        Self { pipeline, held, snapshot, begun: false, reused: 0 }
     }
 
-    /// Goes back to where the prompt differs from what is held, the token before a new one at least; gives how many are held.
+    /// Goes back to where the prompt differs from what is held, the token before a new one at least, or to the snapshot before
+    /// that; gives how many are held.
     fn go_back(&mut self, prompt: &[u32]) -> usize {
         let longest = prompt.len().max(self.held.len());
         let same = self.held.iter().zip(prompt).take_while(|(held, new)| held == new).count();
@@ -28,13 +32,14 @@ impl<'s> PrefixCache<'s> {
             true => same.min(prompt.len().saturating_sub(1)),
             false => 0,
         };
-        // What slid away cannot be gone back to.
-        let same = self.pipeline.truncate(same).map_or(0, |()| same);
-        if same == 0 {
+        let mut held = self.pipeline.go_back(same);
+        // With windows in all layers, fewer tokens may be run of a text that begins.
+        if prompt.len() - held > self.pipeline.tokens_to_run(prompt.len()) {
             self.pipeline.clear();
+            held = 0;
         }
-        self.held.truncate(same);
-        same
+        self.held.truncate(held);
+        held
     }
 }
 
@@ -47,6 +52,7 @@ impl LanguageModel for PrefixCache<'_> {
             self.reused = self.go_back(&ids);
             ids.drain(..self.reused);
             self.begun = true;
+            self.pipeline.snapshot_at(self.snapshot);
         }
         self.held.extend(&ids);
         let logits = self.pipeline.forward_rows(&[&ids]);

@@ -132,14 +132,29 @@ impl ChatSession {
         answer
     }
 
+    /// The tokens of the conversation, with those that an answer begins with or without.
+    fn ids(&self, answers: bool) -> Result<Vec<u32>, Error> {
+        let prompt = self.template.render(&self.messages, answers)?;
+        // The template has written the special tokens.
+        self.tokenizer.encode(&prompt, false)
+    }
+
+    /// How many of a prompt's tokens are of what was said, if that matters: a template may write later ones otherwise once
+    /// there is an answer.
+    fn answer_begins(&self, prompt: &[u32]) -> usize {
+        let said = match self.pipeline.cache_options().snapshot {
+            true => self.ids(false).unwrap_or_default(),
+            false => Vec::new(),
+        };
+        said.iter().zip(prompt).take_while(|(said, prompt)| said == prompt).count()
+    }
+
     fn complete(
         &mut self,
         options: &ChatOptions,
         mut on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
-        let prompt = self.template.render(&self.messages, true)?;
-        // The template has written the special tokens.
-        let ids = self.tokenizer.encode(&prompt, false)?;
+        let ids = self.ids(true)?;
         self.tokenizer.check(&ids, self.vocab_size)?;
         let prompt_tokens = ids.len();
         let request = Request {
@@ -148,7 +163,8 @@ impl ChatSession {
             eos: options.eos.clone(),
             sampling: options.sampling,
         };
-        let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held);
+        let snapshot = self.answer_begins(&request.ids);
+        let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held, snapshot);
         let mut channels = self.template.has_channels().then(Channels::default);
         let mut text = options.text.clone();
         text.show_special_tokens |= channels.is_some();

@@ -87,7 +87,7 @@ impl LanguageModel for Pipeline {
             true => format!("raise the context above {needed}, or shorten the prompt"),
             false => format!("this model's context is {most} at most, so shorten the prompt"),
         };
-        if self.spec.cannot_slide.is_none() {
+        if self.can_slide() {
             advice.push_str(", or let the context slide");
         }
         advice

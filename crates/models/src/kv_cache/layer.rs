@@ -56,7 +56,7 @@ impl Layer {
 }
 
 /// What linear attention keeps of each text; all f32. It is moved out, changed and moved back, as keys and values are.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RecurrentState {
     /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state).
     pub matrices: Tensor<4>,
@@ -70,6 +70,7 @@ pub(super) struct RecurrentLayer {
     pub shape: RecurrentCache,
     pub state: Option<RecurrentState>,
     pub keeps: bool,
+    pub snapshot: Option<Box<RecurrentState>>,
 }
 
 impl RecurrentLayer {
@@ -87,6 +88,9 @@ impl RecurrentLayer {
     }
 }
 
+/// Keys of a layer, and its values where keys do not serve as these.
+type KeysAndValues = (Tensor<4>, Option<Tensor<4>>);
+
 /// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
 /// `None` only while being written.
 ///
@@ -101,6 +105,9 @@ pub(super) struct AttentionLayer {
     /// `None` also where keys serve as values.
     pub values: Option<Tensor<4>>,
     pub keys_are_values: bool,
+    /// Whether a snapshot is of this layer too.
+    pub forgets: bool,
+    pub snapshot: Option<Box<KeysAndValues>>,
 }
 
 impl AttentionLayer {

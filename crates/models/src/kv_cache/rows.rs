@@ -30,6 +30,7 @@ impl KvCache {
             // So many columns in that any text begins in one that there is, and not in the first.
             (self.position, self.padding) = (self.options.context + 1, Vec::new());
         }
+        self.drop_snapshot(None);
         let (position, tokens) = (self.position, batch.tokens());
         if tokens > self.options.context || tokens >= position {
             let capacity = self.options.context.min(position);
@@ -47,7 +48,7 @@ impl KvCache {
         if let Some(waiting) = self.waiting.take() {
             let new = std::mem::replace(&mut self.padding, waiting.padding);
             self.padding.extend(new);
-            self.restore(waiting.position);
+            self.continue_from(waiting.position);
         }
     }
 
@@ -56,14 +57,15 @@ impl KvCache {
         match self.waiting.take() {
             Some(waiting) if !waiting.padding.is_empty() => {
                 self.padding = waiting.padding;
-                self.restore(waiting.position);
+                self.continue_from(waiting.position);
             }
             Some(_) => self.clear(),
             None => {}
         }
     }
 
-    fn restore(&mut self, position: usize) {
+    /// Goes on from a column as if none after it had been written.
+    pub(super) fn continue_from(&mut self, position: usize) {
         (self.position, self.written, self.expected) = (position, position, 0);
     }
 
@@ -75,7 +77,7 @@ impl KvCache {
     /// Bytes that [`copy_rows`](Self::copy_rows) takes for a while: the keys, the values or the state of one sequence in
     /// the largest layer.
     pub fn row_bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
-        let one = CacheOptions { batch: 1, beams: 1, ..*options };
+        let one = CacheOptions { batch: 1, beams: 1, snapshot: false, ..*options };
         let keys = |layer: &AttentionCache, bytes: u64| match layer.keys_are_values {
             true => bytes,
             false => bytes / 2,
@@ -117,6 +119,7 @@ impl KvCache {
         if held > batch {
             return Err(Error::BatchRows { rows: held, batch });
         }
+        self.drop_snapshot(None);
         for &(from, to) in copies {
             for (index, layer) in self.layers.iter_mut().enumerate() {
                 let lost = Error::CacheLost { layer: index };

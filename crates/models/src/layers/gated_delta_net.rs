@@ -152,20 +152,20 @@ impl GatedDeltaNet {
         let rates = if self.rates_are_negated { rates.neg() } else { rates.exp() };
         let bias = self.dt_bias.val().cast(DType::F32);
 
-        // The state stays where it is. From here on nothing can fail before it is kept again.
-        let (state, rows) = cache.take_state(layer, positions, &mixed.device())?;
-        let device = state.matrices.device();
-        let RecurrentState { matrices, inputs } = state;
-        let (mixed, inputs) = causal_convolution(
-            mixed.to_device(&device),
-            taps.reshape([channels, count]).to_device(&device),
-            inputs,
-            rows.clone(),
-        );
-        let gates = [forget, write].map(|gate| gate.to_device(&device));
-        let of_heads = [rates, bias].map(|values| values.to_device(&device));
-        let (mixed, matrices) = delta_rule(self.heads, mixed, gates, of_heads, matrices, rows);
-        cache.keep_state(layer, RecurrentState { matrices, inputs })?;
+        let taps = taps.reshape([channels, count]);
+        let of_tokens = [mixed, forget, write];
+        let mixed = cache.with_state(layer, positions, of_tokens, |of_tokens, state, rows| {
+            // The state stays where it is.
+            let device = state.matrices.device();
+            let [mixed, forget, write] = of_tokens.map(|values| values.to_device(&device));
+            let of_heads = [&rates, &bias].map(|values| values.clone().to_device(&device));
+            let RecurrentState { matrices, inputs } = state;
+            let taps = taps.clone().to_device(&device);
+            let (mixed, inputs) = causal_convolution(mixed, taps, inputs, rows.clone());
+            let gates = [forget, write];
+            let (mixed, matrices) = delta_rule(self.heads, mixed, gates, of_heads, matrices, rows);
+            (mixed, RecurrentState { matrices, inputs })
+        })?;
 
         let gate = gate.reshape([batch, tokens, value_heads, value_dim]);
         let mixed = self.norm.forward(mixed, gate);
@@ -206,8 +206,9 @@ impl GatedDeltaNet {
         // heads and what is made of them.
         let copies = if self.in_proj_qkvz.is_some() { 2 * channels + values } else { channels };
         let project = hidden + channels + values + copies + 2 * gates;
-        // Queries, keys, values and gates; what comes of them, its norm.
-        let mix = channels + 3 * values + gates;
+        // Queries, keys, values and gates; what comes of them, its norm. Or all of these, and a part of them before a snapshot
+        // or behind it, and what comes of it.
+        let mix = channels + values + gates + (2 * values).max(channels + values);
         // The gated result, its projection and the copy of a tiled product.
         let output = values + 2 * hidden;
         let state: u64 = self.conv1d.weight.lazy_shape().iter().map(|&n| n as u64).product();

@@ -289,6 +289,9 @@ enum Step {
     /// A pass that fails after the layer was written.
     Fail(usize),
     Truncate(usize),
+    /// From the column that comes next, or some behind it.
+    SnapshotAt(usize),
+    GoBack(usize),
     /// One text becomes another, perhaps as one more; then so many stay.
     Copy([usize; 3]),
 }
@@ -299,8 +302,17 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Pass(1)),
         1 => (1usize..12).prop_map(Step::Fail),
         3 => (0usize..40).prop_map(Step::Truncate),
+        2 => (0usize..9).prop_map(Step::SnapshotAt),
+        2 => (0usize..40).prop_map(Step::GoBack),
         3 => [0usize..9, 0..9, 0..9].prop_map(Step::Copy),
     ]
+}
+
+/// Whether a text cannot go back to `position`.
+fn gone(bench: &Bench, written: usize, context: usize, position: usize) -> bool {
+    let oldest = written.saturating_sub(bench.window.min(context));
+    let needed = (position + 1).saturating_sub(bench.window);
+    (1..=bench.cache.position()).contains(&position) && oldest > needed
 }
 
 proptest! {
@@ -325,6 +337,7 @@ proptest! {
             dtype,
             when_full: if slide { WhenFull::Slide } else { WhenFull::Refuse },
             context,
+            snapshot: true,
         };
         let shape = [HEADS, KEY_HEADS, WIDTH];
         let mut spec = spec(shape, window);
@@ -334,6 +347,8 @@ proptest! {
         let first = Batch::left_padded(&rows).unwrap();
         // One past the last column that was written.
         let mut written = 0;
+        // Where a snapshot is asked for, and where there is one.
+        let (mut wanted, mut taken) = (None, None);
         let go_on = |rows, tokens| Batch::left_padded(&vec![vec![0; tokens]; rows]).unwrap();
         let mut batch = Some(first.clone());
         for step in std::iter::once(Step::Pass(1)).chain(steps) {
@@ -354,12 +369,14 @@ proptest! {
                             prop_assert_eq!(needed, (position + 1).saturating_sub(bench.window));
                             prop_assert!(needed < oldest);
                             bench.cache.clear();
-                            written = 0;
+                            (written, wanted, taken) = (0, None, None);
                             continue;
                         }
                         Err(other) => return Err(TestCaseError::fail(other.to_string())),
                     }
                     written = written.max(end);
+                    let takes = wanted.filter(|at| (position..end).contains(at));
+                    taken = taken.filter(|_| takes.is_none());
                     if matches!(step, Step::Fail(_)) {
                         let shape = [batch.rows(), KEY_HEADS, batch.tokens(), WIDTH];
                         bench.cache.begin(&batch);
@@ -371,25 +388,47 @@ proptest! {
                     }
                     let worst = bench.pass(&batch);
                     prop_assert!(worst < 1e-5, "off by {worst}");
+                    if takes.is_some() {
+                        (wanted, taken) = (None, takes);
+                    }
+                }
+                Step::SnapshotAt(ahead) => {
+                    let at = bench.cache.position() + ahead;
+                    bench.cache.snapshot_at(at);
+                    wanted = Some(at).filter(|&at| at > 0);
+                }
+                Step::GoBack(position) => {
+                    let before = bench.cache.position();
+                    let gone = gone(&bench, written, context, position);
+                    let now = match (gone, taken.filter(|&taken| taken <= position)) {
+                        (true, Some(taken)) => {
+                            written = taken;
+                            taken
+                        }
+                        (true, None) => 0,
+                        (false, _) => position.min(before),
+                    };
+                    prop_assert_eq!(bench.cache.go_back(position), now);
+                    taken = taken.filter(|&taken| taken <= now);
+                    if now == 0 && (gone || position == 0) {
+                        (written, wanted, taken) = (0, None, None);
+                    }
                 }
                 Step::Truncate(position) => {
                     let before = bench.cache.position();
-                    let truncated = bench.cache.truncate(position);
-                    if position == 0 {
-                        written = 0;
-                    }
-                    let capacity = bench.window.min(context);
-                    let gone = position < before
-                        && position > 0
-                        && written.saturating_sub(capacity)
-                            > (position + 1).saturating_sub(bench.window);
-                    prop_assert_eq!(truncated.is_err(), gone);
+                    let gone = gone(&bench, written, context, position);
+                    prop_assert_eq!(bench.cache.truncate(position).is_err(), gone);
                     let now = if gone { before } else { position.min(before) };
                     prop_assert_eq!(bench.cache.position(), now);
+                    taken = taken.filter(|&taken| taken <= now);
+                    if position == 0 {
+                        (written, wanted, taken) = (0, None, None);
+                    }
                 }
                 Step::Copy([from, to, rows]) => {
                     let held = bench.cache.rows();
                     if bench.cache.position() > 0 {
+                        taken = None;
                         let to = (to % (held + 1)).min(options.sequences() - 1);
                         bench.copy(from % held, to, 1 + rows % held.max(to + 1));
                     }
