@@ -156,6 +156,8 @@ fn pipeline_flags(error: &PipelineError) -> &'static str {
         PipelineError::Model(error) => model_flags(error),
         PipelineError::Core(error) => core_flags(error),
         PipelineError::Context { .. } => "--context",
+        PipelineError::Drafts { .. } => "--prompt-lookup, --draft-model",
+        PipelineError::DraftModel { .. } => "--draft-model",
         _ => "",
     }
 }

@@ -39,12 +39,13 @@ pub fn run(
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
     let (folder, opened_at) = (args.model.folder(), Instant::now());
-    let model = OpenedModel::new(&args.model.model, config)?;
+    let mut model = OpenedModel::new(&args.model.model, config)?;
     let opened = opened_at.elapsed();
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
     settings.workload.cache.when_full = args.text.end.when_full;
     settings.workload.cache.batch = args.copies.unwrap_or(1);
+    model::draft(&args.drafts, folder, &mut model, &mut settings)?;
     let tokenizer = model.tokenizer_file(folder, &mut settings);
     let tokenizer = match args.ids {
         Some(_) => tokenizer?,
@@ -211,7 +212,16 @@ fn output(
     let share = |time: Duration| (decode > 0.0).then(|| time.as_secs_f64() / decode);
     let placement = pipeline.device_map().clone();
     let prediction = pipeline.prediction().clone();
-    let measured = median(&outcome.token_seconds).filter(|seconds| *seconds > 0.0);
+    let drafts = pipeline.draft_stats();
+    let seconds_per_token = match drafts {
+        // A guess that was right took no time of its own.
+        Some(_) => {
+            Some(decode / outcome.token_seconds.len() as f64).filter(|mean| mean.is_finite())
+        }
+        None => median(&outcome.token_seconds),
+    };
+    // What is predicted is a pass over one token.
+    let measured = seconds_per_token.filter(|seconds| *seconds > 0.0 && drafts.is_none());
     let predicted = prediction.decode.seconds;
     let streamed = pipeline.streamed_range();
     let memory = MemoryHeld::now(&placement);
@@ -233,7 +243,8 @@ fn output(
         load_seconds: timing.load.as_secs_f64(),
         prefill_seconds: outcome.prefill_seconds,
         first_token_seconds: timing.first_token.as_secs_f64(),
-        seconds_per_token: median(&outcome.token_seconds),
+        seconds_per_token,
+        drafts,
         decode_seconds: decode,
         bytes_read: stats.bytes_read,
         prefill_bytes_read: timing.at_first_token.bytes_read,

@@ -1,23 +1,27 @@
 //! Opening a model as the arguments say.
 
-use crate::args::{ModelArgs, PlaceArgs, workload};
+use crate::args::{DraftArgs, ModelArgs, PlaceArgs, workload};
 use crate::description::ModelDescription;
 use crate::error::Failure;
 use crate::hub::{self, Address, Wanted};
 use crate::interrupt;
 use crate::map_file;
 use crate::views::output::{note_unknown, say};
-use outsize::checkpoint::shown;
+use outsize::checkpoint::{model_folder, shown};
 use outsize::core::{Planning, gpu};
 use outsize::diffuse::{ImageModel, PipelineFiles};
 use outsize::generate::{
-    ConfigText, Described, GenerationWorkload, PipelineSettings, default_budget, describe,
-    read_config,
+    ConfigText, Described, GenerationWorkload, OpenedModel, PipelineSettings, default_budget,
+    describe, read_config,
 };
 use outsize::machine::{Machine, current_rss};
 use outsize::models::{CacheOptions, ModelConfig, presets};
 use outsize::plan::{Budget, Tier, format_size};
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+
+/// The most tokens to guess at once by default: products of so many rows and one take little longer than of one alone.
+const DRAFT_TOKENS: usize = 7;
 
 /// Where a model to be run is: the path itself, the snapshot of a folder of the Hub's cache, or that
 /// of a name on the Hub, downloaded if it is not in the cache.
@@ -212,6 +216,42 @@ pub fn settings(
         },
         stop: Some(interrupt::flag()),
     })
+}
+
+/// Has tokens drafted as the arguments say: what drafts them is opened, and counted in `settings`.
+pub fn draft(
+    args: &DraftArgs,
+    folder: &Path,
+    model: &mut OpenedModel,
+    settings: &mut PipelineSettings,
+) -> Result<(), Failure> {
+    let DraftArgs { draft_model, prompt_lookup, draft_tokens } = args;
+    if draft_model.is_none() && !prompt_lookup {
+        return match draft_tokens {
+            Some(_) => Err(Failure::usage("--draft-tokens: give --draft-model or --prompt-lookup")),
+            None => Ok(()),
+        };
+    }
+    settings.workload.cache.draft_tokens = draft_tokens.unwrap_or(DRAFT_TOKENS);
+    let Some(path) = draft_model else {
+        return Ok(());
+    };
+    let path = located(path, Wanted::Text)?;
+    let draft_folder = model_folder(&path);
+    let draft = OpenedModel::new(&path, read_config(draft_folder)?)?;
+    if tokenizer_bytes(folder) != tokenizer_bytes(draft_folder) {
+        say(
+            "note: the draft model has another tokenizer.json: if its tokens have other numbers, few guesses will be right",
+        );
+    }
+    Ok(model.draft_with(draft)?)
+}
+
+/// The tokenizer.json in a folder, as a number that differs if the files do.
+fn tokenizer_bytes(folder: &Path) -> Option<[u8; 32]> {
+    let mut hash = Sha256::new();
+    std::io::copy(&mut std::fs::File::open(folder.join("tokenizer.json")).ok()?, &mut hash).ok()?;
+    Some(hash.finalize().into())
 }
 
 /// Token ids written as `1,2,3` after `flag`.

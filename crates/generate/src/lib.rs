@@ -27,6 +27,7 @@ mod language_model;
 mod many;
 mod pipeline;
 mod planning;
+mod prompt_lookup;
 mod request;
 mod sampling;
 mod shield;
@@ -52,7 +53,9 @@ pub use generation_config::GenerationConfig;
 pub use gpu_context::gpu_contexts;
 pub use language_model::LanguageModel;
 pub use many::generate_many;
-pub use pipeline::{OpenedModel, Pipeline, PipelineError, PipelineSettings, Step, read_config};
+pub use pipeline::{
+    DraftStats, OpenedModel, Pipeline, PipelineError, PipelineSettings, Step, read_config,
+};
 pub use planning::{GenerationWorkload, Plan, Planner};
 pub use request::{Finish, GenerateError, Outcome, Request};
 pub use sampling::{Sampler, Sampling};

@@ -1,5 +1,6 @@
 //! From a checkpoint's folder and a budget to a model that generates.
 
+mod drafts;
 mod error;
 mod placement;
 mod sequences;
@@ -23,6 +24,8 @@ use outsize_plan::{
 };
 use outsize_stream::Stats;
 
+pub use self::drafts::DraftStats;
+use self::drafts::{DraftModel, Drafter, Drafts, cannot_draft};
 pub use self::error::PipelineError;
 use self::placement::streamed_range;
 use crate::error::Error;
@@ -32,6 +35,9 @@ use crate::tokenizer_file::TokenizerFile;
 
 /// Bytes of a tokenizer.json that the account of the process itself has room for.
 const SMALL_TOKENIZER: u64 = 16 << 20;
+
+/// Tokens of a prompt that a model which drafts is run on at once, at most.
+const DRAFT_PROMPT: usize = 256;
 
 /// Bytes by which what a process holds at first differs from one time to the next.
 const PROCESS_JITTER: u64 = 2 << 20;
@@ -88,6 +94,8 @@ pub struct Pipeline {
     spec: CacheSpec,
     /// Bytes in which activations' memory may be kept from layer to layer of a pass, that in use included.
     reusable: usize,
+    /// What guesses tokens, if they are drafted.
+    drafts: Option<Drafts>,
     /// Tokens that were run, for those who watch.
     done: Arc<AtomicU64>,
 }
@@ -112,6 +120,8 @@ pub struct OpenedModel {
     tree: Tree,
     /// What the process takes by itself, in bytes.
     process: u64,
+    /// What drafts tokens; else they are looked up in the text.
+    draft: Option<Box<Self>>,
 }
 
 impl OpenedModel {
@@ -124,7 +134,7 @@ impl OpenedModel {
         let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
         let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
         let process = process_bytes(outsize_machine::current_rss().unwrap_or(0));
-        Ok(Self { config, checkpoint, tree, process })
+        Ok(Self { config, checkpoint, tree, process, draft: None })
     }
 
     /// Its configuration.
@@ -135,6 +145,47 @@ impl OpenedModel {
     /// The checkpoint.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
+    }
+
+    /// Has a smaller model that knows the same tokens draft those that come next, where the KV cache is
+    /// [made for drafts](CacheOptions::draft_tokens): it stays in main memory whole. Else drafts are what came after the same
+    /// tokens earlier in the text.
+    ///
+    /// # Errors
+    /// A model that cannot take tokens back.
+    pub fn draft_with(&mut self, draft: Self) -> Result<(), PipelineError> {
+        if let Some(reason) = cannot_draft(draft.config.cache(), &CacheOptions::new(1)) {
+            return Err(PipelineError::DraftModel { reason });
+        }
+        self.draft = Some(Box::new(draft));
+        Ok(())
+    }
+
+    /// What a model that drafts for such a workload is opened with: whatever it takes. And so many bytes beside the process.
+    fn draft_settings(
+        &self,
+        draft: &Self,
+        settings: &PipelineSettings,
+    ) -> Result<(PipelineSettings, u64), PipelineError> {
+        let of_target = &settings.workload;
+        let cache = CacheOptions {
+            context: of_target.cache.context.min(draft.config.cache().longest_context),
+            ..of_target.cache
+        };
+        let workload = GenerationWorkload {
+            compute: of_target.compute,
+            ..GenerationWorkload::new(cache, of_target.prompt.min(DRAFT_PROMPT))
+        };
+        let mut max_memory = Budget::default();
+        max_memory.set(Tier::Cpu, u64::MAX >> 1);
+        let stop = settings.stop.clone();
+        let mut settings =
+            PipelineSettings { max_memory, workload, planning: Planning::default(), stop };
+        let (_, plan) = draft.plan_alone(&settings)?;
+        let of_cpu = plan.map.tiers().iter().find(|used| used.tier == Tier::Cpu);
+        let bytes = of_cpu.map_or(0, TierUse::sum);
+        settings.max_memory.set(Tier::Cpu, bytes);
+        Ok((settings, bytes.saturating_sub(draft.process)))
     }
 
     /// Whether the budget is enough, as [`dispatch`](Self::dispatch) finds it.
@@ -148,6 +199,25 @@ impl OpenedModel {
 
     /// Where everything is to live, and what knows it.
     fn plan(&self, settings: &PipelineSettings) -> Result<(Planner, Plan), PipelineError> {
+        let cache = &settings.workload.cache;
+        if cache.draft_tokens == 0 {
+            return self.plan_alone(settings);
+        }
+        if let Some(reason) = cannot_draft(self.config.cache(), cache) {
+            return Err(PipelineError::Drafts { reason });
+        }
+        let Some(draft) = &self.draft else {
+            return self.plan_alone(settings);
+        };
+        let (_, bytes) = self.draft_settings(draft, settings)?;
+        let mut settings = settings.clone();
+        let process = settings.workload.process.max(self.process);
+        settings.workload.process = process.saturating_add(bytes);
+        self.plan_alone(&settings)
+    }
+
+    /// The same without what drafts tokens.
+    fn plan_alone(&self, settings: &PipelineSettings) -> Result<(Planner, Plan), PipelineError> {
         let (planner, budget) = (self.planner(settings)?, &settings.max_memory);
         let plan = planner.plan(budget).or_else(|error| match &error {
             // What a refusal asked for does, although the process held a little less then.
@@ -232,13 +302,35 @@ impl OpenedModel {
     /// Places the model within the budget, and begins to read. `observe` is told of every step.
     ///
     /// # Errors
-    /// How many bytes of budget would do.
+    /// How many bytes of budget would do; drafts that the model or the workload cannot have.
     pub fn dispatch(
+        mut self,
+        settings: &PipelineSettings,
+        observe: impl FnMut(Step<'_>),
+    ) -> Result<Pipeline, PipelineError> {
+        let plan = self.plan(settings)?;
+        let (most, vocabulary) = (settings.workload.cache.draft_tokens, self.config.vocab_size());
+        let draft = self.draft.take().filter(|_| most > 0);
+        let draft = draft.map(|draft| {
+            let (settings, _) = self.draft_settings(&draft, settings)?;
+            let plan = draft.plan_alone(&settings)?;
+            draft.dispatch_alone(&settings, plan, |_| {})
+        });
+        let drafter = match draft.transpose()? {
+            Some(pipeline) => Drafter::Model(DraftModel::new(pipeline)),
+            None => Drafter::PromptLookup,
+        };
+        let mut pipeline = self.dispatch_alone(settings, plan, observe)?;
+        pipeline.drafts = (most > 0).then(|| Drafts::new(drafter, most, vocabulary));
+        Ok(pipeline)
+    }
+
+    fn dispatch_alone(
         self,
         settings: &PipelineSettings,
+        (planner, plan): (Planner, Plan),
         mut observe: impl FnMut(Step<'_>),
     ) -> Result<Pipeline, PipelineError> {
-        let (planner, plan) = self.plan(settings)?;
         let (map, workload) = (&plan.map, &plan.options.workload);
         let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
         let chunk = workload.chunk as usize;
@@ -257,7 +349,19 @@ impl OpenedModel {
         let (spec, done) = (config.cache().clone(), Arc::default());
         let start = config.decoder_start().map(|token| [token]);
         let reusable = reusable_bytes(map, workload.reusable_bytes(config, chunk));
-        Ok(Pipeline { model, cache, start, chunk, prediction, streamed, spec, reusable, done })
+        let drafts = None;
+        Ok(Pipeline {
+            model,
+            cache,
+            start,
+            chunk,
+            prediction,
+            streamed,
+            spec,
+            reusable,
+            drafts,
+            done,
+        })
     }
 }
 
@@ -340,7 +444,7 @@ impl Pipeline {
 
     /// Forgets the text so far.
     pub fn clear(&mut self) {
-        self.cache.clear();
+        self.go_back(0);
     }
 
     /// Forgets the tokens from `position` on, so that the text can go on differently from there; nothing happens if there are
@@ -349,7 +453,7 @@ impl Pipeline {
     /// # Errors
     /// The context slid so far that tokens which `position` would need are forgotten.
     pub fn truncate(&mut self, position: usize) -> Result<(), PipelineError> {
-        Ok(self.cache.truncate(position)?)
+        self.without_drafts(&[], |pipeline| Ok(pipeline.cache.truncate(position)?))
     }
 
     /// Has the pass that goes on from `position`, or across it, take a [snapshot](KvCache::snapshot_at) there.
@@ -360,7 +464,12 @@ impl Pipeline {
     /// Forgets the tokens from `position` on, or where that cannot be done, [from the snapshot on](KvCache::go_back), or else
     /// all. Gives how many are held then.
     pub fn go_back(&mut self, position: usize) -> usize {
-        self.cache.go_back(position)
+        // What cannot be done is not done to an empty cache.
+        let gone = self.without_drafts(&[], |pipeline| Ok(pipeline.cache.go_back(position)));
+        gone.unwrap_or_else(|_| {
+            self.cache.clear();
+            0
+        })
     }
 
     /// Lets the encoder read a prompt; what was there before is forgotten. [`logits`](Self::logits) are then those of a
@@ -395,13 +504,15 @@ impl Pipeline {
         ids: &[u32],
         mut take: impl FnMut(&[f32]),
     ) -> Result<(), PipelineError> {
-        self.cache.expect(ids.len());
-        let _reuse = self.buffer_reuse();
-        for chunk in ids.chunks(self.chunk) {
-            let logits = self.pass(&Batch::left_padded(&[chunk])?, Logits::All)?;
-            take(&values(logits)?);
-        }
-        Ok(())
+        self.without_drafts(ids, |pipeline| {
+            pipeline.cache.expect(ids.len());
+            let _reuse = pipeline.buffer_reuse();
+            for chunk in ids.chunks(pipeline.chunk) {
+                let logits = pipeline.pass(&Batch::left_padded(&[chunk])?, Logits::All)?;
+                take(&values(logits)?);
+            }
+            Ok(())
+        })
     }
 
     /// Appends a batch; gives the last logits of each text, `[rows, vocabulary]`.

@@ -102,8 +102,13 @@ impl GenerationWorkload {
         let most = |bytes: &dyn Fn(&ModelConfig, usize, &CacheOptions) -> u64| {
             config.map_or(0, |config| self.most(config, tokens, bytes))
         };
-        let activations =
-            most(&|config, tokens, cache| config.activation_bytes(tokens, cache, self.logits));
+        let activations = most(&|config, tokens, cache| {
+            let pass = config.activation_bytes(tokens, cache, self.logits);
+            match cache.draft_tokens {
+                0 => pass,
+                more => pass.max(config.activation_bytes(1 + more, cache, Logits::All)),
+            }
+        });
         let packed =
             most(&|config, tokens, cache| config.packed_bytes(self.compute, tokens, cache));
         let process = self.process.saturating_add(self.tokenizer);

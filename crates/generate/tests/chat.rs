@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::checkpoint::with_tokenizer;
 use outsize_generate::{
-    ChatMessage, ChatOptions, ChatSession, ChatTemplate, Finish, GenerationWorkload, Pipeline,
-    PipelineSettings, Request, Sampling, Tokenizer, generate, read_config,
+    ChatMessage, ChatOptions, ChatSession, ChatTemplate, Finish, GenerationWorkload, OpenedModel,
+    Pipeline, PipelineSettings, Request, Sampling, Tokenizer, generate, read_config,
 };
 use outsize_models::{CacheOptions, WhenFull};
 use tempfile::TempDir;
@@ -55,7 +55,13 @@ fn pipeline(folder: &Path, cache: CacheOptions, stop: Option<Arc<AtomicBool>>) -
         planning: Default::default(),
         stop,
     };
-    Pipeline::open(folder, read_config(folder).unwrap(), &settings, |_| {}).unwrap()
+    let open = || OpenedModel::new(folder, read_config(folder).unwrap()).unwrap();
+    let mut model = open();
+    if cache.draft_tokens > 0 {
+        // It drafts for itself, so that many guesses are right.
+        model.draft_with(open()).unwrap();
+    }
+    model.dispatch(&settings, |_| {}).unwrap()
 }
 
 fn template() -> ChatTemplate {
@@ -88,6 +94,9 @@ fn answers_are_those_of_a_new_run_and_take_fewer_tokens() {
     let cases = [
         (LLAMA, CacheOptions::new(400), true),
         (LLAMA, snapshot, true),
+        // Drafts that are wrong are run, too.
+        (LLAMA, CacheOptions { draft_tokens: 4, ..snapshot }, false),
+        (WINDOWS, CacheOptions { draft_tokens: 4, ..snapshot }, false),
         (DYNAMIC, CacheOptions::new(400), false),
         (WINDOW, CacheOptions::new(400), false),
         (WINDOW, snapshot, false),
@@ -101,7 +110,7 @@ fn answers_are_those_of_a_new_run_and_take_fewer_tokens() {
         let (_dir, folder) = checkpoint(config);
         let mut chat = session(&folder, cache, None);
         let tokenizer = Tokenizer::open(&folder).unwrap();
-        let mut fresh = pipeline(&folder, cache, None);
+        let mut fresh = pipeline(&folder, CacheOptions { draft_tokens: 0, ..cache }, None);
         let (run, run_fresh) = (chat.pipeline().watch_tokens(), fresh.watch_tokens());
         for said in SAID {
             let mut shown = String::new();
@@ -127,7 +136,7 @@ fn answers_are_those_of_a_new_run_and_take_fewer_tokens() {
         }
         assert_eq!(chat.messages().len(), 2 * SAID.len());
         // Sliding, a text saves where it has not slid yet.
-        if saves || cache.when_full == WhenFull::Refuse {
+        if saves || cache.when_full == WhenFull::Refuse && cache.draft_tokens == 0 {
             assert_eq!(run() * 3 < run_fresh() * 2, saves, "{} of {}", run(), run_fresh());
         }
     }

@@ -20,6 +20,10 @@ const DECODER: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermedia
 const ENCODER: &str = r#"{"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_layers": 4, "num_heads": 8,
     "vocab_size": 6000, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": false, "decoder_start_token_id": 0}"#;
 
+/// Some 35 MB, and keys and values of 4 MB.
+const DRAFT: &str = r#"{"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 6000, "max_position_embeddings": 512}"#;
+
 fn builder(
     folder: &str,
     task: TextTask,
@@ -29,7 +33,12 @@ fn builder(
     let mut budget = Budget::default();
     budget.set(Tier::Cpu, bytes);
     let context = if task == TextTask::TextGeneration { 340 } else { 30 };
-    pipeline(task, folder)
+    let builder = pipeline(task, folder);
+    let builder = match std::env::var("OUTSIZE_CHILD_DRAFT") {
+        Ok(draft) => builder.draft_model(draft, 7),
+        Err(_) => builder,
+    };
+    builder
         .context(context)
         .prompt_tokens(300)
         .batch_size(texts)
@@ -75,15 +84,25 @@ fn child() {
     };
     let found = pipe.generate_batch(&prompts, &options).unwrap();
     assert!(found.iter().all(|text| text.outcome.tokens.len() == 20));
+    if let Some(stats) = pipe.pipeline().draft_stats() {
+        assert!(stats.drafted > stats.passes, "{stats:?}");
+    }
     println!("budget={budget} peak={}", outsize_machine::peak_rss().unwrap());
 }
 
-fn run(folder: &Path, shape: [usize; 2], encodes: bool, extra: usize) -> [u64; 2] {
+fn run(
+    folder: &Path,
+    draft: Option<&Path>,
+    shape: [usize; 2],
+    encodes: bool,
+    extra: usize,
+) -> [u64; 2] {
     let [texts, beams] = shape;
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
         .env("OUTSIZE_CHILD", format!("{texts},{beams},{},{extra}", usize::from(encodes)))
         .env("OUTSIZE_CHILD_CHECKPOINT", folder)
+        .envs(draft.map(|draft| ("OUTSIZE_CHILD_DRAFT", draft)))
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -102,12 +121,29 @@ fn batches_and_beams_stay_within_the_budget() {
         with_tokenizer(&folder, config, 4.0, "{}");
         let mut budgets = Vec::new();
         for (shape, extra) in [([1, 1], 0), ([16, 1], 0), ([4, 4], 0), ([2, 8], 10 << 20)] {
-            let [budget, peak] = run(&folder, shape, encodes, extra);
+            let [budget, peak] = run(&folder, None, shape, encodes, extra);
             eprintln!("{shape:?} {encodes}: budget {budget}, peak {peak}");
             assert!(peak <= budget, "{shape:?} {encodes}: {peak} > {budget}");
             budgets.push(budget);
         }
         // Keys and values of fifteen more sequences.
         assert!(budgets[2] > budgets[0] + (25 << 20), "{budgets:?}");
+    }
+}
+
+#[test]
+fn a_model_that_drafts_stays_within_the_budget() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let [folder, draft] = ["model", "draft"].map(|name| dir.path().join(name));
+    with_tokenizer(&folder, DECODER, 4.0, "{}");
+    with_tokenizer(&draft, DRAFT, 4.0, "{}");
+    let [alone, _] = run(&folder, None, [1, 1], false, 0);
+    for extra in [0, 10 << 20] {
+        let [budget, peak] = run(&folder, Some(&draft), [1, 1], false, extra);
+        eprintln!("with drafts: budget {budget}, peak {peak}; without {alone}");
+        assert!(peak <= budget, "{peak} > {budget}");
+        // All of its weights, which are held besides.
+        assert!(budget > alone + (30 << 20), "{budget}, {alone} without drafts");
+        assert!(peak > alone, "{peak} of {budget}, {alone} without drafts");
     }
 }

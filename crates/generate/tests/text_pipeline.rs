@@ -273,3 +273,27 @@ fn what_is_wrong_is_said() {
     // The next text finds nothing of it.
     pipe.generate("a", &new_tokens(3)).unwrap();
 }
+
+#[test]
+fn drafts_change_no_text() {
+    let (_dir, folder) = checkpoint(DECODER, "{}");
+    let (_other, draft) =
+        checkpoint(&DECODER.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1"), "{}");
+    let mut plain = builder(&folder).build().unwrap();
+    let mut lookup = builder(&folder).prompt_lookup(5).build().unwrap();
+    let mut drafted = builder(&folder).draft_model(&draft, 3).build().unwrap();
+    for options in [new_tokens(20), drawn(3)] {
+        for prompt in PROMPTS {
+            let expected = gist(&plain.generate(prompt, &options).unwrap());
+            for pipe in [&mut lookup, &mut drafted] {
+                assert_eq!(gist(&pipe.generate(prompt, &options).unwrap()), expected);
+                let streamed: String =
+                    pipe.stream(prompt, &options).unwrap().map(Result::unwrap).collect();
+                assert_eq!(streamed, expected.0);
+            }
+        }
+    }
+    assert!(drafted.pipeline().draft_stats().unwrap().drafted > 0);
+    let error = builder(&folder).prompt_lookup(5).batch_size(2).build().unwrap_err().to_string();
+    assert!(error.contains("several would run side by side"), "{error}");
+}

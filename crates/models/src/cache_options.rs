@@ -85,6 +85,8 @@ pub struct CacheOptions {
     /// Whether there is memory for a [snapshot](crate::KvCache::snapshot_at): as much again as the states take, and as the
     /// layers take that forget the oldest tokens.
     pub snapshot: bool,
+    /// Tokens that can be forgotten again, beside a last one, wherever the text is: so many more are held of a sliding window.
+    pub draft_tokens: usize,
 }
 
 impl CacheOptions {
@@ -98,6 +100,7 @@ impl CacheOptions {
             dtype: KvDtype::default(),
             when_full: WhenFull::default(),
             snapshot: false,
+            draft_tokens: 0,
         }
     }
 
@@ -109,10 +112,10 @@ impl CacheOptions {
 
 /// How many columns a token of a layer sees, its own included, and how many the layer holds.
 pub(crate) fn window_and_capacity(window: Option<usize>, options: &CacheOptions) -> (usize, usize) {
-    let context = match options.when_full {
-        WhenFull::Refuse => usize::MAX,
-        WhenFull::Slide | WhenFull::Replace => options.context,
+    let (context, most) = match options.when_full {
+        WhenFull::Refuse => (usize::MAX, options.context),
+        WhenFull::Slide | WhenFull::Replace => (options.context, usize::MAX),
     };
     let window = window.unwrap_or(usize::MAX).min(context);
-    (window, window.min(options.context))
+    (window, window.saturating_add(options.draft_tokens).min(most))
 }

@@ -217,6 +217,7 @@ mod tests {
             dtype: KvDtype::F16,
             when_full: WhenFull::Slide,
             snapshot: true,
+            draft_tokens: usize::MAX,
         };
         config.activation_bytes_on(usize::MAX, &most, Logits::All, 1024);
         // The largest that a configuration may ask for.

@@ -1,7 +1,7 @@
 //! `outsize run`, `outsize chat` and `outsize logits`.
 
 use super::ModelArgs;
-use super::values::{WHEN_FULL, batch, one_of, penalty, share, temperature};
+use super::values::{WHEN_FULL, batch, draft_tokens, one_of, penalty, share, temperature};
 use clap::{ArgGroup, Args};
 use outsize::models::WhenFull;
 use std::path::PathBuf;
@@ -46,6 +46,9 @@ pub struct RunArgs {
     /// How the text is generated.
     #[command(flatten)]
     pub text: TextArgs,
+    /// What guesses tokens.
+    #[command(flatten)]
+    pub drafts: DraftArgs,
 }
 
 /// How text is generated.
@@ -80,6 +83,24 @@ pub struct ChatArgs {
     /// How answers are generated.
     #[command(flatten)]
     pub text: TextArgs,
+    /// What guesses tokens.
+    #[command(flatten)]
+    pub drafts: DraftArgs,
+}
+
+/// What guesses tokens that are verified together.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Speculative decoding (the text stays the same)")]
+pub struct DraftArgs {
+    /// A smaller model of the same tokens: it guesses the next ones, which one pass of MODEL verifies
+    #[arg(long, value_name = "MODEL", conflicts_with = "prompt_lookup")]
+    pub draft_model: Option<PathBuf>,
+    /// Guess what came after the same tokens earlier in the text
+    #[arg(long)]
+    pub prompt_lookup: bool,
+    /// The most tokens to guess at once [with either of these: 7]
+    #[arg(long, value_name = "N", value_parser = draft_tokens())]
+    pub draft_tokens: Option<usize>,
 }
 
 /// How tokens are sampled, by default as generation_config.json says.

@@ -64,6 +64,11 @@ pub fn some() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..)
 }
 
+/// A number of tokens to guess at once.
+pub fn draft_tokens() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=255)
+}
+
 /// A size in bytes, at least one.
 pub fn some_bytes(text: &str) -> Result<u64, String> {
     match parse_size(text) {

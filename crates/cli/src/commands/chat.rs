@@ -7,7 +7,7 @@ use crate::generation::following;
 use crate::request::TextRules;
 use crate::views::memory::MemoryHeld;
 use crate::views::output::{picture, print, refuse_to_overwrite, say, say_wrapped};
-use crate::views::run::predicted;
+use crate::views::run::{drafted, predicted};
 use crate::{cache, interrupt, model};
 use outsize::checkpoint::{plain, read_text, write_file};
 use outsize::generate::{
@@ -85,12 +85,13 @@ impl Chat {
         let config = model::config(&args.model)?;
         let folder = args.model.folder();
         let template = template(args, folder)?;
-        let opened = OpenedModel::new(&args.model.model, config)?;
+        let mut opened = OpenedModel::new(&args.model.model, config)?;
         let usual = CONTEXT.min(opened.config().cache().longest_context);
         let mut settings = model::settings(&args.model, opened.config(), [usual, usual], &machine)?;
         let cache = &mut settings.workload.cache;
         cache.when_full = args.text.end.when_full;
         cache.snapshot = opened.config().cache().snapshot_pays(cache);
+        model::draft(&args.drafts, folder, &mut opened, &mut settings)?;
         settings.workload.position = settings.workload.cache.context.div_ceil(2);
         let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
         let rules = TextRules::new(&args.text, folder, opened.config(), Ok(&tokenizer))?;
@@ -247,6 +248,9 @@ impl Chat {
                 answer.reused_tokens,
                 outcome.prefill_seconds,
             ));
+        }
+        if let Some(stats) = self.session.pipeline().draft_stats() {
+            say(format!("so far        {}", drafted(stats)));
         }
         let read = format_size(self.session.pipeline().stats().bytes_read);
         let held = MemoryHeld::now(self.session.pipeline().device_map());

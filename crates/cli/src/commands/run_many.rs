@@ -80,6 +80,11 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
             "--when-full: a context slides for one prompt alone, without --prompts",
         ));
     }
+    if args.drafts.prompt_lookup || args.drafts.draft_model.is_some() {
+        return Err(Failure::usage(
+            "--prompt-lookup and --draft-model: tokens are guessed for one prompt alone, without --prompts",
+        ));
+    }
     refuse_to_overwrite(&args.model.model, output)?;
     if prompts
         .canonicalize()

@@ -3,7 +3,7 @@
 use super::human::seconds;
 use super::memory::MemoryHeld;
 use outsize::bench::RepeatedRun;
-use outsize::generate::Finish;
+use outsize::generate::{DraftStats, Finish};
 use outsize::machine::Provenance;
 use outsize::plan::{DeviceMap, Prediction};
 use serde::Serialize;
@@ -37,8 +37,11 @@ pub struct RunOutput {
     pub prefill_seconds: f64,
     /// From the start of the process to the first token.
     pub first_token_seconds: f64,
-    /// Median over the generated tokens but the first; none if there was one only.
+    /// Median over the generated tokens but the first, or their mean if tokens were drafted; none if there was one only.
     pub seconds_per_token: Option<f64>,
+    /// How many drafts were right, if tokens were drafted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drafts: Option<DraftStats>,
     /// All generated tokens but the first together.
     pub decode_seconds: f64,
     /// Read from the checkpoint.
@@ -109,13 +112,21 @@ impl RunOutput {
             _ => String::new(),
         };
         format!(
-            "{rate} · prompt {:.2} s · loaded in {:.2} s\nread {}{link}{}{outcome}",
+            "{rate} · prompt {:.2} s · loaded in {:.2} s{}\nread {}{link}{}{outcome}",
             self.prefill_seconds,
             self.load_seconds,
+            self.drafts.map_or_else(String::new, |stats| format!("\n{}", drafted(stats))),
             size(self.bytes_read),
             self.memory,
         )
     }
+}
+
+/// How many drafts were right.
+pub fn drafted(stats: DraftStats) -> String {
+    let DraftStats { passes, drafted, accepted } = stats;
+    let tokens = (passes + accepted) as f64 / passes.max(1) as f64;
+    format!("{tokens:.1} tokens a pass: {accepted} of {drafted} guesses were right")
 }
 
 /// One line on the predicted speed.

@@ -59,6 +59,18 @@ pub enum PipelineError {
         /// What the model is for.
         right: TextTask,
     },
+    /// Drafts cannot be verified.
+    #[error("tokens cannot be drafted here: {reason}")]
+    Drafts {
+        /// Why.
+        reason: &'static str,
+    },
+    /// A model cannot draft.
+    #[error("the draft model cannot draft: {reason}")]
+    DraftModel {
+        /// Why.
+        reason: &'static str,
+    },
     /// The context asked for is not the model's.
     #[error(
         "a context of {context} tokens is more than the {most} tokens that this model was made for"

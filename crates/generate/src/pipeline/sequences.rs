@@ -2,6 +2,7 @@
 
 use outsize_models::{Batch, MAX_CONTEXT, WhenFull};
 
+use super::drafts::Drafts;
 use super::{Pipeline, PipelineError};
 use crate::language_model::LanguageModel;
 
@@ -9,6 +10,13 @@ impl LanguageModel for Pipeline {
     type Error = PipelineError;
 
     fn forward_rows(&mut self, rows: &[&[u32]]) -> Result<Vec<f32>, PipelineError> {
+        if let [ids] = rows
+            && let Some(mut drafts) = self.drafts.take()
+        {
+            let logits = self.run_drafting(&mut drafts, ids);
+            self.drafts = Some(drafts);
+            return logits;
+        }
         let batch = Batch::left_padded(rows)?;
         let Some(start) = self.start.filter(|_| !self.cache.has_prompt()) else {
             return self.run(&batch);
@@ -77,7 +85,9 @@ impl LanguageModel for Pipeline {
         match self.cache.options().when_full {
             // New texts begin in places of their own.
             WhenFull::Replace => 0,
-            WhenFull::Refuse | WhenFull::Slide => self.cache.position(),
+            WhenFull::Refuse | WhenFull::Slide => {
+                self.cache.position() - self.drafts.as_ref().map_or(0, Drafts::ahead)
+            }
         }
     }
 

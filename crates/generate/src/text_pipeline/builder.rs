@@ -1,5 +1,7 @@
 //! Pipelines of text.
 
+use std::path::PathBuf;
+
 use outsize_checkpoint::model_folder;
 use outsize_models::{CacheOptions, KvDtype, WhenFull};
 
@@ -20,12 +22,14 @@ pub struct TextPipelineOptions {
     context: Option<usize>,
     prompt: Option<usize>,
     beams: Option<usize>,
+    draft: Option<PathBuf>,
     cache: CacheOptions,
 }
 
 impl Default for TextPipelineOptions {
     fn default() -> Self {
-        Self { context: None, prompt: None, beams: None, cache: CacheOptions::new(0) }
+        let cache = CacheOptions::new(0);
+        Self { context: None, prompt: None, beams: None, draft: None, cache }
     }
 }
 
@@ -55,6 +59,20 @@ impl PipelineBuilder<TextTask> {
         self
     }
 
+    /// Has a smaller model that knows the same tokens guess up to `tokens` next ones, which one pass verifies: the texts stay the
+    /// same. It stays in main memory whole. For one text at a time.
+    pub fn draft_model(mut self, model: impl Into<PathBuf>, tokens: usize) -> Self {
+        (self.options.draft, self.options.cache.draft_tokens) = (Some(model.into()), tokens);
+        self
+    }
+
+    /// Has up to `tokens` next ones guessed to be those that came after the same tokens earlier in the text, as
+    /// [`draft_model`](Self::draft_model) has a model guess them.
+    pub fn prompt_lookup(mut self, tokens: usize) -> Self {
+        (self.options.draft, self.options.cache.draft_tokens) = (None, tokens);
+        self
+    }
+
     /// The dtype of the KV cache: by default f32.
     pub fn kv_dtype(mut self, dtype: KvDtype) -> Self {
         self.options.cache.dtype = dtype;
@@ -68,7 +86,7 @@ impl PipelineBuilder<TextTask> {
     }
 
     fn settings(&self, model: &OpenedModel, defaults: &GenerationConfig) -> PipelineSettings {
-        let TextPipelineOptions { context, prompt, beams, cache } = &self.options;
+        let TextPipelineOptions { context, prompt, beams, cache, .. } = &self.options;
         let longest = model.config().cache().longest_context;
         let context = context.unwrap_or(DEFAULT_TOKENS.min(longest));
         let prompt = match self.task {
@@ -105,7 +123,10 @@ impl PipelineTask for TextTask {
         }
         let defaults = GenerationConfig::open(folder)?;
         defaults.check_start(&config)?;
-        let model = OpenedModel::new(path, config)?;
+        let mut model = OpenedModel::new(path, config)?;
+        if let Some(draft) = &builder.options.draft {
+            model.draft_with(OpenedModel::new(draft, read_config(model_folder(draft))?)?)?;
+        }
         let mut settings = builder.settings(&model, &defaults);
         let file = model.tokenizer_file(folder, &mut settings)?;
         let tokenizer = Tokenizer::load(file?)?;

@@ -308,9 +308,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// How many columns are held.
+fn capacity(bench: &Bench) -> usize {
+    let CacheOptions { context, when_full, draft_tokens, .. } = *bench.cache.options();
+    let capacity = bench.window.saturating_add(draft_tokens);
+    if when_full == WhenFull::Refuse { capacity.min(context) } else { capacity }
+}
+
 /// Whether a text cannot go back to `position`.
-fn gone(bench: &Bench, written: usize, context: usize, position: usize) -> bool {
-    let oldest = written.saturating_sub(bench.window.min(context));
+fn gone(bench: &Bench, written: usize, position: usize) -> bool {
+    let oldest = written.saturating_sub(capacity(bench));
     let needed = (position + 1).saturating_sub(bench.window);
     (1..=bench.cache.position()).contains(&position) && oldest > needed
 }
@@ -325,6 +332,7 @@ proptest! {
         window in prop::option::of(1usize..14),
         context in 1usize..40,
         slide in any::<bool>(),
+        draft_tokens in 0usize..5,
         keys_are_values in any::<bool>(),
         dtype in prop::sample::select(KvDtype::ALL),
         lengths in prop::collection::vec(1usize..9, 1..4),
@@ -338,6 +346,7 @@ proptest! {
             when_full: if slide { WhenFull::Slide } else { WhenFull::Refuse },
             context,
             snapshot: true,
+            draft_tokens,
         };
         let shape = [HEADS, KEY_HEADS, WIDTH];
         let mut spec = spec(shape, window);
@@ -364,8 +373,7 @@ proptest! {
                             continue;
                         }
                         Err(Error::Forgotten { oldest, needed, .. }) => {
-                            let capacity = bench.window.min(context);
-                            prop_assert_eq!(oldest, written - capacity);
+                            prop_assert_eq!(oldest, written - capacity(&bench));
                             prop_assert_eq!(needed, (position + 1).saturating_sub(bench.window));
                             prop_assert!(needed < oldest);
                             bench.cache.clear();
@@ -399,7 +407,7 @@ proptest! {
                 }
                 Step::GoBack(position) => {
                     let before = bench.cache.position();
-                    let gone = gone(&bench, written, context, position);
+                    let gone = gone(&bench, written, position);
                     let now = match (gone, taken.filter(|&taken| taken <= position)) {
                         (true, Some(taken)) => {
                             written = taken;
@@ -416,7 +424,7 @@ proptest! {
                 }
                 Step::Truncate(position) => {
                     let before = bench.cache.position();
-                    let gone = gone(&bench, written, context, position);
+                    let gone = gone(&bench, written, position);
                     prop_assert_eq!(bench.cache.truncate(position).is_err(), gone);
                     let now = if gone { before } else { position.min(before) };
                     prop_assert_eq!(bench.cache.position(), now);
