@@ -178,6 +178,12 @@ impl From<PipelineError> for Failure {
     }
 }
 
+impl From<outsize_serve::ServeError> for Failure {
+    fn from(error: outsize_serve::ServeError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 impl From<outsize::bench::Error> for Failure {
     fn from(error: outsize::bench::Error) -> Self {
         match error {

@@ -15,6 +15,7 @@ mod map_file;
 mod model;
 mod prompts;
 mod request;
+mod session;
 mod small_files;
 mod views;
 

@@ -8,6 +8,7 @@ mod image;
 mod launch;
 mod model;
 mod plan;
+mod serve;
 mod shard;
 mod synth;
 pub mod values;
@@ -21,6 +22,7 @@ pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
+pub use serve::ServeArgs;
 pub use shard::{RewriteArgs, ShardArgs};
 pub use synth::{BF16, SynthArgs, SynthBlocks, SynthDtype};
 
@@ -44,6 +46,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk with a model under a memory budget
     Chat(ChatArgs),
+    /// Answer programs that speak OpenAI's HTTP interface, under a memory budget
+    Serve(ServeArgs),
     /// Make a picture of a text under a memory budget
     Image(ImageArgs),
     /// Draw the device map under a memory budget and predict the speed

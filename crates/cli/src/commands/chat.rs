@@ -4,23 +4,17 @@ use crate::args::ChatArgs;
 use crate::chat_input::ChatInput;
 use crate::error::Failure;
 use crate::generation::following;
-use crate::request::TextRules;
 use crate::views::memory::MemoryHeld;
-use crate::views::output::{picture, print, refuse_to_overwrite, say, say_wrapped};
-use crate::views::run::{drafted, predicted};
-use crate::{cache, interrupt, model};
+use crate::views::output::{print, refuse_to_overwrite, say};
+use crate::views::run::drafted;
+use crate::{interrupt, session};
 use outsize::checkpoint::{plain, read_text, write_file};
 use outsize::generate::{
-    ChatAnswer, ChatMessage, ChatOptions, ChatPart, ChatSession, ChatTemplate, ChatTemplates,
-    Finish, GenerateError, OpenedModel, Tokenizer,
+    ChatAnswer, ChatMessage, ChatOptions, ChatPart, ChatSession, Finish, GenerateError,
 };
-use outsize::machine::Machine;
 use outsize::plan::format_size;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-
-/// Tokens of the context if none are asked for, as far as the model has them.
-const CONTEXT: usize = 4096;
 
 /// The largest file of a conversation that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
@@ -81,29 +75,11 @@ struct Chat {
 impl Chat {
     /// Opens the model, and begins to read.
     fn open(args: &ChatArgs) -> Result<Self, Failure> {
-        let machine = Machine::detect();
-        let config = model::config(&args.model)?;
-        let folder = args.model.folder();
-        let template = template(args, folder)?;
-        let mut opened = OpenedModel::new(&args.model.model, config)?;
-        let usual = CONTEXT.min(opened.config().cache().longest_context);
-        let mut settings = model::settings(&args.model, opened.config(), [usual, usual], &machine)?;
-        let cache = &mut settings.workload.cache;
-        cache.when_full = args.text.end.when_full;
-        cache.snapshot = opened.config().cache().snapshot_pays(cache);
-        model::draft(&args.drafts, folder, &mut opened, &mut settings)?;
-        settings.workload.position = settings.workload.cache.context.div_ceil(2);
-        let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
-        let rules = TextRules::new(&args.text, folder, opened.config(), Ok(&tokenizer))?;
-        let (profile, figures) = cache::figures(&machine, folder);
-        settings.planning.figures = profile;
-        let vocab_size = opened.config().vocab_size();
-        let pipeline = opened.dispatch(&settings, |_| {})?;
-        say(picture(pipeline.device_map()));
-        say_wrapped(&predicted(pipeline.prediction(), &figures));
+        let template = |folder: &Path| session::template(args.chat_template.as_ref(), folder);
+        let (session, options) = session::open(&args.model, &args.text, &args.drafts, template)?;
         let mut chat = Self {
-            session: ChatSession::new(pipeline, tokenizer, template, vocab_size),
-            options: rules.chat(),
+            session,
+            options,
             system: args.system.as_ref().map(|text| ChatMessage::new("system", text)),
             model: args.model.model.clone(),
             last: None,
@@ -235,19 +211,7 @@ impl Chat {
             self.session.held_tokens(),
         ));
         if let Some(answer) = &self.last {
-            let outcome = &answer.outcome.outcome;
-            let decode: f64 = outcome.token_seconds.iter().sum();
-            let rate = match outcome.token_seconds.len() {
-                0 => String::new(),
-                count => format!(" at {:.2} tokens/s", count as f64 / decode.max(1e-9)),
-            };
-            say(format!(
-                "last answer   {} tokens{rate} · prompt {} tokens, {} of them kept, {:.2} s",
-                outcome.tokens.len(),
-                answer.prompt_tokens,
-                answer.reused_tokens,
-                outcome.prefill_seconds,
-            ));
+            say(format!("last answer   {}", session::answered(answer)));
         }
         if let Some(stats) = self.session.pipeline().draft_stats() {
             say(format!("so far        {}", drafted(stats)));
@@ -293,19 +257,6 @@ fn read_conversation(file: &Path) -> Result<Vec<ChatMessage>, Failure> {
             file.display()
         ))
     })
-}
-
-/// The chat template: the one that the arguments name, or the model's own.
-fn template(args: &ChatArgs, folder: &Path) -> Result<ChatTemplate, Failure> {
-    let templates = ChatTemplates::open(folder)?;
-    let Some(given) = &args.chat_template else {
-        return Ok(templates.default_template()?);
-    };
-    let name = given.to_str().filter(|given| templates.names().any(|name| name == *given));
-    match name {
-        Some(name) => Ok(templates.get(name)?),
-        None => Ok(ChatTemplates::open_file(folder, given)?),
-    }
 }
 
 /// The message of a failure.

@@ -120,7 +120,7 @@ impl ChatSession {
         on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         self.messages.push(ChatMessage::new("user", text));
-        let answer = self.complete(options, on_part);
+        let answer = self.reply(options, on_part);
         match &answer {
             Ok(ChatAnswer { outcome, .. })
                 if !outcome.text.is_empty() || outcome.outcome.finish != Finish::Stopped =>
@@ -149,12 +149,44 @@ impl ChatSession {
         said.iter().zip(prompt).take_while(|(said, prompt)| said == prompt).count()
     }
 
-    fn complete(
+    /// Answers what was said last, and leaves the messages as they are.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    pub fn reply(
         &mut self,
+        options: &ChatOptions,
+        on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
+    ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+        let ids = self.ids(true)?;
+        let snapshot = self.answer_begins(&ids);
+        self.generate(ids, snapshot, self.template.has_channels(), options, on_part)
+    }
+
+    /// Goes on from a text, with the special tokens that begin one, and leaves the messages as they are. Of the text, too, only
+    /// that is run which comes after what the KV cache holds.
+    ///
+    /// # Errors
+    /// A text that is longer than the context, and what the model or a read said.
+    pub fn complete(
+        &mut self,
+        prompt: &str,
+        options: &ChatOptions,
+        on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
+    ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+        let ids = self.tokenizer.encode(prompt, true)?;
+        let end = ids.len();
+        self.generate(ids, end, false, options, on_part)
+    }
+
+    fn generate(
+        &mut self,
+        ids: Vec<u32>,
+        snapshot: usize,
+        has_channels: bool,
         options: &ChatOptions,
         mut on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
-        let ids = self.ids(true)?;
         self.tokenizer.check(&ids, self.vocab_size)?;
         let prompt_tokens = ids.len();
         let request = Request {
@@ -163,9 +195,8 @@ impl ChatSession {
             eos: options.eos.clone(),
             sampling: options.sampling,
         };
-        let snapshot = self.answer_begins(&request.ids);
         let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held, snapshot);
-        let mut channels = self.template.has_channels().then(Channels::default);
+        let mut channels = has_channels.then(Channels::default);
         let mut text = options.text.clone();
         text.show_special_tokens |= channels.is_some();
         let mut outcome =

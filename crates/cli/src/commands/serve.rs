@@ -1,0 +1,63 @@
+//! `outsize serve`: a model behind HTTP, under a budget.
+
+use crate::args::ServeArgs;
+use crate::error::Failure;
+use crate::views::output::say;
+use crate::{interrupt, session};
+use outsize::checkpoint::shown;
+use outsize::generate::{ChatTemplate, Error as TextError};
+use outsize_serve::{Served, ServerOptions};
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::path::Path;
+
+/// What a model without a chat template says to conversations.
+const NO_TEMPLATE: &str = "{{ raise_exception('this model has no chat template: ask /v1/completions to go on with a text') }}";
+
+/// The environment's variable of the key.
+const KEY: &str = "OUTSIZE_API_KEY";
+
+/// Runs the command; `called` is MODEL as it was given.
+pub fn serve(args: &ServeArgs, called: &Path) -> Result<(), Failure> {
+    let address = (args.host, args.port);
+    // Before the model is read.
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let advice = "choose another --port or --host";
+        Failure::Failed(format!("cannot listen at {}:{}: {error}: {advice}", args.host, args.port))
+    })?;
+    let template = |folder: &Path| template(args, folder);
+    let (mut session, defaults) = session::open(&args.model, &args.text, &args.drafts, template)?;
+    let at = listener.local_addr().map_err(outsize_serve::ServeError::from)?;
+    let model = args.name.clone().unwrap_or_else(|| name(called));
+    let api_key = args.api_key.clone().or_else(|| std::env::var(KEY).ok());
+    if !at.ip().is_loopback() && api_key.is_none() {
+        say("note: whoever reaches this address can use the model: --api-key asks for a key");
+    }
+    say(format!("{} at http://{at}/v1 · Ctrl-C ends", shown(&model, 200)));
+    let options = ServerOptions { model, api_key, defaults };
+    let stop = interrupt::flag();
+    outsize_serve::serve(listener, &mut session, options, &stop, |served| match served {
+        Served::Answer(answer) => say(session::answered(answer)),
+        Served::Refused(reason) => say(format!("error: {reason}")),
+    })?;
+    interrupt::check()
+}
+
+/// The chat template; a model without one has one that says so.
+fn template(args: &ServeArgs, folder: &Path) -> Result<ChatTemplate, TextError> {
+    match session::template(args.chat_template.as_ref(), folder) {
+        Err(TextError::NoChatTemplate { .. }) if args.chat_template.is_none() => {
+            ChatTemplate::new("none", NO_TEMPLATE, BTreeMap::new())
+        }
+        template => template,
+    }
+}
+
+/// The model's name: `org/name` as on the Hub, else that of the folder or file.
+fn name(called: &Path) -> String {
+    let text = called.to_string_lossy();
+    match (called.exists(), called.file_name()) {
+        (true, Some(name)) => name.to_string_lossy().into_owned(),
+        _ => text.strip_prefix("hf://").unwrap_or(&text).to_owned(),
+    }
+}

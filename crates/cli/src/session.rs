@@ -1,0 +1,78 @@
+//! A conversation with a model that is opened as the arguments say.
+
+use crate::args::{DraftArgs, ModelArgs, TextArgs};
+use crate::error::Failure;
+use crate::request::TextRules;
+use crate::views::output::{picture, say, say_wrapped};
+use crate::views::run::predicted;
+use crate::{cache, model};
+use outsize::generate::{
+    ChatAnswer, ChatOptions, ChatSession, ChatTemplate, ChatTemplates, Error as TextError,
+    OpenedModel, Tokenizer,
+};
+use outsize::machine::Machine;
+use std::path::{Path, PathBuf};
+
+/// Tokens of the context if none are asked for, as far as the model has them.
+const CONTEXT: usize = 4096;
+
+/// Opens the model, places it and begins to read; and how it answers by default. `template` gives that of the model in a
+/// folder.
+pub fn open(
+    args: &ModelArgs,
+    text: &TextArgs,
+    drafts: &DraftArgs,
+    template: impl FnOnce(&Path) -> Result<ChatTemplate, TextError>,
+) -> Result<(ChatSession, ChatOptions), Failure> {
+    let machine = Machine::detect();
+    let config = model::config(args)?;
+    let folder = args.folder();
+    let template = template(folder)?;
+    let mut opened = OpenedModel::new(&args.model, config)?;
+    let usual = CONTEXT.min(opened.config().cache().longest_context);
+    let mut settings = model::settings(args, opened.config(), [usual, usual], &machine)?;
+    let cache = &mut settings.workload.cache;
+    cache.when_full = text.end.when_full;
+    cache.snapshot = opened.config().cache().snapshot_pays(cache);
+    model::draft(drafts, folder, &mut opened, &mut settings)?;
+    settings.workload.position = settings.workload.cache.context.div_ceil(2);
+    let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
+    let rules = TextRules::new(text, folder, opened.config(), Ok(&tokenizer))?;
+    let (profile, figures) = cache::figures(&machine, folder);
+    settings.planning.figures = profile;
+    let vocab_size = opened.config().vocab_size();
+    let pipeline = opened.dispatch(&settings, |_| {})?;
+    say(picture(pipeline.device_map()));
+    say_wrapped(&predicted(pipeline.prediction(), &figures));
+    Ok((ChatSession::new(pipeline, tokenizer, template, vocab_size), rules.chat()))
+}
+
+/// The chat template that is asked for by name or file, or the model's own.
+pub fn template(given: Option<&PathBuf>, folder: &Path) -> Result<ChatTemplate, TextError> {
+    let templates = ChatTemplates::open(folder)?;
+    let Some(given) = given else {
+        return templates.default_template();
+    };
+    let name = given.to_str().filter(|given| templates.names().any(|name| name == *given));
+    match name {
+        Some(name) => templates.get(name),
+        None => ChatTemplates::open_file(folder, given),
+    }
+}
+
+/// One line on an answer.
+pub fn answered(answer: &ChatAnswer) -> String {
+    let outcome = &answer.outcome.outcome;
+    let decode: f64 = outcome.token_seconds.iter().sum();
+    let rate = match outcome.token_seconds.len() {
+        0 => String::new(),
+        count => format!(" at {:.2} tokens/s", count as f64 / decode.max(1e-9)),
+    };
+    format!(
+        "{} tokens{rate} · prompt {} tokens, {} of them kept, {:.2} s",
+        outcome.tokens.len(),
+        answer.prompt_tokens,
+        answer.reused_tokens,
+        outcome.prefill_seconds,
+    )
+}

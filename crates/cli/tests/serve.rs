@@ -1,0 +1,259 @@
+//! `outsize serve`: answers are those of `outsize run` and `outsize chat`, whole or as they come; what is wrong is said.
+
+mod common;
+
+use common::{done, failed, folder, model, outsize, path, report, tiny};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}\
+    {% if add_generation_prompt %}<s>assistant: {% endif %}";
+
+/// A server, and what it says.
+struct Server {
+    child: Child,
+    address: String,
+    said: BufReader<std::process::ChildStderr>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // After a failure, it would keep the pipes of the test open.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Server {
+    fn start(model: &Path, more: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
+        command.args(["serve", path(model), "--port", "0", "--max-new-tokens", "12"]).args(more);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        let address = loop {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "it ended");
+            if let Some((_, rest)) = line.split_once("http://") {
+                break rest.split("/v1").next().unwrap().to_owned();
+            }
+        };
+        Self { child, address, said }
+    }
+
+    fn agent(&self) -> ureq::Agent {
+        let config = ureq::Agent::config_builder().http_status_as_error(false);
+        config.timeout_global(Some(Duration::from_secs(120))).build().into()
+    }
+
+    fn get(&self, at: &str) -> (u16, Value) {
+        let mut answer = self.agent().get(format!("http://{}{at}", self.address)).call().unwrap();
+        let text = answer.body_mut().read_to_string().unwrap();
+        (answer.status().as_u16(), serde_json::from_str(&text).unwrap())
+    }
+
+    fn text(&self, at: &str, request: &Value, key: &str) -> (u16, String) {
+        let post = self.agent().post(format!("http://{}{at}", self.address));
+        let post =
+            post.content_type("application/json").header("authorization", format!("Bearer {key}"));
+        let mut answer = post.send(request.to_string()).unwrap();
+        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    }
+
+    fn post(&self, at: &str, request: &Value) -> (u16, Value) {
+        let (status, text) = self.text(at, request, "");
+        (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
+    }
+
+    /// The objects of a stream.
+    fn stream(&self, at: &str, request: &Value) -> Vec<Value> {
+        let mut request = request.clone();
+        request["stream"] = json!(true);
+        let (status, text) = self.text(at, &request, "");
+        assert_eq!(status, 200, "{text}");
+        let mut data: Vec<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        assert_eq!(data.pop(), Some("[DONE]"), "{text}");
+        data.into_iter().map(|data| serde_json::from_str(data).unwrap()).collect()
+    }
+
+    /// Interrupts it; gives the rest of what it says.
+    fn end(mut self) -> String {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        let mut said = String::new();
+        self.said.read_to_string(&mut said).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(130), "{said}");
+        said
+    }
+}
+
+fn said(values: &[Value], of: impl Fn(&Value) -> &Value) -> String {
+    values.iter().filter_map(|value| of(&value["choices"][0]).as_str()).collect()
+}
+
+#[test]
+fn answers_are_those_of_the_other_commands() {
+    let dir = folder();
+    let model = model(&dir);
+    std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let server =
+        Server::start(&model, &["--max-memory", "cpu=150MB", "--context", "200", "--name", "wide"]);
+
+    // A text, as `run` goes on with it.
+    let run = |sampling: &[&str]| {
+        let arguments =
+            ["run", path(&model), "--prompt", "Once upon", "--max-new-tokens", "12", "--json"];
+        report(&outsize(&[&arguments[..], sampling].concat()))
+    };
+    let request = json!({"model": "wide", "prompt": "Once upon", "temperature": 0});
+    let (status, answer) = server.post("/v1/completions", &request);
+    let expected = run(&[]);
+    assert_eq!(status, 200, "{answer}");
+    assert_eq!((&answer["object"], &answer["model"]), (&json!("text_completion"), &json!("wide")));
+    assert_eq!(answer["choices"][0]["text"], expected["text"]);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer["usage"]["prompt_tokens"], expected["prompt_tokens"]);
+    assert_eq!(answer["usage"]["completion_tokens"], 12);
+    let drawn = json!({"prompt": ["Once upon"], "temperature": 0.8, "seed": 9, "top_k": 40});
+    let (_, answer) = server.post("/v1/completions", &drawn);
+    let expected = run(&["--temperature", "0.8", "--seed", "9", "--top-k", "40"]);
+    assert_eq!(answer["choices"][0]["text"], expected["text"]);
+    // Of the same prompt one token is run again.
+    let kept = &answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert_eq!(kept.as_u64().unwrap() + 1, expected["prompt_tokens"].as_u64().unwrap());
+    let parts = server.stream("/v1/completions", &drawn);
+    assert_eq!(said(&parts, |choice| &choice["text"]), expected["text"].as_str().unwrap());
+    assert_eq!(parts.last().unwrap()["choices"][0]["finish_reason"], "length");
+
+    // A conversation, as `chat` answers it.
+    let mut messages = vec![json!({"role": "system", "content": "Be brief"})];
+    let mut chat = vec!["chat", path(&model), "--max-new-tokens", "12", "--context", "200"];
+    chat.extend(["--system", "Be brief"]);
+    let input = dir.path().join("said");
+    std::fs::write(&input, "Hello\nWhy?\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outsize"));
+    let output = command.args(&chat).stdin(std::fs::File::open(&input).unwrap()).output().unwrap();
+    let expected = done(&output);
+    let mut found = String::new();
+    for text in ["Hello", "Why?"] {
+        messages.push(json!({"role": "user", "content": [{"type": "text", "text": text}]}));
+        let request = json!({"messages": messages, "temperature": 0, "stream_options": {"include_usage": true}});
+        let (status, answer) = server.post("/v1/chat/completions", &request);
+        assert_eq!(status, 200, "{answer}");
+        let content = answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+        let parts = server.stream("/v1/chat/completions", &request);
+        assert_eq!(parts[0]["choices"][0]["delta"]["role"], "assistant");
+        assert_eq!(said(&parts, |choice| &choice["delta"]["content"]), content);
+        assert_eq!(parts.last().unwrap()["usage"]["completion_tokens"], 12);
+        found.push_str(&content);
+        found.push('\n');
+        messages.push(json!({"role": "assistant", "content": content}));
+    }
+    assert_eq!(found, expected);
+    let said = server.end();
+    assert!(said.contains("12 tokens at") && said.contains("of them kept"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_is_said_and_the_server_goes_on() {
+    let dir = folder();
+    // Without a chat template, and with a context of 64 tokens.
+    let model = tiny(&dir);
+    let server = Server::start(&model, &["--api-key", "secret"]);
+    let (status, text) = server.text("/v1/completions", &json!({"prompt": "a"}), "secre");
+    assert_eq!(status, 401, "{text}");
+    assert!(text.contains("Authorization: Bearer KEY"), "{text}");
+    assert_eq!(server.get("/v1/models").0, 401);
+    assert_eq!(server.get("/health"), (200, json!({"status": "ok"})));
+    for (at, request, status, param, message) in [
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "a"}]}),
+            400,
+            "messages",
+            "no chat template",
+        ),
+        ("/v1/chat/completions", json!({"messages": []}), 400, "messages", "at least one"),
+        ("/v1/chat/completions", json!({"prompt": "a"}), 400, "", "messages"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+            400,
+            "messages[0].content",
+            "image_url",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "assistant", "content": "", "tool_calls": [1]}]}),
+            400,
+            "messages[0].tool_calls",
+            "tools",
+        ),
+        ("/v1/completions", json!({"prompt": 5}), 400, "prompt", "one text"),
+        ("/v1/completions", json!({"prompt": ["a", "b"]}), 400, "prompt", "one text"),
+        ("/v1/completions", json!({"prompt": ""}), 400, "", "no tokens"),
+        ("/v1/completions", json!({"prompt": "a", "model": "gpt-5"}), 404, "model", "gpt-5"),
+        ("/v1/completions", json!({"prompt": "a", "n": 3}), 400, "n", "not built in"),
+        ("/v1/completions", json!({"prompt": "a", "temperature": -1}), 400, "", "temperature"),
+        ("/v1/completions", json!({"prompt": "word ".repeat(200)}), 400, "", "tokens"),
+        ("/v1/completions", json!({"prompt": "a", "stream": true, "top_p": 7}), 400, "", "top_p"),
+        ("/v2", json!({}), 404, "", "/v1/chat/completions"),
+    ] {
+        let (found, text) = server.text(at, &request, "secret");
+        assert_eq!(found, status, "{request}: {text}");
+        let error: Value = serde_json::from_str(&text).unwrap();
+        let error = &error["error"];
+        assert!(error["message"].as_str().unwrap().contains(message), "{request}: {text}");
+        assert_eq!(error["param"].as_str().unwrap_or_default(), param, "{request}: {text}");
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    let (status, text) =
+        server.text("/v1/completions", &json!({"prompt": "a", "user": "me"}), "secret");
+    assert_eq!(status, 200, "{text}");
+    server.end();
+}
+
+#[test]
+fn requests_wait_their_turn_and_those_that_went_away_are_dropped() {
+    let dir = folder();
+    let model = model(&dir);
+    let server = Server::start(&model, &["--context", "500"]);
+    let long =
+        json!({"prompt": "Once upon", "max_tokens": 450, "ignore_eos": false, "stream": true});
+    std::thread::scope(|scope| {
+        // A client that reads the beginning of a long answer, and goes.
+        let post = server.agent().post(format!("http://{}/v1/completions", server.address));
+        let answer = post.content_type("application/json").send(long.to_string()).unwrap();
+        let mut first = [0; 10];
+        answer.into_body().into_reader().read_exact(&mut first).unwrap();
+        assert_eq!(&first[..5], b"data:");
+        // Others are answered as if they were alone.
+        let ask = |seed: u64| {
+            let request = json!({"prompt": "The end", "seed": seed, "temperature": 0.9});
+            server.post("/v1/completions", &request).1["choices"][0]["text"].clone()
+        };
+        let together: Vec<_> = (0..4).map(|seed| scope.spawn(move || ask(seed))).collect();
+        let together: Vec<Value> =
+            together.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let alone: Vec<Value> = (0..4).map(ask).collect();
+        assert_eq!(together, alone);
+    });
+    // The long answer did not go on to its end.
+    let said = server.end();
+    assert!(!said.contains("450 tokens at"), "{said}");
+}
+
+#[test]
+fn an_address_in_use_is_said_before_the_model_is_read() {
+    let dir = folder();
+    let model = tiny(&dir);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let error = failed(&outsize(&["serve", path(&model), "--port", &port]), 1);
+    assert!(error.contains(&format!("cannot listen at 127.0.0.1:{port}")), "{error}");
+    assert!(error.contains("--port"), "{error}");
+}

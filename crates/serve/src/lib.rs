@@ -1,0 +1,22 @@
+//! A model behind the HTTP interface that OpenAI's clients speak.
+//!
+//! ```text
+//! client ── POST /v1/chat/completions ──> routes ── Job ──> worker: the one ChatSession
+//!        <── JSON, or events as they come ──────── Event ──┘
+//! ```
+//!
+//! One request is answered at a time; others wait in a queue. Of each prompt only that is run which comes after what the KV
+//! cache holds of the one before, as in a [`ChatSession`](outsize_generate::ChatSession). A client that goes away ends its
+//! answer at the next token.
+#![forbid(unsafe_code)]
+
+mod error;
+mod fields;
+mod messages;
+mod reply;
+mod routes;
+mod server;
+mod worker;
+
+pub use server::{ServeError, ServerOptions, serve};
+pub use worker::Served;

@@ -1,0 +1,82 @@
+//! The server: a thread for connections, and the caller's for the model.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use outsize_generate::{ChatOptions, ChatSession};
+
+use crate::routes::{Shared, routes};
+use crate::worker::{LOOK, Served, work};
+
+/// Requests that wait at most; further ones are told to try again.
+const WAITING: usize = 64;
+
+/// How long connections have to end by themselves when the server does.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How a model is served.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// The name that clients ask for.
+    pub model: String,
+    /// The key that they must send, if any.
+    pub api_key: Option<String>,
+    /// How texts are generated, where requests do not say.
+    pub defaults: ChatOptions,
+}
+
+/// Why a server could not begin, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The system refused.
+    #[error("cannot serve: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Answers requests at `listener` until `stop` is set, which ends the answer on its way. The model runs on this thread. `observe`
+/// is told of each request that the model was asked for.
+///
+/// # Errors
+/// The system refuses a thread or the socket.
+pub fn serve(
+    listener: TcpListener,
+    session: &mut ChatSession,
+    options: ServerOptions,
+    stop: &Arc<AtomicBool>,
+    observe: impl FnMut(Served<'_>),
+) -> Result<(), ServeError> {
+    listener.set_nonblocking(true)?;
+    let ServerOptions { model, api_key, defaults } = options;
+    let (jobs, waiting) = sync_channel(WAITING);
+    let shared = Shared { model, api_key, defaults, jobs, count: AtomicU64::new(0) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ends = stop.clone();
+    let connections = std::thread::Builder::new().name("connections".into()).spawn(move || {
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            let ended = async |ends: Arc<AtomicBool>| {
+                while !ends.load(Ordering::Relaxed) {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            let serving = axum::serve(listener, routes(Arc::new(shared)));
+            let serving = serving.with_graceful_shutdown(ended(ends.clone()));
+            tokio::select! {
+                served = serving.into_future() => served,
+                // A client that stays connected does not keep the server.
+                () = async { ended(ends).await; tokio::time::sleep(GRACE).await } => Ok(()),
+            }
+        })
+    })?;
+    work(session, &waiting, stop, observe);
+    // What waits is told that the server ends.
+    drop(waiting);
+    match connections.join() {
+        Ok(served) => Ok(served?),
+        Err(_) => Err(io::Error::other("the thread of connections ended with a panic").into()),
+    }
+}
