@@ -1,9 +1,13 @@
 //! A weight of a checkpoint written to another, in another type or order.
 
 use crate::Error;
-use crate::convert::{NoConversion, Scales, burn_type, dequantize, float};
+use crate::convert::{NoConversion, burn_type, dequantize, float};
+use crate::integers;
+use crate::loaded_scales::{LoadedScales, Scales};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorInfo, TensorSpec};
+use outsize_kernels::BlockWeight;
 use outsize_stream::Convert;
+use std::ops::Range;
 
 /// Bytes that are read at a time, about.
 const PIECE: u64 = 4 << 20;
@@ -185,7 +189,11 @@ impl Rewrite {
         match &self.source {
             Source::Weight(weight, _) => {
                 let data = weight.data();
-                TensorSpec::new(&data.name, self.dtype, data.shape.clone())
+                let name = match self.dtype == data.dtype {
+                    true => data.name.clone(),
+                    false => weight.format().weight_name(&data.name),
+                };
+                TensorSpec::new(name, self.dtype, data.shape.clone())
             }
             Source::Rows(name, shape, _) => TensorSpec::new(name, self.dtype, shape.clone()),
             Source::Stack(name, modules) => {
@@ -221,11 +229,15 @@ impl Rewrite {
     ) -> Result<(), Error> {
         let whole = |weight: &StoredWeight| {
             let converts = self.read_scales(weight, None, checkpoint)?;
+            if weight.format().as_integers().is_some() {
+                let blocks = integers::load(checkpoint, weight)?;
+                return Ok(through(floats(&blocks, 0..weight.rows()), 0, &converts));
+            }
             converted(checkpoint, weight.data().clone(), &converts)
         };
         match &self.source {
             Source::Weight(weight, change) => {
-                let name = &weight.data().name;
+                let name = &self.spec().name;
                 self.write_rows(name, weight, *change, checkpoint, writer, &mut go_on)
             }
             Source::Rows(name, _, parts) => parts.iter().try_for_each(|(weight, change)| {
@@ -263,6 +275,23 @@ impl Rewrite {
     ) -> Result<(), Error> {
         let data = weight.data();
         let converts = self.read_scales(weight, change, checkpoint)?;
+        if weight.format().as_integers().is_some() {
+            let blocks = integers::load(checkpoint, weight)?;
+            let row = data.shape.last().map_or(1, |columns| columns * size_of::<f32>()).max(1);
+            let (rows, head) =
+                (weight.rows(), if let Some(Change::Halves(head)) = change { head } else { 1 });
+            let piece = (PIECE as usize / row).max(1).next_multiple_of(head);
+            for start in (0..rows).step_by(piece) {
+                if !go_on(writer) {
+                    return Err(Error::Stopped);
+                }
+                let some = start..rows.min(start + piece);
+                let count = some.len();
+                let bytes = through(floats(&blocks, some), 0, &converts);
+                writer.write(name, &changed(bytes, count, change))?;
+            }
+            return Ok(());
+        }
         let unit = match change {
             Some(Change::Halves(head)) => weight.row_bytes() * head as u64,
             Some(Change::Groups { .. }) => weight.row_bytes(),
@@ -277,14 +306,8 @@ impl Rewrite {
             part.offset += start;
             part.len = piece.min(data.len - start);
             let rows = part.len / weight.row_bytes().max(1);
-            let mut bytes = converted(checkpoint, part, &converts)?;
-            if let Some(Change::Halves(head)) = change {
-                bytes = halves(&bytes, rows as usize, head);
-            }
-            if let Some(Change::Groups { heads, groups }) = change {
-                bytes = grouped(&bytes, rows as usize, heads, groups);
-            }
-            writer.write(name, &bytes)?;
+            let bytes = converted(checkpoint, part, &converts)?;
+            writer.write(name, &changed(bytes, rows as usize, change))?;
         }
         Ok(())
     }
@@ -297,9 +320,13 @@ impl Rewrite {
         checkpoint: &Checkpoint,
     ) -> Result<Vec<Convert>, Error> {
         let scales = Scales::default();
-        if let Some(stored) = weight.scales() {
+        if weight.format().as_integers().is_none()
+            && let Some(stored) = weight.scales()
+        {
             // Nobody else has set them.
-            let _ = scales.set(checkpoint.read(stored)?);
+            let loaded =
+                LoadedScales { scales: checkpoint.read(stored)?, ..LoadedScales::default() };
+            let _ = scales.set(loaded);
         }
         Ok(self.converts(weight, change, &scales).unwrap_or_default())
     }
@@ -312,8 +339,11 @@ impl Rewrite {
         scales: &Scales,
     ) -> Result<Vec<Convert>, NoConversion> {
         let (to, stored) = (burn_type(self.dtype), weight.data().dtype);
+        let is_integers = weight.format().as_integers().is_some();
         let via = |to| match weight.format().is_plain() {
             true => float(stored, to),
+            // What is loaded is f32.
+            false if is_integers => float(Dtype::F32, to),
             false => dequantize(weight, to, scales).map(Some),
         };
         let wide = burn_type(Dtype::F32);
@@ -336,13 +366,33 @@ fn converted(
     part: TensorInfo,
     converts: &[Convert],
 ) -> Result<Vec<u8>, Error> {
-    let mut bytes = checkpoint.read(&part)?;
+    Ok(through(checkpoint.read(&part)?, part.offset, converts))
+}
+
+/// What becomes of bytes that begin at `offset` of their file.
+fn through(mut bytes: Vec<u8>, offset: u64, converts: &[Convert]) -> Vec<u8> {
     for convert in converts {
         let mut to = vec![0; bytes.len() / convert.from * convert.to];
-        convert.run(part.offset, &bytes, &mut to);
+        convert.run(offset, &bytes, &mut to);
         bytes = to;
     }
-    Ok(bytes)
+    bytes
+}
+
+/// The bytes of the f32 that some rows are worth.
+fn floats(weight: &BlockWeight<Vec<u8>>, rows: Range<usize>) -> Vec<u8> {
+    let mut values = vec![0.0; rows.len() * weight.shape()[1]];
+    weight.dequantize(rows, &mut values);
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Rows after the change that concerns where their values are.
+fn changed(bytes: Vec<u8>, rows: usize, change: Option<Change>) -> Vec<u8> {
+    match change {
+        Some(Change::Halves(head)) => halves(&bytes, rows, head),
+        Some(Change::Groups { heads, groups }) => grouped(&bytes, rows, heads, groups),
+        _ => bytes,
+    }
 }
 
 /// Weights `[rows, columns]` as one `[columns, rows · weights]`, with their rows in turns.

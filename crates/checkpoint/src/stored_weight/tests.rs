@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dtype::ElementBlock;
 
 fn tensor(name: &str, dtype: Dtype, shape: &[usize], offset: u64) -> TensorInfo {
     TensorInfo {
@@ -92,7 +93,7 @@ fn four_bits_are_stored_as_bytes() {
     let blocks = |shape: &[usize]| tensor("experts.up_blocks", Dtype::U8, shape, 1000);
     let scales = |shape: &[usize]| tensor("experts.up_scales", Dtype::U8, shape, 1 << 20);
     let read = |data: &TensorInfo, scales: Option<TensorInfo>| {
-        StoredWeight::of_data(data, Some(format), |name| {
+        StoredWeight::of_data(data, Some(format), None, |name| {
             assert_eq!(name, "experts.up_scales");
             scales
         })
@@ -117,7 +118,7 @@ fn four_bits_are_stored_as_bytes() {
     }
     // Other bytes are what they are.
     for other in [blocks(&[3, 5, 2, 15]), blocks(&[16]), tensor("up", Dtype::U8, &[5, 2, 16], 0)] {
-        let plain = StoredWeight::of_data(&other, Some(format), |_| None).unwrap();
+        let plain = StoredWeight::of_data(&other, Some(format), None, |_| None).unwrap();
         assert_eq!(plain, StoredWeight::plain(other));
     }
     let wanted = [("w_blocks", vec![3, 2, 16]), ("w_scales", vec![3, 2])]
@@ -170,7 +171,7 @@ proptest! {
         let scales = if fits { data.split_last().map(|(_, most)| most.to_vec()) } else { scales };
         let bytes = tensor("w_blocks", Dtype::U8, &data, 5000);
         let scales = scales.map(|shape| tensor("w_scales", Dtype::U8, &shape, 1 << 30));
-        let found = StoredWeight::of_data(&bytes, Some(StorageFormat::mxfp4()), |_| scales.clone());
+        let found = StoredWeight::of_data(&bytes, Some(StorageFormat::mxfp4()), None, |_| scales.clone());
         let is_weight = data.len() > 1 && data.last() == Some(&16);
         prop_assert!(found.is_ok() || is_weight && !fits);
         match found {

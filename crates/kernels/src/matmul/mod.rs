@@ -20,6 +20,7 @@ mod element;
 )]
 mod gemm;
 mod in_out;
+mod integers;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;

@@ -1,0 +1,334 @@
+//! Integers of 4 or 8 bits, less the zero point and times the scale of their group.
+//!
+//! A value is rounded once, from a difference that is exact. Of 4 bits with a scale of 16, what each of the sixteen is worth is
+//! the difference of two products that are exact too.
+
+use half::{bf16, f16};
+use outsize_checkpoint::{Dtype, IntegerWidth, Integers, StorageFormat, ZeroPoints};
+
+use crate::BlockWeight;
+use crate::simd::{Vector, for_each_isa};
+
+/// Integers of a step: a multiple of any vector's lanes.
+pub(crate) const STEP: usize = 32;
+
+/// Integers of one width, decoded a step at a time.
+pub(crate) trait Decode {
+    /// Bytes of a step.
+    const BYTES: usize;
+
+    /// The scale and the zero point of a group, or what comes of them.
+    type Group<V: Vector>: Copy;
+
+    /// The integers of a step, or where they are.
+    type Numbers<V: Vector>: Copy;
+
+    /// # Safety
+    ///
+    /// The processor has the instructions of `V`.
+    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> Self::Group<V>;
+
+    /// # Safety
+    ///
+    /// The processor has the instructions of `V`; `from` points to a step, which lives as long.
+    unsafe fn numbers<V: Vector>(from: *const u8) -> Self::Numbers<V>;
+
+    /// As many elements of a step as a vector has lanes, from number `at` on.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the instructions of `V`; the step has these elements.
+    unsafe fn elements<V: Vector>(
+        numbers: &Self::Numbers<V>,
+        at: usize,
+        group: &Self::Group<V>,
+    ) -> V;
+
+    /// One element: the same bits.
+    fn element(row: &[u8], at: usize, scale: f32, zero: f32) -> f32;
+}
+
+/// 4 bits, neighbours in the halves of a byte, with scales of 16 bits.
+pub(crate) struct Nibbles;
+
+/// The same with scales of 32 bits.
+pub(crate) struct WideNibbles;
+
+/// 8 bits, with or without a sign.
+pub(crate) struct Bytes<const SIGNED: bool>;
+
+fn nibble(row: &[u8], at: usize) -> f32 {
+    f32::from(row[at / 2] >> (at % 2 * 4) & 15)
+}
+
+impl Decode for Nibbles {
+    const BYTES: usize = STEP / 2;
+    type Group<V: Vector> = V::Sixteen;
+    type Numbers<V: Vector> = [V::Bytes; 8];
+
+    #[inline(always)]
+    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> V::Sixteen {
+        // SAFETY: the caller's promise.
+        unsafe { V::sixteen::<0>(scale, zero * scale) }
+    }
+
+    #[inline(always)]
+    unsafe fn numbers<V: Vector>(from: *const u8) -> [V::Bytes; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { V::neighbours(&*from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>(numbers: &[V::Bytes; 8], at: usize, sixteen: &V::Sixteen) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::halves::<false, 0>(numbers[at / V::LANES], *sixteen) }
+    }
+
+    fn element(row: &[u8], at: usize, scale: f32, zero: f32) -> f32 {
+        nibble(row, at) * scale - zero * scale
+    }
+}
+
+impl Decode for WideNibbles {
+    const BYTES: usize = STEP / 2;
+    type Group<V: Vector> = (V::Sixteen, V);
+    type Numbers<V: Vector> = [V::Bytes; 8];
+
+    #[inline(always)]
+    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> (V::Sixteen, V) {
+        // SAFETY: the caller's promise.
+        unsafe { (V::sixteen::<0>(1.0, zero), V::splat(scale)) }
+    }
+
+    #[inline(always)]
+    unsafe fn numbers<V: Vector>(from: *const u8) -> [V::Bytes; 8] {
+        // SAFETY: the caller's promise.
+        unsafe { V::neighbours(&*from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>(
+        numbers: &[V::Bytes; 8],
+        at: usize,
+        (sixteen, scale): &(V::Sixteen, V),
+    ) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::halves::<false, 0>(numbers[at / V::LANES], *sixteen).mul(*scale) }
+    }
+
+    fn element(row: &[u8], at: usize, scale: f32, zero: f32) -> f32 {
+        (nibble(row, at) - zero) * scale
+    }
+}
+
+impl<const SIGNED: bool> Decode for Bytes<SIGNED> {
+    const BYTES: usize = STEP;
+    /// The zero point, negated, and the scale.
+    type Group<V: Vector> = [V; 2];
+    type Numbers<V: Vector> = *const u8;
+
+    #[inline(always)]
+    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> [V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [V::splat(-zero), V::splat(scale)] }
+    }
+
+    #[inline(always)]
+    unsafe fn numbers<V: Vector>(from: *const u8) -> *const u8 {
+        from
+    }
+
+    #[inline(always)]
+    unsafe fn elements<V: Vector>(from: &*const u8, at: usize, [zero, scale]: &[V; 2]) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let numbers = if SIGNED { V::i8(from.add(at)) } else { V::u8(from.add(at)) };
+            zero.fma(numbers, V::splat(1.0)).mul(*scale)
+        }
+    }
+
+    fn element(row: &[u8], at: usize, scale: f32, zero: f32) -> f32 {
+        let number = if SIGNED { f32::from(row[at] as i8) } else { f32::from(row[at]) };
+        (-zero + number) * scale
+    }
+}
+
+#[inline(always)]
+fn widen_zero(width: IntegerWidth, zero: u8) -> f32 {
+    match width {
+        IntegerWidth::I8 => f32::from(zero as i8),
+        _ => f32::from(zero),
+    }
+}
+
+/// Runs code with the [`Decode`] of integers of a width with scales of a type.
+macro_rules! with_integers {
+    ($width:expr, $scales:expr, $D:ident => $body:expr) => {
+        match ($width, $scales) {
+            (outsize_checkpoint::IntegerWidth::U4, outsize_checkpoint::Dtype::F32) => {
+                type $D = $crate::integers::WideNibbles;
+                $body
+            }
+            (outsize_checkpoint::IntegerWidth::U4, _) => {
+                type $D = $crate::integers::Nibbles;
+                $body
+            }
+            (outsize_checkpoint::IntegerWidth::U8, _) => {
+                type $D = $crate::integers::Bytes<false>;
+                $body
+            }
+            (outsize_checkpoint::IntegerWidth::I8, _) => {
+                type $D = $crate::integers::Bytes<true>;
+                $body
+            }
+        }
+    };
+}
+
+pub(crate) use with_integers;
+
+/// The f32 that an integer is worth, as [`BlockWeight`] has it: `zero` is a byte as the integer.
+pub fn integer_value(width: IntegerWidth, scales: Dtype, number: u8, zero: u8, scale: f32) -> f32 {
+    let zero = widen_zero(width, zero);
+    with_integers!(width, scales, D => D::element(&[number], 0, scale, zero))
+}
+
+/// Scales and zero points of a weight.
+#[derive(Clone, Copy)]
+pub(crate) struct Groups<'a> {
+    width: IntegerWidth,
+    dtype: Dtype,
+    /// Columns of a group.
+    pub(crate) columns: usize,
+    /// Groups of a row.
+    count: usize,
+    scales: &'a [u8],
+    zeros: &'a [u8],
+}
+
+impl<'a> Groups<'a> {
+    /// Those of integers.
+    pub(crate) fn of(weight: &'a BlockWeight<&'a [u8]>, width: IntegerWidth) -> Self {
+        let dtype = weight.format().scales.map_or(Dtype::F32, |grid| grid.dtype);
+        let columns = weight.block()[1];
+        let (scales, zeros, count) = (weight.scales(), weight.zeros(), weight.groups());
+        Self { width, dtype, columns, count, scales, zeros }
+    }
+
+    /// The type of scales.
+    pub(crate) fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// The scale of a group of a row, and its zero point.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the instructions of `V`.
+    #[inline(always)]
+    pub(crate) unsafe fn get<V: Vector>(&self, row: usize, group: usize) -> (f32, f32) {
+        let at = row * self.count + group;
+        let two = |at: usize| u16::from_le_bytes([self.scales[2 * at], self.scales[2 * at + 1]]);
+        let scale = match self.dtype {
+            // SAFETY: the caller's promise.
+            Dtype::F16 => unsafe { V::widen_f16(two(at)) },
+            Dtype::BF16 => f32::from_bits(u32::from(two(at)) << 16),
+            _ => f32::from_le_bytes(self.scales[4 * at..].as_chunks().0[0]),
+        };
+        let zero = if self.zeros.is_empty() { self.width.middle() } else { self.zeros[at] };
+        (scale, widen_zero(self.width, zero))
+    }
+}
+
+for_each_isa! {
+    /// Writes the f32 of every element, of which there are as many as `to` has.
+    pub(crate) fn dequantize_integers<V>(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
+        let Some(Integers { width, .. }) = weight.format().as_integers() else { return };
+        let dtype = Groups::of(&weight, width).dtype();
+        // SAFETY: this is compiled for the instructions of `V`.
+        with_integers!(width, dtype, D => unsafe { dequantize::<V, D>(&weight, width, to) });
+    }
+}
+
+/// Writes the f32 of every element.
+///
+/// # Safety
+///
+/// The processor has the instructions of `V`.
+#[inline(always)]
+unsafe fn dequantize<V: Vector, D: Decode>(
+    weight: &BlockWeight<&[u8]>,
+    width: IntegerWidth,
+    to: &mut [f32],
+) {
+    let (columns, groups) = (weight.shape()[1], Groups::of(weight, width));
+    let rows = weight.data().chunks_exact(weight.row_bytes());
+    for (number, (row, to)) in rows.zip(to.chunks_exact_mut(columns)).enumerate() {
+        for (group, to) in to.chunks_mut(groups.columns).enumerate() {
+            let start = group * groups.columns;
+            // SAFETY: the caller's promise.
+            let (scale, zero) = unsafe { groups.get::<V>(number, group) };
+            let whole = if start.is_multiple_of(STEP) { to.len() / STEP * STEP } else { 0 };
+            // SAFETY: the caller's promise.
+            let of_group = unsafe { D::group::<V>(scale, zero) };
+            let (steps, rest) = to.split_at_mut(whole);
+            for (step, to) in steps.chunks_exact_mut(STEP).enumerate() {
+                let from = &row[(start / STEP + step) * D::BYTES..][..D::BYTES];
+                // SAFETY: the caller's promise; these are the bytes of a step, and as many elements.
+                unsafe {
+                    let numbers = D::numbers::<V>(from.as_ptr());
+                    for at in (0..STEP).step_by(V::LANES) {
+                        D::elements::<V>(&numbers, at, &of_group).store(to.as_mut_ptr().add(at));
+                    }
+                }
+            }
+            for (at, to) in rest.iter_mut().enumerate() {
+                *to = D::element(row, start + whole + at, scale, zero);
+            }
+        }
+    }
+}
+
+/// Integers that come close to `values`, in groups whose largest is one less than the most there is; `None` if the format has
+/// zero points, or if its scales are no floats.
+pub(crate) fn quantize_integers(
+    format: StorageFormat,
+    integers: Integers,
+    shape @ [rows, columns]: [usize; 2],
+    values: &[f32],
+) -> Option<BlockWeight<Vec<u8>>> {
+    let (grid, width) = (format.scales?, integers.width);
+    if integers.zeros != ZeroPoints::Middle {
+        return None;
+    }
+    let most = if width == IntegerWidth::U4 { 7.0 } else { 127.0 };
+    let row_bytes = usize::try_from(width.row_bytes(columns)?).ok()?;
+    let mut data = vec![0; rows * row_bytes];
+    let mut scales = Vec::new();
+    for (values, row) in values.chunks_exact(columns.max(1)).zip(data.chunks_mut(row_bytes.max(1)))
+    {
+        for (group, values) in values.chunks(grid.block[1]).enumerate() {
+            let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+            let scale = match grid.dtype {
+                Dtype::F16 => f16::from_f32(largest / most).to_f32(),
+                Dtype::BF16 => bf16::from_f32(largest / most).to_f32(),
+                _ => largest / most,
+            };
+            match grid.dtype {
+                Dtype::F16 => scales.extend(f16::from_f32(scale).to_le_bytes()),
+                Dtype::BF16 => scales.extend(bf16::from_f32(scale).to_le_bytes()),
+                _ => scales.extend(scale.to_le_bytes()),
+            }
+            let by = if scale > 0.0 { scale.recip() } else { 0.0 };
+            for (at, value) in (group * grid.block[1]..).zip(values) {
+                let number = (value * by).round_ties_even().clamp(-most, most) as i8;
+                let number = width.middle().wrapping_add_signed(number);
+                match width {
+                    IntegerWidth::U4 => row[at / 2] |= number << (at % 2 * 4),
+                    _ => row[at] = number,
+                }
+            }
+        }
+    }
+    BlockWeight::new(format, shape, data, scales, 0)
+}
