@@ -269,19 +269,71 @@ pub(crate) fn numbers(
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn words_are_turned_over() {
         let mut words = [[0; TILE]; 8];
-        let number = |word: usize, at: usize| (word * 5 + at * 3 + word * at) as u32 & 15;
-        for (word, lanes) in words.iter_mut().enumerate() {
-            lanes.fill((0..8).map(|at| number(word, at) << (4 * at)).sum());
+        let number = |word: u32, at: u32| (word * 5 + at * 3 + word * at) & 15;
+        for (word, lanes) in (0..).zip(&mut words) {
+            lanes.fill((0..8).map(|at| number(word, at) << (4 * at)).sum::<u32>());
         }
         turn(&mut words);
-        for (word, lanes) in words.iter().enumerate() {
-            let wanted = (0..8).map(|at| number(at, word) << (4 * at)).sum();
+        for (word, lanes) in (0..).zip(&words) {
+            let wanted: u32 = (0..8).map(|at| number(at, word) << (4 * at)).sum();
             assert_eq!(*lanes, [wanted; TILE], "word {word}");
+        }
+    }
+
+    proptest! {
+        /// Every number of the tensor is at its row and column, however the tensor is read.
+        #[test]
+        fn numbers_come_to_their_rows(
+            kind in prop::sample::select(vec![
+                (IntegerOrder::Columns, IntegerWidth::U4),
+                (IntegerOrder::Columns, IntegerWidth::U8),
+                (IntegerOrder::Interleaved, IntegerWidth::U4),
+            ]),
+            outputs in 1usize..300, columns in 1usize..300, some in any::<bool>(),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..5), seed in any::<u32>(),
+        ) {
+            let (order, width) = kind;
+            let outputs = match order {
+                IntegerOrder::Interleaved => outputs.next_multiple_of(8),
+                _ => outputs,
+            };
+            let integers = Integers { width, order, zeros: ZeroPoints::Stored };
+            let count = match order {
+                IntegerOrder::Interleaved => columns * outputs / 8,
+                _ => columns.div_ceil(width.per_word()) * outputs,
+            };
+            let (first, rows) = if some { (outputs / 3, outputs / 2) } else { (0, outputs) };
+            let row_bytes = width.row_bytes(columns).unwrap() as usize;
+            let lines = Lines {
+                integers, first, rows, all_rows: outputs, columns, groups: 1, group_columns: columns,
+                row_bytes, scale_bytes: 2,
+            };
+            let raw: Vec<u8> = (0..4 * count as u32)
+                .map(|at| (at.wrapping_add(seed).wrapping_mul(2_654_435_761) >> 24) as u8)
+                .collect();
+            let mut ends: Vec<_> = cuts.iter().map(|cut| 4 * cut.index(count)).collect();
+            ends.extend([0, raw.len()]);
+            ends.sort_unstable();
+            let mut to = vec![0xaa; rows * row_bytes];
+            for cut in ends.windows(2).rev() {
+                place(&lines, Part::Data, cut[0], &raw[cut[0]..cut[1]], &mut to);
+            }
+            let mut seen = 0;
+            numbers(&lines, 0, &raw, |row, column, number| {
+                seen += 1;
+                let bits = 32 / width.per_word();
+                let byte = to[row * row_bytes + column * bits / 8];
+                let found = byte >> (column * bits % 8) & ((1u32 << bits) - 1) as u8;
+                assert_eq!(found, number, "{row} {column}");
+            });
+            prop_assert_eq!(seen, rows * columns);
         }
     }
 }
