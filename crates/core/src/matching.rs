@@ -397,7 +397,8 @@ fn float(
         && entry.parameter.shape.len() == 2
         && entry.parameter.streams
         && !entry.transposed;
-    if stored.weight.format().as_integers().is_some() && entry.access(options) == Access::Rows {
+    let is_table = options.access.get(path) == Some(&Access::Rows);
+    if is_table && stored.weight.format().as_integers().is_some() {
         // A row of a table would have its own scales.
         return Err(convert::NoConversion);
     }

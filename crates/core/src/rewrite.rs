@@ -40,7 +40,7 @@ pub struct Rewrite {
 
 #[derive(Debug, Clone)]
 enum Source {
-    Weight(StoredWeight, Option<Change>),
+    Weight(Box<StoredWeight>, Option<Change>),
     /// Rows of weights below one another, with the shape of all.
     Rows(String, Vec<usize>, Vec<(StoredWeight, Option<Change>)>),
     /// Of each module the weights whose columns it takes in turns.
@@ -53,7 +53,7 @@ impl Rewrite {
     /// A weight that keeps its type and values.
     pub fn kept(weight: StoredWeight) -> Self {
         let dtype = weight.data().dtype;
-        Self { source: Source::Weight(weight, None), dtype }
+        Self { source: Source::Weight(weight.into(), None), dtype }
     }
 
     /// A weight that becomes floats of `dtype`, dequantised if it is in blocks.
@@ -76,7 +76,7 @@ impl Rewrite {
                 return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });
             }
         }
-        let rewrite = Self { source: Source::Weight(weight, change), dtype };
+        let rewrite = Self { source: Source::Weight(weight.into(), change), dtype };
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -175,7 +175,7 @@ impl Rewrite {
 
     fn weights(&self) -> impl Iterator<Item = (&StoredWeight, Option<Change>)> {
         let (one, rows, modules) = match &self.source {
-            Source::Weight(weight, change) => (Some((weight, *change)), &[][..], &[][..]),
+            Source::Weight(weight, change) => (Some((&**weight, *change)), &[][..], &[][..]),
             Source::Rows(.., parts) => (None, &parts[..], &[][..]),
             Source::Stack(_, modules) | Source::Turned(_, modules) => (None, &[][..], &modules[..]),
         };

@@ -7,7 +7,7 @@ use outsize_checkpoint::{Dtype, IntegerOrder, ScaleGrid, StorageFormat, ZeroPoin
 use rayon::prelude::*;
 
 use crate::Isa;
-use crate::integers::{dequantize_integers, quantize_integers};
+use crate::integers::{Groups, dequantize_integers, quantize_integers};
 use crate::quants::{self, E8M0, is_quantized, with_any_quants};
 use crate::simd::{Vector, for_each_isa};
 
@@ -185,7 +185,11 @@ impl BlockWeight<Vec<u8>> {
             return None;
         }
         if let Some(integers) = format.as_integers() {
-            return quantize_integers(format, integers, shape, values);
+            let row = usize::try_from(integers.width.row_bytes(shape[1])?).ok()?;
+            let (size, group) = ((shape[1], row), (width, grid.dtype));
+            let [data, scales] = quantize_integers(integers.width, size, group, values);
+            let weight = Self::new(format, shape, data, scales, 0)?;
+            return (integers.zeros == ZeroPoints::Middle).then_some(weight);
         }
         if format.encoding.dtype() == Dtype::F4 {
             let (blocks, _) = values.as_chunks();
@@ -288,6 +292,19 @@ impl BlockWeight<&[u8]> {
         self.format.scales.map_or(0, scales)
     }
 
+    /// Scales and zero points, if elements are integers.
+    pub(crate) fn integer_groups(&self) -> Option<Groups<'_>> {
+        let (integers, grid) = (self.format.as_integers()?, self.format.scales?);
+        Some(Groups {
+            width: integers.width,
+            dtype: grid.dtype,
+            columns: grid.block[1],
+            count: self.groups(),
+            scales: self.scales,
+            zeros: self.zeros,
+        })
+    }
+
     /// The type of elements, if it is one of [`quants`].
     pub(crate) fn quantized(&self) -> Option<Dtype> {
         let elements = self.format.as_integers().is_none().then(|| self.format.encoding.dtype());
@@ -308,8 +325,12 @@ impl BlockWeight<&[u8]> {
                 self.dequantize_cut(isa, to);
             }
             Some(dtype) => dequantize_quantized(isa, dtype, self.data, self.scales, to),
-            None if self.format.as_integers().is_some() => dequantize_integers(isa, *self, to),
-            None => dequantize_e4m3(isa, *self, to),
+            None => match self.integer_groups() {
+                Some(groups) => {
+                    dequantize_integers(isa, self.data, [self.row_bytes(), columns], groups, to);
+                }
+                None => dequantize_e4m3(isa, *self, to),
+            },
         }
     }
 

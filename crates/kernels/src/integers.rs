@@ -4,9 +4,8 @@
 //! the difference of two products that are exact too.
 
 use half::{bf16, f16};
-use outsize_checkpoint::{Dtype, IntegerWidth, Integers, StorageFormat, ZeroPoints};
+use outsize_checkpoint::{Dtype, IntegerWidth};
 
-use crate::BlockWeight;
 use crate::simd::{Vector, for_each_isa};
 
 /// Integers of a step: a multiple of any vector's lanes.
@@ -187,7 +186,7 @@ macro_rules! with_integers {
 
 pub(crate) use with_integers;
 
-/// The f32 that an integer is worth, as [`BlockWeight`] has it: `zero` is a byte as the integer.
+/// The f32 that an integer is worth, as [`BlockWeight`](crate::BlockWeight) has it: `zero` is a byte as the integer.
 pub fn integer_value(width: IntegerWidth, scales: Dtype, number: u8, zero: u8, scale: f32) -> f32 {
     let zero = widen_zero(width, zero);
     with_integers!(width, scales, D => D::element(&[number], 0, scale, zero))
@@ -196,30 +195,21 @@ pub fn integer_value(width: IntegerWidth, scales: Dtype, number: u8, zero: u8, s
 /// Scales and zero points of a weight.
 #[derive(Clone, Copy)]
 pub(crate) struct Groups<'a> {
-    width: IntegerWidth,
-    dtype: Dtype,
+    /// That of the integers.
+    pub(crate) width: IntegerWidth,
+    /// The type of scales.
+    pub(crate) dtype: Dtype,
     /// Columns of a group.
     pub(crate) columns: usize,
     /// Groups of a row.
-    count: usize,
-    scales: &'a [u8],
-    zeros: &'a [u8],
+    pub(crate) count: usize,
+    /// Row after row.
+    pub(crate) scales: &'a [u8],
+    /// The same; none if they are in the middle.
+    pub(crate) zeros: &'a [u8],
 }
 
-impl<'a> Groups<'a> {
-    /// Those of integers.
-    pub(crate) fn of(weight: &'a BlockWeight<&'a [u8]>, width: IntegerWidth) -> Self {
-        let dtype = weight.format().scales.map_or(Dtype::F32, |grid| grid.dtype);
-        let columns = weight.block()[1];
-        let (scales, zeros, count) = (weight.scales(), weight.zeros(), weight.groups());
-        Self { width, dtype, columns, count, scales, zeros }
-    }
-
-    /// The type of scales.
-    pub(crate) fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
+impl Groups<'_> {
     /// The scale of a group of a row, and its zero point.
     ///
     /// # Safety
@@ -241,12 +231,17 @@ impl<'a> Groups<'a> {
 }
 
 for_each_isa! {
-    /// Writes the f32 of every element, of which there are as many as `to` has.
-    pub(crate) fn dequantize_integers<V>(weight: BlockWeight<&[u8]>, to: &mut [f32]) {
-        let Some(Integers { width, .. }) = weight.format().as_integers() else { return };
-        let dtype = Groups::of(&weight, width).dtype();
+    /// Writes the f32 of every element of rows of so many bytes and columns.
+    pub(crate) fn dequantize_integers<V>(
+        data: &[u8],
+        row: [usize; 2],
+        groups: Groups<'_>,
+        to: &mut [f32],
+    ) {
         // SAFETY: this is compiled for the instructions of `V`.
-        with_integers!(width, dtype, D => unsafe { dequantize::<V, D>(&weight, width, to) });
+        with_integers!(groups.width, groups.dtype, D => unsafe {
+            dequantize::<V, D>(data, row, groups, to);
+        });
     }
 }
 
@@ -257,12 +252,12 @@ for_each_isa! {
 /// The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn dequantize<V: Vector, D: Decode>(
-    weight: &BlockWeight<&[u8]>,
-    width: IntegerWidth,
+    data: &[u8],
+    [row_bytes, columns]: [usize; 2],
+    groups: Groups<'_>,
     to: &mut [f32],
 ) {
-    let (columns, groups) = (weight.shape()[1], Groups::of(weight, width));
-    let rows = weight.data().chunks_exact(weight.row_bytes());
+    let rows = data.chunks_exact(row_bytes);
     for (number, (row, to)) in rows.zip(to.chunks_exact_mut(columns)).enumerate() {
         for (group, to) in to.chunks_mut(groups.columns).enumerate() {
             let start = group * groups.columns;
@@ -289,38 +284,39 @@ unsafe fn dequantize<V: Vector, D: Decode>(
     }
 }
 
-/// Integers that come close to `values`, in groups whose largest is one less than the most there is; `None` if the format has
-/// zero points, or if its scales are no floats.
+/// The bytes of integers that come close to `values` in rows of so many columns, and of their scales: of each group the largest
+/// is one less than the most there is.
 pub(crate) fn quantize_integers(
-    format: StorageFormat,
-    integers: Integers,
-    shape @ [rows, columns]: [usize; 2],
+    width: IntegerWidth,
+    (columns, row_bytes): (usize, usize),
+    (group, scale_type): (usize, Dtype),
     values: &[f32],
-) -> Option<BlockWeight<Vec<u8>>> {
-    let (grid, width) = (format.scales?, integers.width);
-    if integers.zeros != ZeroPoints::Middle {
-        return None;
-    }
+) -> [Vec<u8>; 2] {
     let most = if width == IntegerWidth::U4 { 7.0 } else { 127.0 };
-    let row_bytes = usize::try_from(width.row_bytes(columns)?).ok()?;
-    let mut data = vec![0; rows * row_bytes];
-    let mut scales = Vec::new();
+    let rows = values.len() / columns.max(1);
+    let (mut data, mut scales) = (vec![0; rows * row_bytes], Vec::new());
     for (values, row) in values.chunks_exact(columns.max(1)).zip(data.chunks_mut(row_bytes.max(1)))
     {
-        for (group, values) in values.chunks(grid.block[1]).enumerate() {
+        for (start, values) in (0..).step_by(group).zip(values.chunks(group)) {
             let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
-            let scale = match grid.dtype {
-                Dtype::F16 => f16::from_f32(largest / most).to_f32(),
-                Dtype::BF16 => bf16::from_f32(largest / most).to_f32(),
-                _ => largest / most,
+            let scale = match scale_type {
+                Dtype::F16 => {
+                    let scale = f16::from_f32(largest / most);
+                    scales.extend(scale.to_le_bytes());
+                    scale.to_f32()
+                }
+                Dtype::BF16 => {
+                    let scale = bf16::from_f32(largest / most);
+                    scales.extend(scale.to_le_bytes());
+                    scale.to_f32()
+                }
+                _ => {
+                    scales.extend((largest / most).to_le_bytes());
+                    largest / most
+                }
             };
-            match grid.dtype {
-                Dtype::F16 => scales.extend(f16::from_f32(scale).to_le_bytes()),
-                Dtype::BF16 => scales.extend(bf16::from_f32(scale).to_le_bytes()),
-                _ => scales.extend(scale.to_le_bytes()),
-            }
             let by = if scale > 0.0 { scale.recip() } else { 0.0 };
-            for (at, value) in (group * grid.block[1]..).zip(values) {
+            for (at, value) in (start..).zip(values) {
                 let number = (value * by).round_ties_even().clamp(-most, most) as i8;
                 let number = width.middle().wrapping_add_signed(number);
                 match width {
@@ -330,5 +326,5 @@ pub(crate) fn quantize_integers(
             }
         }
     }
-    BlockWeight::new(format, shape, data, scales, 0)
+    [data, scales]
 }

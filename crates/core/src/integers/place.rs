@@ -1,5 +1,7 @@
 //! Where numbers of a weight's tensors go in memory.
 
+#![allow(clippy::needless_range_loop, reason = "rows and columns are counted, and change places")]
+
 use std::ops::Range;
 
 use outsize_checkpoint::{

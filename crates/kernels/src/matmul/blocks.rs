@@ -10,7 +10,6 @@ use std::ops::Range;
 
 use outsize_checkpoint::Dtype;
 
-use super::integers;
 use super::pack::Scratch;
 use crate::blocks::{E4M3_BIAS, widen_scale};
 use crate::quants::{Quants, in_memory, with_quants};
@@ -85,8 +84,7 @@ pub(super) const FEW: usize = 4;
 /// Computes `y` for `m` rows of activations, at most [`FEW`], packed for `V`. Rows of the weight that
 /// are multiplied otherwise are left to `others`: in E4M3 all if a vector would need two scales, and
 /// those that have a NaN or a scale out of all proportion, or stand beside such; in F4 all if their
-/// last blocks are cut; all of integers whose groups or rows are no whole steps; and all of formats with codebooks or of numbers
-/// from -1 to 1.
+/// last blocks are cut; and all of formats with codebooks or of numbers from -1 to 1.
 ///
 /// # Safety
 ///
@@ -116,13 +114,6 @@ pub(super) unsafe fn few_rows<V: Vector>(
                 3 => few_rows_quants::<V, Q, 3, 2>(x, weight, y, stride),
                 _ => few_rows_quants::<V, Q, FEW, 2>(x, weight, y, stride),
             }, others(0..n))
-        };
-    }
-    if let Some(integers) = weight.format().as_integers() {
-        return match integers::is_stepped(weight) {
-            // SAFETY: the caller's promises.
-            true => unsafe { integers::few_rows::<V>(m, x, weight, integers.width, y, stride) },
-            false => others(0..n),
         };
     }
     if !weight.block()[1].is_multiple_of(V::LANES) {

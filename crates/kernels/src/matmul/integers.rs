@@ -1,38 +1,35 @@
 //! A few rows of activations by a weight of integers, decoded in registers.
 
 use std::mem::MaybeUninit;
-
-use outsize_checkpoint::IntegerWidth;
+use std::ops::Range;
 
 use super::blocks::{FAR, FEW, LINE};
 use crate::BlockWeight;
 use crate::integers::{Decode, Groups, STEP, with_integers};
 use crate::simd::Vector;
 
-/// Whether rows, and all groups in them, are whole steps.
-pub(super) fn is_stepped(weight: BlockWeight<&[u8]>) -> bool {
-    let [_, k] = weight.shape();
-    k.is_multiple_of(STEP) && weight.block()[1].is_multiple_of(STEP)
-}
-
-/// Computes `y` for `m` rows of activations.
+/// Computes `y` for `m` rows of activations. If rows, or groups in them, are no whole steps, all are left to `others`.
 ///
 /// # Safety
 ///
-/// As for [`few_rows`](super::blocks::few_rows), with the instructions of `V`; the weight [is stepped](is_stepped).
+/// As for [`few_rows`](super::blocks::few_rows), with the instructions of `V`; the scales are the weight's.
 #[inline(always)]
 pub(super) unsafe fn few_rows<V: Vector>(
     m: usize,
     x: *const f32,
     weight: BlockWeight<&[u8]>,
-    width: IntegerWidth,
+    groups: Groups<'_>,
     y: *mut f32,
     stride: usize,
+    others: &dyn Fn(Range<usize>),
 ) {
-    let groups = Groups::of(&weight, width);
+    let [n, k] = weight.shape();
+    if !k.is_multiple_of(STEP) || !groups.columns.is_multiple_of(STEP) {
+        return others(0..n);
+    }
     // SAFETY: the caller's promises.
     unsafe {
-        with_integers!(width, groups.dtype(), D => match m {
+        with_integers!(groups.width, groups.dtype, D => match m {
             1 => rows::<V, D, 1, 4>(x, weight, groups, y, stride),
             2 => rows::<V, D, 2, 4>(x, weight, groups, y, stride),
             3 => rows::<V, D, 3, 2>(x, weight, groups, y, stride),
