@@ -3,6 +3,8 @@
 //! A value is rounded once, from a difference that is exact. Of 4 bits with a scale of 16, what each of the sixteen is worth is
 //! the difference of two products that are exact too.
 
+use std::mem::MaybeUninit;
+
 use half::{bf16, f16};
 use outsize_checkpoint::{Dtype, IntegerWidth};
 
@@ -16,16 +18,23 @@ pub(crate) trait Decode {
     /// Bytes of a step.
     const BYTES: usize;
 
-    /// The scale and the zero point of a group, or what comes of them.
+    /// A group, from its scale and what was made of its zero point.
     type Group<V: Vector>: Copy;
 
     /// The integers of a step, or where they are.
     type Numbers<V: Vector>: Copy;
 
+    /// What is made of the zero points of groups: scales and zero points to as many numbers.
+    ///
     /// # Safety
     ///
     /// The processor has the instructions of `V`.
-    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> Self::Group<V>;
+    unsafe fn offset<V: Vector>(scales: V, zeros: V) -> V;
+
+    /// # Safety
+    ///
+    /// The processor has the instructions of `V`.
+    unsafe fn group<V: Vector>(scale: f32, offset: f32) -> Self::Group<V>;
 
     /// # Safety
     ///
@@ -66,9 +75,15 @@ impl Decode for Nibbles {
     type Numbers<V: Vector> = [V::Bytes; 8];
 
     #[inline(always)]
-    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> V::Sixteen {
+    unsafe fn offset<V: Vector>(scales: V, zeros: V) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::sixteen::<0>(scale, zero * scale) }
+        unsafe { zeros.mul(scales) }
+    }
+
+    #[inline(always)]
+    unsafe fn group<V: Vector>(scale: f32, offset: f32) -> V::Sixteen {
+        // SAFETY: the caller's promise.
+        unsafe { V::sixteen::<0>(scale, offset) }
     }
 
     #[inline(always)]
@@ -94,9 +109,14 @@ impl Decode for WideNibbles {
     type Numbers<V: Vector> = [V::Bytes; 8];
 
     #[inline(always)]
-    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> (V::Sixteen, V) {
+    unsafe fn offset<V: Vector>(_scales: V, zeros: V) -> V {
+        zeros
+    }
+
+    #[inline(always)]
+    unsafe fn group<V: Vector>(scale: f32, offset: f32) -> (V::Sixteen, V) {
         // SAFETY: the caller's promise.
-        unsafe { (V::sixteen::<0>(1.0, zero), V::splat(scale)) }
+        unsafe { (V::sixteen::<0>(1.0, offset), V::splat(scale)) }
     }
 
     #[inline(always)]
@@ -127,9 +147,15 @@ impl<const SIGNED: bool> Decode for Bytes<SIGNED> {
     type Numbers<V: Vector> = *const u8;
 
     #[inline(always)]
-    unsafe fn group<V: Vector>(scale: f32, zero: f32) -> [V; 2] {
+    unsafe fn offset<V: Vector>(_scales: V, zeros: V) -> V {
         // SAFETY: the caller's promise.
-        unsafe { [V::splat(-zero), V::splat(scale)] }
+        unsafe { zeros.mul(V::splat(-1.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn group<V: Vector>(scale: f32, offset: f32) -> [V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [V::splat(offset), V::splat(scale)] }
     }
 
     #[inline(always)]
@@ -209,24 +235,63 @@ pub(crate) struct Groups<'a> {
     pub(crate) zeros: &'a [u8],
 }
 
+/// Groups of a row that are made ready at once: a multiple of any vector's lanes.
+pub(crate) const GROUPS: usize = 64;
+
+/// Scales of groups, and behind all of them the offsets that [`Decode`] makes of their zero points.
+pub(crate) type Ready = [MaybeUninit<f32>; 2 * GROUPS];
+
+/// Room for them.
+pub(crate) const ROOM: Ready = [MaybeUninit::uninit(); 2 * GROUPS];
+
 impl Groups<'_> {
-    /// The scale of a group of a row, and its zero point.
+    /// Writes scales and offsets of up to [`GROUPS`] groups of a row, from number `first` on; behind the
+    /// last come arbitrary ones.
     ///
     /// # Safety
     ///
-    /// The processor has the instructions of `V`.
+    /// The processor has the instructions of `V`; the weight has this row, and rows the first group.
     #[inline(always)]
-    pub(crate) unsafe fn get<V: Vector>(&self, row: usize, group: usize) -> (f32, f32) {
-        let at = row * self.count + group;
-        let two = |at: usize| u16::from_le_bytes([self.scales[2 * at], self.scales[2 * at + 1]]);
-        let scale = match self.dtype {
-            // SAFETY: the caller's promise.
-            Dtype::F16 => unsafe { V::widen_f16(two(at)) },
-            Dtype::BF16 => f32::from_bits(u32::from(two(at)) << 16),
-            _ => f32::from_le_bytes(self.scales[4 * at..].as_chunks().0[0]),
-        };
-        let zero = if self.zeros.is_empty() { self.width.middle() } else { self.zeros[at] };
-        (scale, widen_zero(self.width, zero))
+    pub(crate) unsafe fn ready<V: Vector, D: Decode>(
+        &self,
+        row: usize,
+        first: usize,
+        to: &mut Ready,
+    ) {
+        let (start, count) = (row * self.count + first, GROUPS.min(self.count - first));
+        let size = self.dtype.size();
+        // Copied, since they may lie anywhere.
+        let (mut words, mut zeros) = ([0u32; GROUPS], [0u8; GROUPS]);
+        let from = &self.scales[start * size..(start + count) * size];
+        let (scales, middle) = (words.as_mut_ptr(), self.width.middle());
+        let to = to.as_mut_ptr().cast::<f32>();
+        if !self.zeros.is_empty() {
+            zeros[..count].copy_from_slice(&self.zeros[start..start + count]);
+        }
+        // SAFETY: the caller's promise; all are whole vectors, of which there are as many.
+        unsafe {
+            from.as_ptr().copy_to_nonoverlapping(scales.cast(), from.len());
+            for at in (0..count).step_by(V::LANES) {
+                let scale = match self.dtype {
+                    Dtype::F16 => V::f16(scales.cast::<u16>().add(at)),
+                    Dtype::BF16 => V::bf16(scales.cast::<u16>().add(at)),
+                    _ => V::f32(scales.cast::<f32>().add(at)),
+                };
+                let zero = match (self.zeros, self.width) {
+                    ([], _) => V::splat(widen_zero(self.width, middle)),
+                    (_, IntegerWidth::I8) => V::i8(zeros.as_ptr().add(at)),
+                    _ => V::u8(zeros.as_ptr().add(at)),
+                };
+                scale.store(to.add(at));
+                D::offset(scale, zero).store(to.add(GROUPS + at));
+            }
+        }
+    }
+
+    /// The zero point of a group of a row.
+    fn zero(&self, row: usize, group: usize) -> f32 {
+        let zero = self.zeros.get(row * self.count + group);
+        widen_zero(self.width, zero.copied().unwrap_or(self.width.middle()))
     }
 }
 
@@ -258,14 +323,21 @@ unsafe fn dequantize<V: Vector, D: Decode>(
     to: &mut [f32],
 ) {
     let rows = data.chunks_exact(row_bytes);
+    let mut ready = ROOM;
     for (number, (row, to)) in rows.zip(to.chunks_exact_mut(columns)).enumerate() {
         for (group, to) in to.chunks_mut(groups.columns).enumerate() {
-            let start = group * groups.columns;
-            // SAFETY: the caller's promise.
-            let (scale, zero) = unsafe { groups.get::<V>(number, group) };
+            let (start, at) = (group * groups.columns, group % GROUPS);
+            if at == 0 {
+                // SAFETY: the caller's promise; these are a row and a group of it.
+                unsafe { groups.ready::<V, D>(number, group, &mut ready) };
+            }
+            // SAFETY: this group is among those that were made ready last.
+            let [scale, offset] =
+                unsafe { [ready[at], ready[GROUPS + at]].map(|it| it.assume_init()) };
+            let zero = groups.zero(number, group);
             let whole = if start.is_multiple_of(STEP) { to.len() / STEP * STEP } else { 0 };
             // SAFETY: the caller's promise.
-            let of_group = unsafe { D::group::<V>(scale, zero) };
+            let of_group = unsafe { D::group::<V>(scale, offset) };
             let (steps, rest) = to.split_at_mut(whole);
             for (step, to) in steps.chunks_exact_mut(STEP).enumerate() {
                 let from = &row[(start / STEP + step) * D::BYTES..][..D::BYTES];

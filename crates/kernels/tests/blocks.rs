@@ -373,9 +373,9 @@ proptest! {
 fn large_matmuls_are_too() {
     let (n, k) = (700, 2816);
     let own = QUANTIZED.map(|(dtype, _)| quantized(dtype, [n, k], 7));
-    let integers = INTEGERS.map(|kind| integers(kind, 128, [n, k], 8));
+    let integers = [32, 128].map(|group| INTEGERS.map(|kind| integers(kind, group, [n, k], 8)));
     let fp8 = blocks([n, k], [128, 128], 5, 9, false);
-    for weight in own.into_iter().chain(integers).chain([fp8]) {
+    for weight in own.into_iter().chain(integers.into_iter().flatten()).chain([fp8]) {
         let twin = wide(&weight);
         for m in [1, 2, 5, 64] {
             let x = input(m * k);

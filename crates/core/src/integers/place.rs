@@ -86,6 +86,10 @@ fn words(at: usize, raw: &[u8]) -> impl Iterator<Item = (usize, u32)> {
 
 /// Puts the bytes of a tensor, from byte `at` of it on, to where they lie in the memory of its part.
 pub(crate) fn place(lines: &Lines, part: Part, at: usize, raw: &[u8], to: &mut [u8]) {
+    if raw.is_empty() {
+        // There may be no lines.
+        return;
+    }
     match (part, lines.integers.order) {
         (Part::Data, IntegerOrder::Columns) => columns(lines, at, raw, to),
         (Part::Data, IntegerOrder::Interleaved) => interleaved(lines, at, raw, to),
@@ -286,6 +290,33 @@ mod tests {
         for (word, lanes) in (0..).zip(&words) {
             let wanted: u32 = (0..8).map(|at| number(at, word) << (4 * at)).sum();
             assert_eq!(*lanes, [wanted; TILE], "word {word}");
+        }
+    }
+
+    #[test]
+    fn of_nothing_there_is_nothing() {
+        for (order, width) in [
+            (IntegerOrder::Columns, IntegerWidth::U8),
+            (IntegerOrder::Interleaved, IntegerWidth::U4),
+            (IntegerOrder::Rows, IntegerWidth::U4),
+        ] {
+            let integers = Integers { width, order, zeros: ZeroPoints::Stored };
+            let (rows, columns) = (0, 0);
+            let lines = Lines {
+                integers,
+                first: 0,
+                rows,
+                all_rows: 0,
+                columns,
+                groups: 0,
+                group_columns: 1,
+                row_bytes: 0,
+                scale_bytes: 2,
+            };
+            for part in [Part::Data, Part::Scales, Part::Zeros] {
+                place(&lines, part, 0, &[], &mut []);
+            }
+            numbers(&lines, 0, &[], |_, _, _| panic!("no number"));
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::blocks::{FAR, FEW, LINE};
 use crate::BlockWeight;
-use crate::integers::{Decode, Groups, STEP, with_integers};
+use crate::integers::{Decode, GROUPS, Groups, ROOM, STEP, with_integers};
 use crate::simd::Vector;
 
 /// Computes `y` for `m` rows of activations. If rows, or groups in them, are no whole steps, all are left to `others`.
@@ -92,11 +92,18 @@ unsafe fn tile<V: Vector, D: Decode, const M: usize, const N: usize>(
     // SAFETY: the caller's promises. What is fetched ahead of need may be any address.
     unsafe {
         let mut sums = [[V::zero(); M]; N];
+        let mut ready = [ROOM; N];
         for (group, start) in (0..k).step_by(groups.columns).enumerate() {
+            let at = group % GROUPS;
+            if at == 0 {
+                for (row, ready) in ready.iter_mut().enumerate() {
+                    groups.ready::<V, D>(first + row, group, ready);
+                }
+            }
             let mut of_rows = [const { MaybeUninit::uninit() }; N];
-            for (row, of_row) in of_rows.iter_mut().enumerate() {
-                let (scale, zero) = groups.get::<V>(first + row, group);
-                of_row.write(D::group::<V>(scale, zero));
+            for (ready, of_row) in ready.iter().zip(&mut of_rows) {
+                let (scale, offset) = (ready[at].assume_init(), ready[GROUPS + at].assume_init());
+                of_row.write(D::group::<V>(scale, offset));
             }
             for step in start / STEP..(start + groups.columns).min(k) / STEP {
                 for line in 0..(N * D::BYTES).div_ceil(LINE) {
