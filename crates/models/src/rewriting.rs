@@ -121,8 +121,11 @@ fn columns(
     checkpoint: &Checkpoint,
     shape: &TensorInfo,
 ) -> Result<Option<usize>, outsize_core::Error> {
+    if shape.dtype != Dtype::I64 || shape.shape != [2] {
+        return Ok(None);
+    }
     let bytes = checkpoint.read(shape)?;
-    let last = bytes.last_chunk().filter(|_| shape.dtype == Dtype::I64);
+    let last = bytes.last_chunk();
     Ok(last.and_then(|last| usize::try_from(i64::from_le_bytes(*last)).ok()))
 }
 

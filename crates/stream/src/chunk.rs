@@ -245,7 +245,7 @@ impl Convert {
     }
 
     /// A conversion that spreads blocks of `from` bytes over `len` bytes of memory: it is given all of these with each part of
-    /// the file. Parts come in any order, one at a time; together they must write every byte. Otherwise as [`new`](Self::new).
+    /// the file. Parts come in any order, one at a time; bytes that none of them writes are arbitrary. Otherwise as [`new`](Self::new).
     pub fn scattered(
         from: usize,
         len: u64,
