@@ -47,6 +47,10 @@ pub enum Dtype {
     /// safetensors calls the bytes `U8`.
     #[serde(skip)]
     F4,
+    /// Integers of 4 bits without a sign, eight in a word of 4 bytes, the first in the lowest bits. A header of safetensors
+    /// calls the words `I32`.
+    #[serde(skip)]
+    U4,
     /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of [these](Self::GGUF_BLOCKS).
     #[serde(skip)]
     Q8_0,
@@ -172,6 +176,7 @@ impl Dtype {
             Self::F8E8M0 => (1, 1, "F8_E8M0"),
             Self::Bool => (1, 1, "BOOL"),
             Self::F4 => (2, 1, "F4"),
+            Self::U4 => (8, 4, "U4"),
             Self::Q8_0 => (32, 34, "Q8_0"),
             Self::Q4_0 => (32, 18, "Q4_0"),
             Self::Q4_1 => (32, 20, "Q4_1"),

@@ -161,7 +161,7 @@ fn a_configuration_says_what_its_checkpoint_says() {
         "\nbf16 ",
         "\nint4 ",
         "to train: with Adam",
-        "cannot run these types yet",
+        "where a checkpoint stores them",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }

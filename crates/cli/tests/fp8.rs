@@ -240,7 +240,7 @@ fn what_a_file_says_of_its_scales_is_checked() {
     let config = model.join("config.json");
     let text = std::fs::read_to_string(&config).unwrap();
     for (from, to, message) in [
-        ("\"fp8\"", "\"gptq\"", "quant_method"),
+        ("\"fp8\"", "\"hqq\"", "quant_method"),
         ("\"dynamic\"", "\"static\"", "activation_scheme"),
         ("128,\n      128", "64,\n      128", "_scale_inv` have the shape"),
         ("128,\n      128", "0,\n      128", "weight_block_size"),

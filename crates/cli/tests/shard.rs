@@ -122,6 +122,33 @@ fn experts_in_four_bits_become_stacks_of_floats() {
     assert_same_logits(&floats, &model, "bf16");
 }
 
+/// Of compressed-tensors, AWQ and GPTQ.
+#[test]
+fn integers_become_floats_or_stay() {
+    let mut found = 0;
+    for entry in fs::read_dir(fixture("")).unwrap() {
+        let model = entry.unwrap().path();
+        let name = path(&model);
+        if !["-compressed-", "-awq-", "-gptq-"].iter().any(|method| name.contains(method)) {
+            continue;
+        }
+        found += 1;
+        let dir = folder();
+        let [kept, floats] = ["kept", "floats"].map(|name| dir.path().join(name));
+        done(&outsize(&["shard", name, path(&kept)]));
+        let all = |model: &Path| values(&Checkpoint::open(model).unwrap());
+        assert!(all(&kept) == all(&model), "{name}");
+        assert_eq!(config(&kept), config(&model), "{name}");
+        done(&outsize(&["shard", name, path(&floats), "--dtype", "f32"]));
+        assert_eq!(config(&floats).get("quantization_config"), None, "{name}");
+        let checkpoint = Checkpoint::open(&floats).unwrap();
+        assert!(checkpoint.tensors().iter().all(|tensor| tensor.dtype == Dtype::F32), "{name}");
+        let ids = "5,3,9,1,7,2,8,4,6,10";
+        assert_eq!(logits(&floats, ids), logits(&model, ids), "{name}");
+    }
+    assert!(found > 15, "{found} fixtures");
+}
+
 #[test]
 fn floats_become_the_type_that_is_asked_for() {
     let dir = folder();
@@ -161,10 +188,10 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     assert!(said.contains("does not exist"), "{said}");
     // Weights of a kind that nothing here dequantises are copied, but not turned to floats.
     let mut quantised = config(&model);
-    quantised["quantization_config"] = serde_json::json!({ "quant_method": "awq", "bits": 4 });
+    quantised["quantization_config"] = serde_json::json!({ "quant_method": "hqq", "bits": 4 });
     fs::write(model.join("config.json"), quantised.to_string()).unwrap();
     let said = failed(&outsize(&["shard", path(&model), path(&out), "--dtype", "f32"]), 1);
-    assert!(said.contains("awq"), "{said}");
+    assert!(said.contains("hqq"), "{said}");
     assert!(!out.exists());
     done(&outsize(&["shard", path(&model), path(&out)]));
     assert_eq!(config(&out), quantised);

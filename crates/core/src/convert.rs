@@ -1,11 +1,12 @@
 //! From the checkpoint's types to Burn's, and conversions on the way in.
 
+use crate::integers;
+use crate::loaded_scales::Scales;
 use burn::tensor::{BoolStore, DType};
 use half::{bf16, f16};
 use outsize_checkpoint::{Dtype, StoredWeight};
 use outsize_kernels::BlockWeight;
 use outsize_stream::Convert;
-use std::sync::{Arc, OnceLock};
 
 /// Burn's name for a type of a checkpoint.
 pub(crate) fn burn_type(dtype: Dtype) -> DType {
@@ -83,9 +84,6 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
     Ok(Some(convert))
 }
 
-/// The scales of a weight, once they were read: all of the rows that it needs.
-pub(crate) type Scales = Arc<OnceLock<Vec<u8>>>;
-
 /// The conversion of a weight in blocks to floats, which needs its scales.
 pub(crate) fn dequantize(
     weight: &StoredWeight,
@@ -93,11 +91,14 @@ pub(crate) fn dequantize(
     scales: &Scales,
 ) -> Result<Convert, NoConversion> {
     let narrow = float(Dtype::F32, to)?;
+    if weight.format().as_integers().is_some() {
+        return integers::dequantize(weight, to.size(), narrow, scales).ok_or(NoConversion);
+    }
     let (weight, scales) = (weight.clone(), scales.clone());
     let block = weight.format().encoding.block();
     let (from, size) = (block.bytes, block.elements * to.size());
     Ok(Convert::new(from, size, move |offset, raw, held| {
-        let scales = scales.get().map_or(&[][..], Vec::as_slice);
+        let scales = scales.get().map_or(&[][..], |loaded| &loaded.scales);
         let first = (offset - weight.data().offset) as usize / block.bytes * block.elements;
         for_each_scale(&weight, first, raw, scales, |at, values| {
             let held = &mut held[at * to.size()..][..values.len() * to.size()];

@@ -3,7 +3,7 @@
 
 use crate::matching::{Matched, Stored, match_parameters};
 use crate::running_state::{is_initialized, settle};
-use crate::{Error, Kind, Options, convert, parameters};
+use crate::{Error, Kind, Options, convert, integers, parameters};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
@@ -36,14 +36,17 @@ pub fn load<M: Module>(module: M, checkpoint: &Checkpoint, options: &Options) ->
     Ok(module)
 }
 
-/// Reads the scales of what is dequantized on its way in.
+/// Reads the scales of what is dequantized on its way in, and which columns make groups.
 pub(crate) fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Result<(), Error> {
     for entry in matched {
         let stored = entry.stored.as_ref();
-        let tensor = stored.and_then(|stored| stored.weight.scales());
-        if let (Some(scales), Some(tensor)) = (&entry.scales, tensor) {
-            let values = checkpoint.read(tensor)?;
+        let weight = stored.map(|stored| &stored.weight);
+        if let (Some(scales), Some(weight)) = (&entry.scales, weight) {
+            let values = integers::load_scales(checkpoint, weight)?;
             scales.get_or_init(|| values);
+        }
+        if let Some(weight) = weight {
+            integers::check_order(checkpoint, weight)?;
         }
     }
     Ok(())
@@ -118,6 +121,10 @@ fn read(checkpoint: &Checkpoint, stored: &Stored, entry: &Matched) -> Result<Ten
         let raw = &mut buffer[..count];
         checkpoint.read_at(info, start, raw)?;
         match (entry.parameter.kind, &entry.convert) {
+            (Kind::Float, Some(convert)) if convert.is_scattered() => {
+                held.resize(len, 0);
+                convert.run(info.offset + start, raw, &mut held);
+            }
             (Kind::Float, Some(convert)) => {
                 let from = held.len();
                 held.resize(from + count / convert.from * convert.to, 0);

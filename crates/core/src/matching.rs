@@ -1,6 +1,8 @@
 //! Which tensor of the checkpoint belongs to which parameter.
 
-use crate::convert::{self, Scales};
+use crate::convert;
+use crate::integers;
+use crate::loaded_scales::Scales;
 use crate::names::Names;
 use crate::{
     Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter, TensorTable,
@@ -10,6 +12,9 @@ use outsize_checkpoint::{Dtype, FormatFault, StoredWeight, TensorInfo};
 use outsize_plan::Routed;
 use outsize_stream::{Chunk, Convert, Segment, footprint};
 use std::collections::{HashMap, HashSet};
+
+/// What the names of matrices end in.
+const WEIGHT: &str = "weight";
 
 /// A parameter and the tensor that holds its value.
 #[derive(Debug, Clone)]
@@ -90,8 +95,9 @@ impl Matched {
             convert,
         };
         // What is encoded is read byte by byte, wherever it lies.
+        let in_blocks = |(tensor, part)| segment(tensor, 1, integers::convert(rows, tensor, part));
         let segments = match self.in_blocks {
-            true => rows.tensors().map(|tensor| segment(tensor, 1, None)).collect(),
+            true => integers::parts(rows).map(in_blocks).collect(),
             false => vec![segment(rows.data(), self.dtype.size(), self.convert.clone())],
         };
         Chunk {
@@ -102,11 +108,17 @@ impl Matched {
         }
     }
 
-    /// Bytes that some rows of the value take in memory. Scales begin with a page of their own.
+    /// Bytes that some rows of the value take in memory. Scales and zero points begin with a page of their own.
     pub(crate) fn held(&self, rows: &StoredWeight) -> u64 {
         if self.in_blocks {
-            let scales = rows.scales().map_or(0, |scales| footprint(scales.len));
-            return rows.data().len.saturating_add(scales);
+            let [data, others @ ..] = rows.bytes_in_memory();
+            let others = others.into_iter().filter(|bytes| *bytes > 0).map(footprint);
+            return others.fold(data, u64::saturating_add);
+        }
+        if rows.format().as_integers().is_some() {
+            let elements = rows.data().shape.iter().map(|n| *n as u64);
+            let elements = elements.fold(1, u64::saturating_mul);
+            return elements.saturating_mul(self.dtype.size() as u64);
         }
         let block = rows.format().encoding.block();
         let elements = rows.data().len / block.bytes.max(1) as u64 * block.elements as u64;
@@ -115,6 +127,9 @@ impl Matched {
 
     /// How the value is read if it is streamed.
     pub(crate) fn access(&self, options: &Options) -> Access {
+        if self.stored.as_ref().is_some_and(|stored| stored.weight.is_turned()) {
+            return Access::Whole;
+        }
         match options.access.get(&self.parameter.path) {
             Some(access) if self.parameter.shape.len() == 2 => *access,
             // Some outputs of a convolution are a matrix of their own.
@@ -164,10 +179,9 @@ pub(crate) fn match_parameters(
                     Some(_) => as_rows(tensor, &wanted, location.parts),
                     None => as_linear(tensor, &wanted),
                 };
-                let (weight, scales) = weight(tensor, parameter, table, options)?;
-                if let Some(scales) = scales {
-                    used.add(scales, &Location::whole(""));
-                }
+                let columns = wanted.get(1).copied();
+                let (weight, others) = weight(tensor, columns, parameter, table, options)?;
+                others.into_iter().for_each(|other| used.add(other, &Location::whole("")));
                 entry.stored = Stored::new(at, weight, &location);
                 match entry.stored.clone() {
                     Some(stored) => fit(&mut entry, &stored, options, &mut misfit),
@@ -198,22 +212,26 @@ pub(crate) fn match_parameters(
     Err(Error::Mismatch(Box::new(misfit)))
 }
 
-/// The weight that a tensor is the data of, and the number of its scales.
+/// The weight that a tensor is the data of, and the numbers of the tensors that go with it.
 fn weight(
     tensor: &TensorInfo,
+    columns: Option<usize>,
     parameter: &Parameter,
     table: &TensorTable<'_>,
     options: &Options,
-) -> Result<(StoredWeight, Option<usize>), FormatFault> {
+) -> Result<(StoredWeight, Vec<usize>), FormatFault> {
     if parameter.kind != Kind::Float {
-        return Ok((StoredWeight::plain(tensor.clone()), None));
+        return Ok((StoredWeight::plain(tensor.clone()), Vec::new()));
     }
-    let mut scales = None;
-    let weight = StoredWeight::of_data(tensor, options.format, |name| {
-        scales = table.position(name);
-        scales.map(|at| table.tensors()[at].clone())
+    let mut others = Vec::new();
+    let weight = StoredWeight::of_data(tensor, options.format, columns, |name| {
+        let at = table.position(name)?;
+        others.push(at);
+        Some(table.tensors()[at].clone())
     })?;
-    Ok((weight, scales))
+    let shape = weight.format().shape_name(&tensor.name);
+    others.extend(shape.and_then(|name| table.position(&name)));
+    Ok((weight, others))
 }
 
 /// What cannot be dispatched, whatever the checkpoint.
@@ -248,11 +266,11 @@ fn find(
 ) -> Result<Result<Found, String>, Error> {
     let found = |at, location| Found { at, location, modules: None };
     let (plain, packed) = options.names.locations(parameter);
-    if let Some(at) = table.position(&plain.tensor) {
+    if let Some(at) = position(&plain.tensor, parameter, table, options) {
         return Ok(Ok(found(at, plain)));
     }
     if let Some(tensor) = options.names.without_prefix(&plain.tensor)
-        && let Some(at) = table.position(tensor)
+        && let Some(at) = position(tensor, parameter, table, options)
     {
         let tensor = tensor.to_string();
         return Ok(Ok(found(at, Location { tensor, ..plain })));
@@ -264,7 +282,7 @@ fn find(
             let Some((part, modules)) = part.or_else(stack) else {
                 return Ok(Err(plain.to_string()));
             };
-            Ok(match table.position(&part.tensor) {
+            Ok(match position(&part.tensor, parameter, table, options) {
                 Some(at) => Ok(Found { modules, ..found(at, part) }),
                 None => Err(format!("{plain} or {part}")),
             })
@@ -274,6 +292,21 @@ fn find(
         }
         Err(_) => Ok(Err(plain.to_string())),
     }
+}
+
+/// The number of the tensor of this name, or of that which holds a matrix of this name in words.
+fn position(
+    name: &str,
+    parameter: &Parameter,
+    table: &TensorTable<'_>,
+    options: &Options,
+) -> Option<usize> {
+    let in_words = || {
+        let format = options.format.filter(|format| format.as_integers().is_some())?;
+        let may_be = parameter.shape.len() == 2 && name.ends_with(WEIGHT);
+        table.position(&may_be.then(|| format.data_name(name))?)
+    };
+    table.position(name).or_else(in_words)
 }
 
 /// Whether the checkpoint has the norm under one of PyTorch's names.
@@ -364,6 +397,11 @@ fn float(
         && entry.parameter.shape.len() == 2
         && entry.parameter.streams
         && !entry.transposed;
+    let is_table = options.access.get(path) == Some(&Access::Rows);
+    if is_table && stored.weight.format().as_integers().is_some() {
+        // A row of a table would have its own scales.
+        return Err(convert::NoConversion);
+    }
     if entry.in_blocks {
         return Ok(None);
     }

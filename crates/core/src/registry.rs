@@ -158,12 +158,19 @@ pub(crate) fn tile_rows(entry: &Matched, stored: &Stored, options: &Options) -> 
     let Some(grid) = weight.format().scales.filter(|_| entry.in_blocks) else {
         return height.div_ceil(height.div_ceil(most).max(1)).max(1);
     };
-    // A tile takes the rows of scales that it needs, perhaps one more than if it began with the first of them.
-    let scale_row = weight.slice(0..1).scales().map_or(0, |row| row.len);
+    // A tile takes the rows of scales that it needs, perhaps one more than if it began with the first of them; and its own zero
+    // points.
+    let one = weight.slice(0..1);
+    let (scale_row, [.., zero_row]) =
+        (one.scales().map_or(0, |row| row.len), one.bytes_in_memory());
     let memory = |rows: usize| {
         let scales = (rows.div_ceil(grid.block[0]) as u64 + 1).saturating_mul(scale_row);
         let data = weight.row_bytes().saturating_mul(rows as u64);
-        data.saturating_add(footprint(scales))
+        let zeros = match zero_row {
+            0 => 0,
+            row => footprint(row.saturating_mul(rows as u64)),
+        };
+        data.saturating_add(footprint(scales)).saturating_add(zeros)
     };
     most = (options.tile_bytes / weight.row_bytes().max(1)).max(1) as usize;
     while most > 1 && memory(most) > options.tile_bytes {

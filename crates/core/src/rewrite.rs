@@ -1,9 +1,16 @@
 //! A weight of a checkpoint written to another, in another type or order.
 
+mod order;
+
+use self::order::{grouped, halves, in_turns};
 use crate::Error;
-use crate::convert::{NoConversion, Scales, burn_type, dequantize, float};
+use crate::convert::{NoConversion, burn_type, dequantize, float};
+use crate::integers;
+use crate::loaded_scales::{LoadedScales, Scales};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorInfo, TensorSpec};
+use outsize_kernels::BlockWeight;
 use outsize_stream::Convert;
+use std::ops::Range;
 
 /// Bytes that are read at a time, about.
 const PIECE: u64 = 4 << 20;
@@ -36,7 +43,7 @@ pub struct Rewrite {
 
 #[derive(Debug, Clone)]
 enum Source {
-    Weight(StoredWeight, Option<Change>),
+    Weight(Box<StoredWeight>, Option<Change>),
     /// Rows of weights below one another, with the shape of all.
     Rows(String, Vec<usize>, Vec<(StoredWeight, Option<Change>)>),
     /// Of each module the weights whose columns it takes in turns.
@@ -49,7 +56,7 @@ impl Rewrite {
     /// A weight that keeps its type and values.
     pub fn kept(weight: StoredWeight) -> Self {
         let dtype = weight.data().dtype;
-        Self { source: Source::Weight(weight, None), dtype }
+        Self { source: Source::Weight(weight.into(), None), dtype }
     }
 
     /// A weight that becomes floats of `dtype`, dequantised if it is in blocks.
@@ -72,7 +79,7 @@ impl Rewrite {
                 return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });
             }
         }
-        let rewrite = Self { source: Source::Weight(weight, change), dtype };
+        let rewrite = Self { source: Source::Weight(weight.into(), change), dtype };
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -171,7 +178,7 @@ impl Rewrite {
 
     fn weights(&self) -> impl Iterator<Item = (&StoredWeight, Option<Change>)> {
         let (one, rows, modules) = match &self.source {
-            Source::Weight(weight, change) => (Some((weight, *change)), &[][..], &[][..]),
+            Source::Weight(weight, change) => (Some((&**weight, *change)), &[][..], &[][..]),
             Source::Rows(.., parts) => (None, &parts[..], &[][..]),
             Source::Stack(_, modules) | Source::Turned(_, modules) => (None, &[][..], &modules[..]),
         };
@@ -185,7 +192,11 @@ impl Rewrite {
         match &self.source {
             Source::Weight(weight, _) => {
                 let data = weight.data();
-                TensorSpec::new(&data.name, self.dtype, data.shape.clone())
+                let name = match self.dtype == data.dtype {
+                    true => data.name.clone(),
+                    false => weight.format().weight_name(&data.name),
+                };
+                TensorSpec::new(name, self.dtype, data.shape.clone())
             }
             Source::Rows(name, shape, _) => TensorSpec::new(name, self.dtype, shape.clone()),
             Source::Stack(name, modules) => {
@@ -221,11 +232,15 @@ impl Rewrite {
     ) -> Result<(), Error> {
         let whole = |weight: &StoredWeight| {
             let converts = self.read_scales(weight, None, checkpoint)?;
+            if weight.format().as_integers().is_some() {
+                let blocks = integers::load(checkpoint, weight)?;
+                return Ok(through(floats(&blocks, 0..weight.rows()), 0, &converts));
+            }
             converted(checkpoint, weight.data().clone(), &converts)
         };
         match &self.source {
             Source::Weight(weight, change) => {
-                let name = &weight.data().name;
+                let name = &self.spec().name;
                 self.write_rows(name, weight, *change, checkpoint, writer, &mut go_on)
             }
             Source::Rows(name, _, parts) => parts.iter().try_for_each(|(weight, change)| {
@@ -263,6 +278,23 @@ impl Rewrite {
     ) -> Result<(), Error> {
         let data = weight.data();
         let converts = self.read_scales(weight, change, checkpoint)?;
+        if weight.format().as_integers().is_some() {
+            let blocks = integers::load(checkpoint, weight)?;
+            let row = data.shape.last().map_or(1, |columns| columns * size_of::<f32>()).max(1);
+            let (rows, head) =
+                (weight.rows(), if let Some(Change::Halves(head)) = change { head } else { 1 });
+            let piece = (PIECE as usize / row).max(1).next_multiple_of(head);
+            for start in (0..rows).step_by(piece) {
+                if !go_on(writer) {
+                    return Err(Error::Stopped);
+                }
+                let some = start..rows.min(start + piece);
+                let count = some.len();
+                let bytes = through(floats(&blocks, some), 0, &converts);
+                writer.write(name, &changed(bytes, count, change))?;
+            }
+            return Ok(());
+        }
         let unit = match change {
             Some(Change::Halves(head)) => weight.row_bytes() * head as u64,
             Some(Change::Groups { .. }) => weight.row_bytes(),
@@ -277,14 +309,8 @@ impl Rewrite {
             part.offset += start;
             part.len = piece.min(data.len - start);
             let rows = part.len / weight.row_bytes().max(1);
-            let mut bytes = converted(checkpoint, part, &converts)?;
-            if let Some(Change::Halves(head)) = change {
-                bytes = halves(&bytes, rows as usize, head);
-            }
-            if let Some(Change::Groups { heads, groups }) = change {
-                bytes = grouped(&bytes, rows as usize, heads, groups);
-            }
-            writer.write(name, &bytes)?;
+            let bytes = converted(checkpoint, part, &converts)?;
+            writer.write(name, &changed(bytes, rows as usize, change))?;
         }
         Ok(())
     }
@@ -297,9 +323,13 @@ impl Rewrite {
         checkpoint: &Checkpoint,
     ) -> Result<Vec<Convert>, Error> {
         let scales = Scales::default();
-        if let Some(stored) = weight.scales() {
+        if weight.format().as_integers().is_none()
+            && let Some(stored) = weight.scales()
+        {
             // Nobody else has set them.
-            let _ = scales.set(checkpoint.read(stored)?);
+            let loaded =
+                LoadedScales { scales: checkpoint.read(stored)?, ..LoadedScales::default() };
+            let _ = scales.set(loaded);
         }
         Ok(self.converts(weight, change, &scales).unwrap_or_default())
     }
@@ -312,8 +342,11 @@ impl Rewrite {
         scales: &Scales,
     ) -> Result<Vec<Convert>, NoConversion> {
         let (to, stored) = (burn_type(self.dtype), weight.data().dtype);
+        let is_integers = weight.format().as_integers().is_some();
         let via = |to| match weight.format().is_plain() {
             true => float(stored, to),
+            // What is loaded is f32.
+            false if is_integers => float(Dtype::F32, to),
             false => dequantize(weight, to, scales).map(Some),
         };
         let wide = burn_type(Dtype::F32);
@@ -336,27 +369,33 @@ fn converted(
     part: TensorInfo,
     converts: &[Convert],
 ) -> Result<Vec<u8>, Error> {
-    let mut bytes = checkpoint.read(&part)?;
-    for convert in converts {
-        let mut to = vec![0; bytes.len() / convert.from * convert.to];
-        convert.run(part.offset, &bytes, &mut to);
-        bytes = to;
-    }
-    Ok(bytes)
+    Ok(through(checkpoint.read(&part)?, part.offset, converts))
 }
 
-/// Weights `[rows, columns]` as one `[columns, rows · weights]`, with their rows in turns.
-fn in_turns(weights: &[Vec<u8>], rows: usize, size: usize) -> Vec<u8> {
-    let all: usize = weights.iter().map(Vec::len).sum();
-    let columns = weights[0].len() / (rows * size).max(1);
-    let mut to = Vec::with_capacity(all);
-    for column in 0..columns {
-        for row in 0..rows {
-            let at = (row * columns + column) * size;
-            weights.iter().for_each(|weight| to.extend_from_slice(&weight[at..at + size]));
-        }
+/// What becomes of bytes that begin at `offset` of their file.
+fn through(mut bytes: Vec<u8>, offset: u64, converts: &[Convert]) -> Vec<u8> {
+    for convert in converts {
+        let mut to = vec![0; bytes.len() / convert.from * convert.to];
+        convert.run(offset, &bytes, &mut to);
+        bytes = to;
     }
-    to
+    bytes
+}
+
+/// The bytes of the f32 that some rows are worth.
+fn floats(weight: &BlockWeight<Vec<u8>>, rows: Range<usize>) -> Vec<u8> {
+    let mut values = vec![0.0; rows.len() * weight.shape()[1]];
+    weight.dequantize(rows, &mut values);
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+/// Rows after the change that concerns where their values are.
+fn changed(bytes: Vec<u8>, rows: usize, change: Option<Change>) -> Vec<u8> {
+    match change {
+        Some(Change::Halves(head)) => halves(&bytes, rows, head),
+        Some(Change::Groups { heads, groups }) => grouped(&bytes, rows, heads, groups),
+        _ => bytes,
+    }
 }
 
 fn of_each(function: fn(f32) -> f32) -> Convert {
@@ -365,48 +404,4 @@ fn of_each(function: fn(f32) -> f32) -> Convert {
             *to = function(f32::from_le_bytes(*from)).to_le_bytes();
         }
     })
-}
-
-/// Of each row the columns of heads 0, `groups`, 2 · `groups` …, and then those of heads 1, `groups` + 1 …
-fn grouped(bytes: &[u8], rows: usize, heads: usize, groups: usize) -> Vec<u8> {
-    let head = bytes.len() / (rows * heads).max(1);
-    let order = (0..groups).flat_map(|group| (group..heads).step_by(groups));
-    let all = (0..rows).flat_map(|row| order.clone().map(move |from| row * heads + from));
-    all.flat_map(|from| &bytes[from * head..][..head]).copied().collect()
-}
-
-/// Rows 0, 2, 4 … of each head, and then rows 1, 3, 5 …
-fn halves(bytes: &[u8], rows: usize, head: usize) -> Vec<u8> {
-    let row = bytes.len() / rows.max(1);
-    let order = (0..rows).map(|to| {
-        let (head_start, within) = (to / head * head, to % head);
-        head_start + 2 * (within % (head / 2)) + within / (head / 2)
-    });
-    order.flat_map(|from| &bytes[from * row..][..row]).copied().collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{grouped, halves, in_turns};
-
-    #[test]
-    fn heads_in_turns_go_to_their_groups() {
-        let rows = [1, 2, 3, 4, 5, 6, 11, 12, 13, 14, 15, 16];
-        assert_eq!(grouped(&rows, 2, 6, 2), [1, 3, 5, 2, 4, 6, 11, 13, 15, 12, 14, 16]);
-        assert_eq!(grouped(&rows, 1, 6, 3), [1, 2, 11, 12, 3, 4, 13, 14, 5, 6, 15, 16]);
-    }
-
-    #[test]
-    fn rows_in_turns_are_columns() {
-        let weights = [vec![1, 2, 3, 4, 5, 6], vec![11, 12, 13, 14, 15, 16]];
-        assert_eq!(in_turns(&weights, 2, 1), [1, 11, 4, 14, 2, 12, 5, 15, 3, 13, 6, 16]);
-        assert_eq!(in_turns(&weights, 3, 2), [1, 2, 11, 12, 3, 4, 13, 14, 5, 6, 15, 16]);
-    }
-
-    #[test]
-    fn neighbours_go_to_halves() {
-        let rows: Vec<u8> = (0..16).collect();
-        let wanted = [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15];
-        assert_eq!(halves(&rows, 8, 4), wanted);
-    }
 }

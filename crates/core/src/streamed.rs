@@ -1,5 +1,6 @@
 mod to_gpu;
 
+use crate::integers::block_weight;
 use crate::pass::{Pass, PassKind};
 use crate::slots::Slots;
 use crate::{Access, Error};
@@ -314,7 +315,7 @@ impl Inner {
             // What is read with neighbours is one tensor: it holds its scales.
             Chunks::Part(chunk, range) => {
                 let data = SharedBytes::from_owner(self.lease(*chunk)?).slice(range.clone());
-                self.block_weight(&self.weight, data, SharedBytes::new())?
+                self.block_weight(&self.weight, [data, SharedBytes::new(), SharedBytes::new()])?
             }
             _ => return Err(self.refuse("its whole value")),
         };
@@ -324,23 +325,21 @@ impl Inner {
         Ok(blocks)
     }
 
-    /// Rows in blocks over the leased bytes, of data and of scales.
+    /// Rows in blocks over the leased bytes.
     fn blocks_of(
         &self,
         lease: Lease,
         rows: &StoredWeight,
     ) -> Result<BlockWeight<SharedBytes>, Error> {
-        let (data, scales) = segments(&lease, rows);
-        self.block_weight(rows, data, scales)
+        self.block_weight(rows, segments(&lease, rows))
     }
 
     fn block_weight(
         &self,
         rows: &StoredWeight,
-        data: SharedBytes,
-        scales: SharedBytes,
+        [data, scales, zeros]: [SharedBytes; 3],
     ) -> Result<BlockWeight<SharedBytes>, Error> {
-        block_weight(&self.path, rows, data, scales)
+        block_weight(&self.path, rows, data, scales, zeros)
     }
 
     /// A tensor over the leased bytes: no copy on the CPU, and the lease lives as long as it does.
@@ -404,7 +403,8 @@ impl Inner {
             read(info, &mut scales)?;
         }
         let mut values = vec![0.0; info.shape.iter().product()];
-        self.block_weight(&row, raw.into(), scales.into())?.dequantize(0..1, &mut values);
+        let parts = [raw.into(), scales.into(), SharedBytes::new()];
+        self.block_weight(&row, parts)?.dequantize(0..1, &mut values);
         for (to, value) in held.as_chunks_mut::<4>().0.iter_mut().zip(values) {
             *to = value.to_le_bytes();
         }
@@ -412,25 +412,9 @@ impl Inner {
     }
 }
 
-/// The leased bytes of some rows in blocks: of data and of scales.
-pub(crate) fn segments(lease: &Lease, rows: &StoredWeight) -> (SharedBytes, SharedBytes) {
+/// The leased bytes of some rows in blocks: of data, of scales and of zero points.
+pub(crate) fn segments(lease: &Lease, rows: &StoredWeight) -> [SharedBytes; 3] {
+    let count = rows.tensors().count();
     let segment = |at| SharedBytes::from_owner(lease.segment(at));
-    (segment(0), rows.scales().map_or(SharedBytes::new(), |_| segment(1)))
-}
-
-/// Some rows in blocks of the weight of this name.
-pub(crate) fn block_weight(
-    name: &str,
-    rows: &StoredWeight,
-    data: SharedBytes,
-    scales: SharedBytes,
-) -> Result<BlockWeight<SharedBytes>, Error> {
-    let columns = rows.data().shape.last().copied().unwrap_or(0);
-    let (format, skipped) = (rows.format(), rows.skipped_rows());
-    BlockWeight::new(format, [rows.rows(), columns], data, scales, skipped).ok_or_else(|| {
-        Error::Value {
-            name: name.to_string(),
-            reason: "its storage format is not built in".to_string(),
-        }
-    })
+    [0, 1, 2].map(|at| if at < count { segment(at) } else { SharedBytes::new() })
 }

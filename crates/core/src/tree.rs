@@ -141,14 +141,16 @@ fn build(matched: &[Matched], options: &Options) -> Tree {
 fn loaded_scales(entry: &Matched, stored: &Stored) -> Option<Tensor> {
     let scales = stored.weight.scales().filter(|_| !entry.in_blocks)?;
     let rows = scales.shape.first().map_or(1, |rows| *rows as u64).max(1);
+    let [_, bytes, zeros] = stored.weight.bytes_in_memory();
+    let bytes = bytes.saturating_add(zeros);
     Some(Tensor {
         name: stored.weight.format().scales_name(&entry.parameter.path)?,
         kind: TensorKind::Buffer,
         shape: scales.shape.iter().map(|n| *n as u64).collect(),
         dtype: planned_dtype(scales.dtype),
-        bytes: scales.len,
-        stored_bytes: scales.len,
-        row_bytes: scales.len / rows,
+        bytes,
+        stored_bytes: bytes,
+        row_bytes: bytes / rows,
         access: Access::Whole,
         tied: None,
         always_resident: true,
@@ -190,7 +192,7 @@ pub fn planned_dtype(stored: Dtype) -> outsize_plan::WeightDtype {
         Dtype::Q6K => outsize_plan::WeightDtype::Int6,
         Dtype::Q5_0 | Dtype::Q5_1 | Dtype::Q5K => outsize_plan::WeightDtype::Int5,
         Dtype::Q4_0 | Dtype::Q4_1 | Dtype::Q4K => outsize_plan::WeightDtype::Int4,
-        Dtype::Iq4Nl | Dtype::Iq4Xs | Dtype::Mxfp4 => outsize_plan::WeightDtype::Int4,
+        Dtype::U4 | Dtype::Iq4Nl | Dtype::Iq4Xs | Dtype::Mxfp4 => outsize_plan::WeightDtype::Int4,
         Dtype::Q3K | Dtype::Iq3Xxs | Dtype::Iq3S => outsize_plan::WeightDtype::Int3,
         Dtype::Q2K | Dtype::Iq2Xxs | Dtype::Iq2Xs | Dtype::Iq2S => outsize_plan::WeightDtype::Int2,
         // There is none of fewer bits.

@@ -1,8 +1,9 @@
 //! What a map keeps on GPUs, copied there when a module is dispatched.
 
+use crate::integers::block_weight;
 use crate::matching::{Matched, Stored};
 use crate::registry::tile_rows;
-use crate::streamed::{block_weight, segments};
+use crate::streamed::segments;
 use crate::{Devices, Error, LEAST_RING, Options};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use bytes::Bytes as SharedBytes;
@@ -180,8 +181,8 @@ impl Reader<'_> {
         chunk: ChunkId,
     ) -> Result<BlockWeight<SharedBytes>, Error> {
         let (lease, weight) = (self.lease(chunk)?, self.stored.weight.slice(rows.clone()));
-        let (data, scales) = segments(&lease, &weight);
-        block_weight(&self.entry.parameter.path, &weight, data, scales)
+        let [data, scales, zeros] = segments(&lease, &weight);
+        block_weight(&self.entry.parameter.path, &weight, data, scales, zeros)
     }
 
     /// The scales of all rows, if they have a tensor of their own.

@@ -1,4 +1,4 @@
-//! How fast weights in GGUF's blocks, in MXFP4 and in fp8 are multiplied, beside a plain read of the same memory.
+//! How fast weights in GGUF's blocks, in MXFP4, in fp8 and of integers are multiplied, beside a plain read of the same memory.
 //!
 //! ```text
 //! cargo bench --workspace --bench blocks             # every format
@@ -13,7 +13,8 @@
 //!
 //! More tokens: one weight in blocks beside the same weight in f32, in turns.
 //!
-//! `F4` is MXFP4 with scales apart, `F8_E4M3` fp8 with a scale for 128 rows and columns.
+//! `F4` is MXFP4 with scales apart, `F8_E4M3` fp8 with a scale for 128 rows and columns, `U4` and `U8` integers with an f16 for
+//! each 128 of a row.
 
 #[path = "common/large.rs"]
 mod large;
@@ -22,7 +23,7 @@ mod shapes;
 #[path = "common/timing.rs"]
 mod timing;
 
-use outsize_checkpoint::{Dtype, StorageFormat};
+use outsize_checkpoint::{Dtype, IntegerWidth, StorageFormat};
 use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, BlockWeight, Isa, Weight, peak};
 
@@ -31,7 +32,7 @@ use shapes::{HEAD, LAYER, LAYERS};
 use timing::{median, seconds, values};
 
 /// Types of elements, and where in a block their f16 are.
-const FORMATS: [(Dtype, &[usize]); 17] = [
+const FORMATS: [(Dtype, &[usize]); 19] = [
     (Dtype::Q8_0, &[0]),
     (Dtype::Q4_0, &[0]),
     (Dtype::Q4_1, &[0, 2]),
@@ -49,6 +50,8 @@ const FORMATS: [(Dtype, &[usize]); 17] = [
     (Dtype::Mxfp4, &[]),
     (Dtype::F4, &[]),
     (Dtype::F8E4M3, &[]),
+    (Dtype::U4, &[]),
+    (Dtype::U8, &[]),
 ];
 
 /// `[out, in]` of the weight that more tokens are multiplied with.
@@ -178,8 +181,14 @@ fn format_of(dtype: Dtype) -> StorageFormat {
     match dtype {
         Dtype::F4 => StorageFormat::mxfp4(),
         Dtype::F8E4M3 => StorageFormat::fp8([128, 128]),
+        Dtype::U4 => integers(IntegerWidth::U4),
+        Dtype::U8 => integers(IntegerWidth::U8),
         _ => StorageFormat::plain(dtype),
     }
+}
+
+fn integers(width: IntegerWidth) -> StorageFormat {
+    StorageFormat::packed_integers(width, 128, false).with_scales(Dtype::F16)
 }
 
 fn data_bytes(dtype: Dtype, [rows, columns]: [usize; 2]) -> usize {
@@ -194,7 +203,7 @@ fn bytes_of(dtype: Dtype, shape: [usize; 2]) -> usize {
     data_bytes(dtype, shape) + scales
 }
 
-/// Blocks of any numbers, with scales between 2⁻⁷ and 2. Those of F4 are among bytes of numbers, and so are those of fp8.
+/// Blocks of any numbers, with scales between 2⁻⁷ and 2. Those of F4 are among bytes of numbers, and so are those of fp8 and of integers.
 fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {
@@ -210,6 +219,9 @@ fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
         if [Dtype::Mxfp4, Dtype::F4].contains(&dtype) {
             block[0] = block[0] & 7 | 120;
         }
+    }
+    if [Dtype::U4, Dtype::U8].contains(&dtype) {
+        data.chunks_exact_mut(2).for_each(|half| half[1] = half[1] & 0x9f | 0x20);
     }
     if dtype == Dtype::F8E4M3 {
         for word in data.chunks_mut(4) {

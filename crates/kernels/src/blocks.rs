@@ -1,12 +1,16 @@
 //! Weights in blocks: encoded elements, and scales for blocks of them.
 
+mod narrow;
+
 use std::ops::Range;
 
 use bytes::Bytes;
-use outsize_checkpoint::{Dtype, ScaleGrid, StorageFormat};
+use outsize_checkpoint::{Dtype, IntegerOrder, ScaleGrid, StorageFormat, ZeroPoints};
 use rayon::prelude::*;
 
+use self::narrow::{MAX_E4M3, narrow_e4m3, narrow_mx};
 use crate::Isa;
+use crate::integers::{Groups, dequantize_integers, quantize_integers};
 use crate::quants::{self, E8M0, is_quantized, with_any_quants};
 use crate::simd::{Vector, for_each_isa};
 
@@ -25,6 +29,7 @@ use crate::simd::{Vector, for_each_isa};
 /// | GGUF's `MXFP4` | E2M1, 4 bits | E8M0, in blocks of 32 elements |
 /// | [`mxfp4`](StorageFormat::mxfp4) | E2M1, 4 bits | E8M0, `[out, in / 32]` |
 /// | [`fp8`](StorageFormat::fp8), [`compressed_fp8`](StorageFormat::compressed_fp8) | E4M3, 8 bits | f32 or bf16, one for each block of rows and columns |
+/// | [`Integers`](outsize_checkpoint::Integers), as they are [in memory](outsize_checkpoint::Integers::in_memory) | an integer of 4 or 8 bits, less a zero point | f32, f16 or bf16, one for each group of a row |
 ///
 /// An E8M0 byte `e` is 2^(`e` - 127), and 255 is taken for infinity.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +38,17 @@ pub struct BlockWeight<B> {
     shape: [usize; 2],
     data: B,
     scales: B,
+    /// Of integers, a byte for each scale, or none.
+    zeros: B,
     /// Rows between the first that the first row of scales is for and the first of the weight.
     skipped_rows: usize,
 }
 
-impl<B: AsRef<[u8]>> BlockWeight<B> {
+impl<B: AsRef<[u8]> + Default> BlockWeight<B> {
     /// A weight of `shape` whose rows of elements and of scales follow one another without gaps. The
     /// first row of scales is also for `skipped_rows` rows that are not here.
+    ///
+    /// Integers have the zero point in the middle until [others](Self::with_zeros) are given.
     ///
     /// `None` if the format is not one that is built in, or if there are more or fewer bytes.
     pub fn new(
@@ -51,7 +60,7 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
     ) -> Option<Self> {
         let dtype = format.encoding.dtype();
         let (known, scale_bytes) = match format.scales {
-            None => (is_quantized(dtype) && dtype != Dtype::F4 && skipped_rows == 0, 0),
+            None => (is_gguf(dtype) && skipped_rows == 0, 0),
             Some(grid) => {
                 let known = match dtype {
                     Dtype::F8E4M3 => {
@@ -60,16 +69,34 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
                     Dtype::F4 => {
                         (grid.dtype, grid.block) == (Dtype::F8E8M0, [1, 32]) && skipped_rows == 0
                     }
-                    _ => false,
+                    _ => format.as_integers().is_some_and(|integers| {
+                        integers.order == IntegerOrder::Rows
+                            && [Dtype::F32, Dtype::F16, Dtype::BF16].contains(&grid.dtype)
+                            && (grid.block[0], skipped_rows) == (1, 0)
+                            && grid.block[1] > 0
+                    }),
                 };
                 let [height, width] = grid.shape([shape[0].checked_add(skipped_rows)?, shape[1]]);
                 (known, height.checked_mul(width)?.checked_mul(grid.dtype.size())?)
             }
         };
-        let row = usize::try_from(format.encoding.block().row_bytes(shape[1])?).ok()?;
+        let row = usize::try_from(format.encoding.row_bytes(shape[1])?).ok()?;
         let fits = data.as_ref().len() == shape[0].checked_mul(row)?
             && scales.as_ref().len() >= scale_bytes;
-        (known && fits).then_some(Self { format, shape, data, scales, skipped_rows })
+        let zeros = B::default();
+        (known && fits).then_some(Self { format, shape, data, scales, zeros, skipped_rows })
+    }
+}
+
+impl<B: AsRef<[u8]>> BlockWeight<B> {
+    /// The same integers with these zero points, a byte for each scale.
+    ///
+    /// `None` if the format has none, or if there are more or fewer.
+    pub fn with_zeros(mut self, zeros: B) -> Option<Self> {
+        let count: usize = self.format.scales?.shape(self.shape).iter().product();
+        let has_zeros = self.format.as_integers()?.zeros == ZeroPoints::Stored;
+        self.zeros = zeros;
+        (has_zeros && self.zeros.as_ref().len() == count).then_some(self)
     }
 
     /// Rows and columns.
@@ -85,6 +112,11 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
     /// The scales, row after row.
     pub fn scales(&self) -> &[u8] {
         self.scales.as_ref()
+    }
+
+    /// The zero points of integers, row after row; none if they are in the middle.
+    pub fn zeros(&self) -> &[u8] {
+        self.zeros.as_ref()
     }
 
     /// How it is stored.
@@ -104,6 +136,7 @@ impl<B: AsRef<[u8]>> BlockWeight<B> {
             shape: self.shape,
             data: self.data.as_ref(),
             scales: self.scales.as_ref(),
+            zeros: self.zeros.as_ref(),
             skipped_rows: self.skipped_rows,
         }
     }
@@ -136,6 +169,7 @@ impl BlockWeight<Bytes> {
             shape: some.shape,
             data: self.data.slice_ref(some.data),
             scales: self.scales.slice_ref(some.scales),
+            zeros: self.zeros.slice_ref(some.zeros),
             skipped_rows: some.skipped_rows,
         }
     }
@@ -143,14 +177,22 @@ impl BlockWeight<Bytes> {
 
 impl BlockWeight<Vec<u8>> {
     /// The weight that comes close to `values`, `shape` of them: in fp8 the largest of a block is encoded
-    /// as the largest number there is, in MXFP4 as one from 4 on.
+    /// as the largest number there is, in MXFP4 as one from 4 on; of integers the largest of a group is one less than the most.
     ///
-    /// `None` if the format is not MXFP4 or one of fp8 with scales in f32, or if there are more or fewer values.
+    /// `None` if the format is not MXFP4, integers row after row without zero points, or one of fp8 with scales in f32, or if
+    /// there are more or fewer values.
     pub fn quantize(format: StorageFormat, shape: [usize; 2], values: &[f32]) -> Option<Self> {
         let grid = format.scales?;
         let [height, width] = grid.block;
         if values.len() != shape[0].checked_mul(shape[1])? || height == 0 || width == 0 {
             return None;
+        }
+        if let Some(integers) = format.as_integers() {
+            let row = usize::try_from(integers.width.row_bytes(shape[1])?).ok()?;
+            let (size, group) = ((shape[1], row), (width, grid.dtype));
+            let [data, scales] = quantize_integers(integers.width, size, group, values);
+            let weight = Self::new(format, shape, data, scales, 0)?;
+            return (integers.zeros == ZeroPoints::Middle).then_some(weight);
         }
         if format.encoding.dtype() == Dtype::F4 {
             let (blocks, _) = values.as_chunks();
@@ -188,6 +230,10 @@ impl BlockWeight<&[u8]> {
             shape: [rows.len(), self.shape[1]],
             data: &self.data[rows.start * row..rows.end * row],
             scales: &self.scales[first / height * width..],
+            zeros: match self.zeros {
+                [] => &[],
+                zeros => &zeros[first * self.groups()..(first + rows.len()) * self.groups()],
+            },
             skipped_rows: first % height,
             ..*self
         }
@@ -235,18 +281,37 @@ impl BlockWeight<&[u8]> {
         self.format.scales.map_or(0, |grid| grid.dtype.size())
     }
 
-    fn row_bytes(&self) -> usize {
+    pub(crate) fn row_bytes(&self) -> usize {
         self.data.len() / self.shape[0].max(1)
     }
 
     fn scale_row_bytes(&self) -> usize {
+        self.groups() * self.scale_bytes()
+    }
+
+    /// Scales of a row.
+    pub(crate) fn groups(&self) -> usize {
         let scales = |grid: ScaleGrid| self.shape[1].div_ceil(grid.block[1]);
-        self.format.scales.map_or(0, scales) * self.scale_bytes()
+        self.format.scales.map_or(0, scales)
+    }
+
+    /// Scales and zero points, if elements are integers.
+    pub(crate) fn integer_groups(&self) -> Option<Groups<'_>> {
+        let (integers, grid) = (self.format.as_integers()?, self.format.scales?);
+        Some(Groups {
+            width: integers.width,
+            dtype: grid.dtype,
+            columns: grid.block[1],
+            count: self.groups(),
+            scales: self.scales,
+            zeros: self.zeros,
+        })
     }
 
     /// The type of elements, if it is one of [`quants`].
     pub(crate) fn quantized(&self) -> Option<Dtype> {
-        Some(self.format.encoding.dtype()).filter(|dtype| is_quantized(*dtype))
+        let elements = self.format.as_integers().is_none().then(|| self.format.encoding.dtype());
+        elements.filter(|dtype| is_quantized(*dtype))
     }
 
     /// The f32 that all rows are worth.
@@ -263,7 +328,12 @@ impl BlockWeight<&[u8]> {
                 self.dequantize_cut(isa, to);
             }
             Some(dtype) => dequantize_quantized(isa, dtype, self.data, self.scales, to),
-            None => dequantize_e4m3(isa, *self, to),
+            None => match self.integer_groups() {
+                Some(groups) => {
+                    dequantize_integers(isa, self.data, [self.row_bytes(), columns], groups, to);
+                }
+                None => dequantize_e4m3(isa, *self, to),
+            },
         }
     }
 
@@ -279,6 +349,11 @@ impl BlockWeight<&[u8]> {
             to.copy_from_slice(&wide[..columns]);
         }
     }
+}
+
+/// Whether elements of a type hold their scales.
+fn is_gguf(dtype: Dtype) -> bool {
+    Dtype::GGUF_BLOCKS.contains(&dtype)
 }
 
 /// The f32 of a scale that has these bytes.
@@ -357,45 +432,6 @@ fn has_nan(data: &[u8]) -> bool {
         nan |= byte & 0x7f == 0x7f;
     }
     nan
-}
-
-/// Numbers of 4 bits, two in a byte, and the E8M0 that they are multiplied by: the power of two by which the largest is from
-/// 4 on, and below 8.
-fn narrow_mx(values: &[f32; 32]) -> ([u8; 16], u8) {
-    let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
-    // The exponents of 4 and of a scale of one.
-    let scale = (largest.to_bits() >> 23 & 0xff).saturating_sub(2) as u8;
-    let by = E8M0[usize::from(scale)].recip();
-    let (pairs, _) = values.as_chunks::<2>();
-    let mut pairs = pairs.iter().map(|[a, b]| narrow_e2m1(a * by) | narrow_e2m1(b * by) << 4);
-    (std::array::from_fn(|_| pairs.next().unwrap_or(0)), scale)
-}
-
-/// The E2M1 nearest to an f32, ties to even; what is too large becomes the largest.
-fn narrow_e2m1(value: f32) -> u8 {
-    let magnitude = value.abs();
-    let above = [0.25, 1.25, 2.5, 5.0].iter().filter(|middle| magnitude > **middle).count();
-    let from = [0.75, 1.75, 3.5].iter().filter(|middle| magnitude >= **middle).count();
-    u8::from(value.is_sign_negative()) << 3 | (above + from) as u8
-}
-
-/// The largest E4M3.
-const MAX_E4M3: f32 = 448.0;
-
-/// The E4M3 nearest to an f32, ties to even; what is too large becomes the largest.
-fn narrow_e4m3(value: f32) -> u8 {
-    let sign = u8::from(value.is_sign_negative()) << 7;
-    let magnitude = value.abs();
-    if value.is_nan() {
-        return sign | 0x7f;
-    }
-    // Eighths of the least normal number, 2⁻⁶, below which all steps are the same.
-    if magnitude < 1.0 / 64.0 {
-        return sign | (magnitude * 512.0).round_ties_even() as u8;
-    }
-    let bits = magnitude.min(MAX_E4M3).to_bits();
-    let rounded = (bits + 0x7_ffff + (bits >> 20 & 1)) >> 20;
-    sign | (rounded - (120 << 3)) as u8
 }
 
 /// The f32 of an E4M3 (4 bits of exponent, of bias 7, and 3 of mantissa; no infinity, one NaN of

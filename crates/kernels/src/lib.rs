@@ -75,6 +75,7 @@ pub mod extension;
 pub mod gpu;
 pub mod gradient;
 pub mod group_norm;
+mod integers;
 mod isa;
 mod layer;
 pub mod layer_extension;
@@ -103,6 +104,7 @@ pub use blocks::BlockWeight;
 pub use buffer::{BufferReuse, free_buffers};
 pub use delta_rule::DeltaHeads;
 pub use device::{has_kernels, is_flex, is_gpu};
+pub use integers::integer_value;
 pub use isa::Isa;
 pub use layer::{
     KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,

@@ -3,8 +3,8 @@
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use bytes::Bytes;
-use half::bf16;
-use outsize_checkpoint::{Dtype, StorageFormat};
+use half::{bf16, f16};
+use outsize_checkpoint::{Dtype, IntegerWidth, StorageFormat};
 use outsize_kernels::matmul::{Matmul, linear_each_into};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, BlockWeight, Isa, Weight, embedding, gated_linear,
@@ -74,6 +74,57 @@ fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeigh
     };
     BlockWeight::new(format, [rows, columns], data.into(), scales.into(), 0).unwrap()
 }
+
+/// Integers of any bytes in groups of so many columns, with scales of a type; some have zero points.
+fn integers(
+    (width, scales): (IntegerWidth, Dtype),
+    group: usize,
+    [rows, columns]: [usize; 2],
+    seed: u64,
+) -> BlockWeight<Bytes> {
+    let format = StorageFormat::packed_integers(width, group, seed & 1 == 0).with_scales(scales);
+    let groups = rows * format.scales.unwrap().shape([rows, columns])[1];
+    let mut state = seed | 1;
+    let mut bytes = |len: usize| -> Vec<u8> {
+        let next = |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        (0..len).map(next).collect()
+    };
+    let data = bytes(rows * width.row_bytes(columns).unwrap() as usize);
+    let scale = |byte: &u8| match scales {
+        Dtype::F16 => f16::from_f32((f32::from(*byte) - 100.0) * 1.7e-3).to_le_bytes().to_vec(),
+        Dtype::BF16 => bf16::from_f32((f32::from(*byte) - 100.0) * 1.7e-3).to_le_bytes().to_vec(),
+        _ => ((f32::from(*byte) - 100.0) * 1.7e-3).to_le_bytes().to_vec(),
+    };
+    let scales = bytes(groups).iter().flat_map(scale).collect::<Vec<u8>>();
+    let weight = BlockWeight::new(format, [rows, columns], data.into(), scales.into(), 0).unwrap();
+    match seed & 1 {
+        0 => {
+            let most = if width == IntegerWidth::U4 { 15 } else { 255 };
+            let zeros = bytes(groups).into_iter().map(|zero| zero & most);
+            weight.with_zeros(zeros.collect::<Vec<u8>>().into()).unwrap()
+        }
+        _ => weight,
+    }
+}
+
+/// All kinds of integers.
+const INTEGERS: [(IntegerWidth, Dtype); 9] = {
+    use {Dtype::*, IntegerWidth as W};
+    [
+        (W::U4, F16),
+        (W::U4, BF16),
+        (W::U4, F32),
+        (W::U8, F16),
+        (W::U8, BF16),
+        (W::U8, F32),
+        (W::I8, F16),
+        (W::I8, BF16),
+        (W::I8, F32),
+    ]
+};
 
 /// Types of elements in blocks that are multiplied alike, with the number of elements of a block; the
 /// last block of a row may be cut if scales lie apart.
@@ -173,6 +224,101 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+
+    /// The same of integers: an element is worth `(number - zero) * scale`, rounded once.
+    #[test]
+    fn integers_are_multiplied_as_their_f32(
+        m in 0usize..20, k in prop_oneof![1usize..300, (1usize..9).prop_map(|n| 32 * n)], n in 0usize..40,
+        group in prop_oneof![Just(0), Just(32), Just(64), Just(128), 1usize..70], seed in any::<u64>(),
+        kind in prop::sample::select(&INTEGERS[..]), rounded in any::<bool>(),
+    ) {
+        let compute = if rounded { ActivationDtype::Bf16 } else { ActivationDtype::F32 };
+        let weight = integers(kind, group, [n, k], seed);
+        let (width, columns) = (kind.0, if group == 0 { k } else { group });
+        let groups = k.div_ceil(columns);
+        let (row, size) = (width.row_bytes(k).unwrap() as usize, kind.1.size());
+        let mut twin = Vec::new();
+        for at in 0..n * k {
+            let (i, j) = (at / k, at % k);
+            let group = i * groups + j / columns;
+            let byte = weight.data()[i * row + if width == IntegerWidth::U4 { j / 2 } else { j }];
+            let number = match width {
+                IntegerWidth::U4 => f64::from(byte >> (j % 2 * 4) & 15),
+                IntegerWidth::U8 => f64::from(byte),
+                IntegerWidth::I8 => f64::from(byte as i8),
+            };
+            let zero = weight.zeros().get(group).copied().unwrap_or(width.middle());
+            let zero = if width == IntegerWidth::I8 { f64::from(zero as i8) } else { f64::from(zero) };
+            let scale = &weight.scales()[group * size..][..size];
+            let scale = match kind.1 {
+                Dtype::F16 => f16::from_le_bytes([scale[0], scale[1]]).to_f64(),
+                Dtype::BF16 => bf16::from_le_bytes([scale[0], scale[1]]).to_f64(),
+                _ => f64::from(f32::from_le_bytes(scale.try_into().unwrap())),
+            };
+            twin.push(((number - zero) * scale) as f32);
+        }
+        // Zeros of either sign are the same.
+        prop_assert!(wide(&weight) == twin, "values");
+        let some = n / 3..n;
+        prop_assert!(wide(&weight.rows(some.clone())) == twin[some.start * k..], "some rows");
+        let x = input(m * k);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let run = |weight| {
+                let mut y = vec![f32::NAN; m * n];
+                let matmul = Matmul { weight, n, y: &mut y, stride: n };
+                linear_each_into(isa, compute, &x, [m, k], &mut [matmul]);
+                y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            };
+            prop_assert!(run(Weight::Blocks(weight.view())) == run(Weight::F32(&twin)), "{isa:?} {compute:?}");
+        }
+    }
+}
+
+#[test]
+fn integers_without_all_their_bytes_are_none() {
+    let format = |zeros| StorageFormat::packed_integers(IntegerWidth::U4, 32, zeros);
+    let new = |format, shape, data: usize, scales: usize| {
+        BlockWeight::new(format, shape, vec![0; data], vec![0; scales], 0)
+    };
+    assert!(new(format(true), [3, 70], 3 * 36, 3 * 3 * 4).is_some());
+    assert!(new(format(true), [3, 70], 3 * 35, 3 * 3 * 4).is_none());
+    assert!(new(format(true), [3, 70], 3 * 36, 3 * 3 * 4 - 1).is_none());
+    assert!(new(format(true), [usize::MAX, 70], 0, 0).is_none());
+    assert!(new(format(true), [3, usize::MAX], 0, 0).is_none());
+    assert!(new(StorageFormat::awq(32), [8, 64], 8 * 32, 8 * 2 * 4).is_none());
+    let zeros = |has_zeros, count| {
+        let weight = new(format(has_zeros), [3, 70], 3 * 36, 3 * 3 * 4).unwrap();
+        weight.with_zeros(vec![0; count]).is_some()
+    };
+    assert!(zeros(true, 9) && !zeros(true, 8) && !zeros(true, 10) && !zeros(false, 9));
+}
+
+/// What integers made of floats are worth is no further off than half a step.
+#[test]
+fn floats_become_the_nearest_integers() {
+    let values: Vec<f32> = input(5 * 70).iter().map(|value| value * value * value).collect();
+    for width in [IntegerWidth::U4, IntegerWidth::U8, IntegerWidth::I8] {
+        for scales in [Dtype::BF16, Dtype::F16, Dtype::F32] {
+            let format = StorageFormat::packed_integers(width, 32, false).with_scales(scales);
+            let weight = BlockWeight::quantize(format, [5, 70], &values).unwrap();
+            let mut found = vec![0.0; 5 * 70];
+            weight.dequantize(0..5, &mut found);
+            for (row, found) in values.chunks(70).zip(found.chunks(70)) {
+                for (values, found) in row.chunks(32).zip(found.chunks(32)) {
+                    let largest = values.iter().fold(0f32, |most, value| most.max(value.abs()));
+                    let step = largest / if width == IntegerWidth::U4 { 7.0 } else { 127.0 };
+                    for (value, found) in values.iter().zip(found) {
+                        // A rounded scale adds as much as half a step at the most.
+                        assert!((value - found).abs() <= step * 1.02, "{value} {found} {step}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     /// Numbers of 3 to 6 bits in pairs of bf16: near the exact products of rounded activations, and
@@ -227,7 +373,9 @@ proptest! {
 fn large_matmuls_are_too() {
     let (n, k) = (700, 2816);
     let own = QUANTIZED.map(|(dtype, _)| quantized(dtype, [n, k], 7));
-    for weight in own.into_iter().chain([blocks([n, k], [128, 128], 5, 9, false)]) {
+    let integers = [32, 128].map(|group| INTEGERS.map(|kind| integers(kind, group, [n, k], 8)));
+    let fp8 = blocks([n, k], [128, 128], 5, 9, false);
+    for weight in own.into_iter().chain(integers.into_iter().flatten()).chain([fp8]) {
         let twin = wide(&weight);
         for m in [1, 2, 5, 64] {
             let x = input(m * k);

@@ -47,19 +47,27 @@ pub fn rewriting(
     };
     let is_apart = is_set(&config, "experts_gate_apart", true);
     let format = quantization.as_ref().and_then(|quantization| quantization.format);
+    let core = |error: outsize_core::Error| Error::Core(error.into());
+    let mut others = HashSet::new();
     let stored = |tensor: &TensorInfo| {
-        StoredWeight::of_data(tensor, format, |name| checkpoint.get(name).cloned())
+        let shape = format.and_then(|format| format.shape_name(&tensor.name));
+        let shape = shape.and_then(|name| checkpoint.get(&name));
+        let columns = shape.map(|shape| columns(checkpoint, shape)).transpose()?.flatten();
+        others.extend(shape.map(|shape| shape.name.clone()));
+        let weight = StoredWeight::of_data(tensor, format, columns, |name| {
+            let found = checkpoint.get(name);
+            others.extend(found.map(|tensor| tensor.name.clone()));
+            found.cloned()
+        });
+        weight.map_err(outsize_core::Error::from)
     };
     let weights = checkpoint.tensors().iter().map(stored).collect::<Result<Vec<_>, _>>();
-    let weights = weights.map_err(|fault| Error::Core(Box::new(fault.into())))?;
-    let scales: HashSet<_> =
-        weights.iter().filter_map(StoredWeight::scales).map(|scales| scales.name.clone()).collect();
-    let core = |error: outsize_core::Error| Error::Core(error.into());
+    let weights = weights.map_err(core)?;
     let (mut stacks, mut rewritten) = (Stacks::default(), Vec::with_capacity(weights.len()));
     let mut of_heads = HeadMatrices::default();
     let mut linear = LinearAttention::of(&config);
     for (weight, stored) in weights.into_iter().zip(checkpoint.tensors()) {
-        if scales.contains(&weight.data().name) {
+        if others.contains(&weight.data().name) {
             continue;
         }
         // What transformers has otherwise: experts of gpt-oss.
@@ -106,6 +114,19 @@ pub fn rewriting(
         config.insert(name.unwrap_or("torch_dtype").to_owned(), widest.into());
     }
     Ok(Rewriting { config, weights })
+}
+
+/// The columns of a weight whose shape a tensor says.
+fn columns(
+    checkpoint: &Checkpoint,
+    shape: &TensorInfo,
+) -> Result<Option<usize>, outsize_core::Error> {
+    if shape.dtype != Dtype::I64 || shape.shape != [2] {
+        return Ok(None);
+    }
+    let bytes = checkpoint.read(shape)?;
+    let last = bytes.last_chunk();
+    Ok(last.and_then(|last| usize::try_from(i64::from_le_bytes(*last)).ok()))
 }
 
 /// The rows of a head of attention.

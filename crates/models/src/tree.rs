@@ -197,6 +197,10 @@ impl ModelConfig {
                 .filter(|quantization| quantization.converts(weight))
                 .and_then(|quantization| quantization.format);
             let stored = match (blocks, weight.shape[..].try_into()) {
+                // Scales of integers are of the type of other weights.
+                (Some(format), Ok(shape)) if format.as_integers().is_some() => {
+                    format.with_scales(dtype).tensors(&name, shape)
+                }
                 (Some(format), Ok(shape)) => format.tensors(&name, shape),
                 _ => vec![(name.clone(), dtype, weight.shape.clone())],
             };

@@ -1,7 +1,7 @@
 use crate::{BLOCK, Error};
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// The longest chunk, in bytes: a sum of a few of them and some blocks does not overflow.
 const LONGEST: u64 = (isize::MAX / 4) as u64;
@@ -150,8 +150,9 @@ impl Segment {
         })
     }
 
-    fn len_in_memory(&self) -> u64 {
+    pub(crate) fn len_in_memory(&self) -> u64 {
         match &self.convert {
+            Some(Convert { whole: Some(whole), .. }) => whole.len,
             Some(convert) => {
                 (self.len / convert.from.max(1) as u64).saturating_mul(convert.to as u64)
             }
@@ -216,6 +217,16 @@ pub struct Convert {
     /// Bytes of one such block in memory.
     pub to: usize,
     run: Arc<ConvertFn>,
+    /// Of a conversion that may write anywhere: what it writes to, one read at a time.
+    pub(crate) whole: Option<Whole>,
+}
+
+/// The memory of all of a segment.
+#[derive(Clone)]
+pub(crate) struct Whole {
+    len: u64,
+    /// Held by the reader that writes.
+    pub(crate) lock: Arc<Mutex<()>>,
 }
 
 type ConvertFn = dyn Fn(u64, &[u8], &mut [u8]) + Send + Sync;
@@ -230,7 +241,23 @@ impl Convert {
         run: impl Fn(u64, &[u8], &mut [u8]) + Send + Sync + 'static,
     ) -> Self {
         let run = Arc::new(run);
-        Self { from, to, run }
+        Self { from, to, run, whole: None }
+    }
+
+    /// A conversion that spreads blocks of `from` bytes over `len` bytes of memory: it is given all of these with each part of
+    /// the file. Parts come in any order, one at a time; bytes that none of them writes are arbitrary. Otherwise as [`new`](Self::new).
+    pub fn scattered(
+        from: usize,
+        len: u64,
+        run: impl Fn(u64, &[u8], &mut [u8]) + Send + Sync + 'static,
+    ) -> Self {
+        let whole = Some(Whole { len, lock: Arc::default() });
+        Self { whole, ..Self::new(from, 1, run) }
+    }
+
+    /// Whether each part of the file is given all of the memory.
+    pub fn is_scattered(&self) -> bool {
+        self.whole.is_some()
     }
 
     /// Converts what the file holds from byte `offset` on.

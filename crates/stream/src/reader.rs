@@ -7,6 +7,7 @@ use crate::loading::{Job, Seat};
 use crate::pool::Pool;
 use crate::{BLOCK, Error};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::PoisonError;
 
 /// Makes one read after the other until the stream is closed.
 pub(crate) fn run(seat: Seat, mut scratch: Scratch) {
@@ -97,6 +98,19 @@ fn read_staged(
     let staging = unsafe { scratch.bytes_mut(0..need.next_multiple_of(BLOCK)) };
     let count = pool.sources[segment.source].read(name, first, staging, need)?;
     let raw = &staging[(start - first) as usize..need];
+    if let Some(convert) = &segment.convert
+        && let Some(whole) = &convert.whole
+    {
+        let place = base..base + segment.len_in_memory() as usize;
+        block.prepare(place.clone());
+        // Others of this segment wait; a panic of one of them left nothing that matters.
+        let alone = whole.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: all reads of this segment come here, one at a time; others fill other parts of the
+        // block; and it is not yet readable by others.
+        convert.run(start, raw, unsafe { block.bytes_mut(place) });
+        drop(alone);
+        return Ok(count);
+    }
     let place = |bytes: usize| match &segment.convert {
         Some(convert) => base + bytes / convert.from * convert.to,
         None => base + bytes,

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{byte, check, chunk, file, in_time, segment, widen};
+use common::{byte, check, chunk, file, in_time, mirror, segment, widen};
 use outsize_stream::{BLOCK, Chunk, Error, Options, Source, Stream};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -246,7 +246,7 @@ proptest! {
     #[test]
     fn any_order_from_any_thread(
         shapes in prop::collection::vec(
-            (prop::collection::vec((0usize..60_000, 0usize..20_000, 0u8..6), 1..4), any::<bool>()),
+            (prop::collection::vec((0usize..60_000, 0usize..20_000, 0u8..8), 1..4), any::<bool>()),
             1..24,
         ),
         passes in prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..40), 1..5),
@@ -263,6 +263,7 @@ proptest! {
             match kind {
                 0 => segment.align = 8,
                 1..4 => segment.convert = Some(widen(block)),
+                4..6 if segment.len > 0 => segment.convert = Some(mirror(&segment, block)),
                 _ => {}
             }
             segment

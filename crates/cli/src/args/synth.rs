@@ -47,6 +47,10 @@ pub enum SynthBlocks {
     Fp8,
     /// Floats of 4 bits.
     Mxfp4,
+    /// Integers of 4 bits.
+    Int4,
+    /// Integers of 8 bits.
+    Int8,
 }
 
 /// Brain floats.
@@ -65,6 +69,16 @@ const DTYPES: &Named<SynthDtype> = &[
         "mxfp4",
         "Experts in 4 bits with a scale for each 32, as gpt-oss is published; the rest in brain floats",
         SynthDtype { blocks: Some(SynthBlocks::Mxfp4), ..BF16 },
+    ),
+    (
+        "int4",
+        "Linear layers in 4 bits with a scale for each 128 of a row, as compressed-tensors packs them; the rest in brain floats",
+        SynthDtype { blocks: Some(SynthBlocks::Int4), ..BF16 },
+    ),
+    (
+        "int8",
+        "The same in 8 bits with a scale for each row",
+        SynthDtype { blocks: Some(SynthBlocks::Int8), ..BF16 },
     ),
 ];
 

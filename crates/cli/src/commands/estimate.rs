@@ -117,7 +117,7 @@ fn explanations(described: &Described, estimates: &[Estimate]) -> Vec<String> {
     if estimates.iter().any(small) {
         notes.push(
             "types below 16 bits are for the matrices of the layers; embeddings, heads, norms and biases are counted as stored, \
-             and scales of quantised groups are not counted. outsize cannot run these types yet"
+             and scales of quantised groups are not counted. outsize runs such weights where a checkpoint stores them"
                 .to_owned(),
         );
     }

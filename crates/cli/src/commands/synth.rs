@@ -84,7 +84,10 @@ pub fn make(
     for (name, weights) in &config.stored_weights() {
         let quantization = config.quantization.as_ref();
         let quantization = quantization.filter(|config| config.converts(&weights[0]));
-        if let Some(format) = quantization.and_then(|config| config.format) {
+        if let Some(mut format) = quantization.and_then(|config| config.format) {
+            if format.as_integers().is_some() {
+                format = format.with_scales(stored);
+            }
             let names = format.tensors(name, [0, 0]).into_iter().map(|(name, ..)| name);
             let names: Vec<_> = names.collect();
             let mut scales = Vec::new();
@@ -94,6 +97,10 @@ pub fn make(
             }
             if let Some(name) = names.get(1) {
                 writer.write(name, &scales)?;
+            }
+            if let Some(name) = format.shape_name(&names[0]) {
+                let shape = weights[0].shape.iter().flat_map(|n| (*n as i64).to_le_bytes());
+                writer.write(&name, &shape.collect::<Vec<_>>())?;
             }
             continue;
         }
@@ -150,6 +157,21 @@ fn write_blocks(
     Ok(())
 }
 
+/// How compressed-tensors says that linear layers are integers.
+fn integers(bits: u8, strategy: &str, group_size: Option<usize>) -> Value {
+    let weights = json!({
+        "actorder": null, "block_structure": null, "dynamic": false, "group_size": group_size, "num_bits": bits,
+        "observer": "minmax", "observer_kwargs": {}, "strategy": strategy, "symmetric": true, "type": "int",
+    });
+    let group = json!({
+        "input_activations": null, "output_activations": null, "targets": ["Linear"], "weights": weights,
+    });
+    json!({
+        "config_groups": {"group_0": group}, "format": "pack-quantized", "ignore": ["lm_head"],
+        "quant_method": "compressed-tensors", "quantization_status": "compressed",
+    })
+}
+
 /// The configuration with the dtype of the weights, for other software.
 fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
     let mut config: Value = serde_json::from_str(text)?;
@@ -159,10 +181,13 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
         let is_gpt_oss = fields.get("model_type") == Some(&"gpt_oss".into());
         let blocks = match dtype.blocks {
             None => None,
-            Some(SynthBlocks::Fp8) if is_gpt_oss => {
-                let advice = "--dtype fp8: not for models of the type gpt_oss; choose mxfp4, bf16, f16 or f32";
+            Some(SynthBlocks::Fp8 | SynthBlocks::Int4 | SynthBlocks::Int8) if is_gpt_oss => {
+                let advice =
+                    "--dtype: not for models of the type gpt_oss; choose mxfp4, bf16, f16 or f32";
                 return Err(Failure::usage(advice));
             }
+            Some(SynthBlocks::Int4) => Some(integers(4, "group", Some(128))),
+            Some(SynthBlocks::Int8) => Some(integers(8, "channel", None)),
             Some(SynthBlocks::Fp8) => Some(json!({
                 "activation_scheme": "dynamic",
                 "fmt": "e4m3",
@@ -171,7 +196,7 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
             })),
             Some(SynthBlocks::Mxfp4) => {
                 if !is_gpt_oss {
-                    let advice = "--dtype mxfp4: only for models of the type gpt_oss; choose fp8, bf16, f16 or f32";
+                    let advice = "--dtype mxfp4: only for models of the type gpt_oss; choose fp8, int4, int8, bf16, f16 or f32";
                     return Err(Failure::usage(advice));
                 }
                 Some(json!({

@@ -213,6 +213,11 @@ impl Case {
             }
             _ => {}
         }
+        let can_be_integers =
+            dtype == "bf16" && !gpt && !["gpt_oss", "falcon", "t5"].contains(&architecture);
+        if can_be_integers {
+            dtype = random.pick(&[dtype, dtype, "int4", "int8"]);
+        }
         Self {
             config,
             dtype,

@@ -86,7 +86,7 @@ proptest! {
 
 #[test]
 fn four_bits_of_nothing_and_ties() {
-    let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].map(narrow_e2m1);
+    let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].map(narrow::narrow_e2m1);
     assert_eq!(ties, [0, 2, 2, 4, 4, 6, 6]);
     let nothing = BlockWeight::quantize(StorageFormat::mxfp4(), [1, 32], &[0.0; 32]).unwrap();
     assert_eq!((nothing.data(), nothing.scales()), (&[0; 16][..], &[0][..]));

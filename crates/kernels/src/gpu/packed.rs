@@ -201,7 +201,10 @@ impl Rows {
         device: &Device,
     ) -> Result<Self, String> {
         let known = BlockFormat::of(format.encoding.dtype());
-        let known = known.ok_or_else(|| format!("{} is not packed", format.encoding.dtype()))?;
+        let known = known.ok_or_else(|| {
+            let dtype = format.encoding.dtype();
+            format!("GPUs do not multiply weights of type {dtype}: keep the model in main memory")
+        })?;
         let scales = match format.scales {
             Some(grid) => scales.chunks_exact(grid.dtype.size()).map(widen_scale).collect(),
             None => vec![1.0],

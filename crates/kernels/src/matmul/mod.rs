@@ -20,6 +20,7 @@ mod element;
 )]
 mod gemm;
 mod in_out;
+mod integers;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -270,7 +271,12 @@ for_each_isa! {
         others: &dyn Fn(Range<usize>),
     ) {
         // SAFETY: the caller's promises.
-        unsafe { blocks::few_rows::<V>(m, x, weight, y, stride, others) }
+        unsafe {
+            match weight.integer_groups() {
+                Some(groups) => integers::few_rows::<V>(m, x, weight, groups, y, stride, others),
+                None => blocks::few_rows::<V>(m, x, weight, y, stride, others),
+            }
+        }
     }
 }
 

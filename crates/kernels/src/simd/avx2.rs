@@ -206,6 +206,12 @@ impl Vector for F32x8 {
     }
 
     #[inline(always)]
+    unsafe fn u8(from: *const u8) -> Self {
+        // SAFETY: as in `zero`, and `from` points to eight bytes.
+        Self(unsafe { _mm256_cvtepi32_ps(Self::bytes(from)) })
+    }
+
+    #[inline(always)]
     unsafe fn widen_f16(bits: u16) -> f32 {
         let vector;
         // SAFETY: as in `zero`. The compiler would insert the bits into a register that holds

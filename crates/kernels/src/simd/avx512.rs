@@ -202,6 +202,12 @@ impl Vector for F32x16 {
     }
 
     #[inline(always)]
+    unsafe fn u8(from: *const u8) -> Self {
+        // SAFETY: as in `zero`, and `from` points to sixteen bytes.
+        Self(unsafe { _mm512_cvtepi32_ps(Self::bytes(from)) })
+    }
+
+    #[inline(always)]
     unsafe fn widen_f16(bits: u16) -> f32 {
         // SAFETY: as in `zero`.
         unsafe { F32x8::widen_f16(bits) }

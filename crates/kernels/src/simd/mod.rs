@@ -211,6 +211,9 @@ pub(crate) trait Vector: Copy {
     /// `LANES` numbers of 8 bits with a sign.
     unsafe fn i8(from: *const u8) -> Self;
 
+    /// `LANES` numbers of 8 bits without one.
+    unsafe fn u8(from: *const u8) -> Self;
+
     /// One f16, given as its bits, widened.
     unsafe fn widen_f16(bits: u16) -> f32;
 

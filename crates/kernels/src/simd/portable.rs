@@ -111,6 +111,13 @@ impl Vector for F32x4 {
     }
 
     #[inline(always)]
+    unsafe fn u8(from: *const u8) -> Self {
+        // SAFETY: `from` points to four bytes.
+        let bytes = unsafe { from.cast::<[u8; 4]>().read_unaligned() };
+        Self(f32x4::new(bytes.map(f32::from)))
+    }
+
+    #[inline(always)]
     unsafe fn widen_f16(bits: u16) -> f32 {
         widen_f16(bits)
     }

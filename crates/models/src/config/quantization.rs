@@ -1,5 +1,8 @@
 //! `quantization_config`: how the weights of linear layers are stored.
 
+mod compressed;
+mod integers;
+
 use outsize_checkpoint::StorageFormat;
 use serde_json::Value;
 
@@ -21,7 +24,8 @@ const FIELDS: &[KnownField] = &[
     ("scale_fmt", Effect::Harmless),
 ];
 
-/// How linear layers are stored: in fp8, as DeepSeek-V3 is published, in MXFP4, as gpt-oss is, or in GGUF's blocks.
+/// How linear layers are stored: in fp8, as DeepSeek-V3 is published, in MXFP4, as gpt-oss is, in GGUF's blocks, or as
+/// integers of 4 or 8 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
     /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files.
@@ -48,14 +52,15 @@ impl Quantization {
                 known::check(&fields, &[MXFP4])?;
                 (StorageFormat::mxfp4(), "modules_to_not_convert", Vec::new())
             }
-            Some("compressed-tensors") => {
-                known::check(&fields, &[COMPRESSED])?;
-                (compressed(&fields)?, "ignore", Vec::new())
+            Some("compressed-tensors") => (compressed::read(&fields)?, "ignore", Vec::new()),
+            Some("awq") => {
+                (integers::awq(&fields)?, "modules_to_not_convert", vec!["lm_head".to_owned()])
             }
+            Some("gptq") => (integers::gptq(&fields)?, "modules_to_not_convert", head(&fields)?),
             Some(other) => {
                 let advice = format!(
-                    "weights quantised by {other:?} are not built in (\"fp8\", \"mxfp4\" and \"compressed-tensors\" are): take the \
-                     model's original weights, or a GGUF file of it"
+                    "weights quantised by {other:?} are not built in (\"awq\", \"gptq\", \
+                     \"compressed-tensors\", \"fp8\" and \"mxfp4\" are): take the model's original weights, or a GGUF file of it"
                 );
                 return Err(fields.refuse("quant_method", advice));
             }
@@ -87,6 +92,12 @@ impl Quantization {
     }
 }
 
+/// What GPTQ leaves alone: the head, unless it is quantised too.
+fn head(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
+    let has_head = fields.flag_or("lm_head", false)?;
+    Ok(if has_head { Vec::new() } else { vec!["lm_head".to_owned()] })
+}
+
 /// The blocks of DeepSeek-V3.
 fn fp8(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
     if fields.get("weight_block_size").is_none() {
@@ -106,82 +117,9 @@ fn fp8(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
     }
 }
 
-/// The one group of weights of compressed-tensors, in fp8.
-fn compressed(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
-    let name = "config_groups";
-    let groups = fields.object(name)?.ok_or_else(|| fields.missing(name))?;
-    let mut names = groups.iter().map(|(name, _)| name);
-    let (Some(group), None) = (names.next(), names.next()) else {
-        return Err(fields.refuse(name, "only one group of weights is supported".to_owned()));
-    };
-    let group = groups.object(group)?.ok_or_else(|| fields.missing(name))?;
-    known::check(&group, &[GROUP])?;
-    if let Some(activations) = group.object("input_activations")? {
-        known::check(&activations, &[ACTIVATIONS])?;
-    }
-    let weights = group.object("weights")?.ok_or_else(|| group.missing("weights"))?;
-    known::check(&weights, &[WEIGHTS])?;
-    Ok(StorageFormat::compressed_fp8(weights.text("strategy")? == Some("channel")))
-}
-
 /// Of `quantization_config` of gpt-oss.
 const MXFP4: &[KnownField] = &[
     ("quant_method", Effect::Read),
     ("modules_to_not_convert", Effect::Read),
     ("dequantize", Effect::OFF),
-];
-
-/// Of `quantization_config` of compressed-tensors.
-const COMPRESSED: &[KnownField] = &[
-    ("quant_method", Effect::Read),
-    ("config_groups", Effect::Read),
-    ("format", Effect::Only(&["\"float-quantized\""])),
-    ("global_compression_ratio", Effect::Harmless),
-    ("ignore", Effect::Read),
-    ("kv_cache_scheme", Effect::UNSET),
-    ("quantization_status", Effect::Only(&["\"compressed\""])),
-    ("sparsity_config", Effect::Only(&["{}"])),
-    ("transform_config", Effect::Only(&["{}"])),
-    ("version", Effect::Harmless),
-];
-
-/// Of a group in it.
-const GROUP: &[KnownField] = &[
-    ("format", Effect::Only(&["\"float-quantized\""])),
-    ("input_activations", Effect::Read),
-    ("output_activations", Effect::UNSET),
-    ("targets", Effect::Only(&["[\"Linear\"]"])),
-    ("weights", Effect::Read),
-];
-
-/// Of a group's weights.
-const WEIGHTS: &[KnownField] = &[
-    ("actorder", Effect::UNSET),
-    ("block_structure", Effect::UNSET),
-    ("dynamic", Effect::OFF),
-    ("group_size", Effect::UNSET),
-    ("num_bits", Effect::Only(&["8"])),
-    ("observer", Effect::Harmless),
-    ("observer_kwargs", Effect::Harmless),
-    ("scale_dtype", Effect::Harmless),
-    ("strategy", Effect::Only(&["\"channel\"", "\"tensor\""])),
-    ("symmetric", Effect::ON),
-    ("type", Effect::Only(&["\"float\""])),
-    ("zp_dtype", Effect::Harmless),
-];
-
-/// Of a group's activations, which are not quantised here: with scales made in each pass, so that no tensor holds them.
-const ACTIVATIONS: &[KnownField] = &[
-    ("actorder", Effect::Harmless),
-    ("block_structure", Effect::Harmless),
-    ("dynamic", Effect::ON),
-    ("group_size", Effect::Harmless),
-    ("num_bits", Effect::Harmless),
-    ("observer", Effect::Harmless),
-    ("observer_kwargs", Effect::Harmless),
-    ("scale_dtype", Effect::Harmless),
-    ("strategy", Effect::Harmless),
-    ("symmetric", Effect::Harmless),
-    ("type", Effect::Harmless),
-    ("zp_dtype", Effect::Harmless),
 ];

@@ -6,6 +6,7 @@ use crate::arch::{LlamaForCausalLm, RmsConfig};
 use crate::{CacheOptions, KvCache, ModelConfig, Rope};
 
 mod every_field;
+mod integers;
 mod rope_and_windows;
 
 /// The least configuration that is accepted.
@@ -130,7 +131,7 @@ fn an_unknown_architecture_names_those_that_are_called_alike() {
 #[test]
 fn what_is_not_built_in_is_refused_by_name() {
     refusal(
-        json!({"quantization_config": {"quant_method": "gptq"}}),
+        json!({"quantization_config": {"quant_method": "hqq"}}),
         "quantization_config.quant_method",
     );
     let fp8 = |changes: Value| {
@@ -163,7 +164,7 @@ fn what_is_not_built_in_is_refused_by_name() {
         weights.filter(|weight| model.quantization.as_ref().unwrap().converts(weight)).count()
     };
     assert_eq!(converted(&model), 2 * 7);
-    let others = ["awq", "gptq", "bitsandbytes"];
+    let others = ["hqq", "bitsandbytes"];
     for method in others {
         let said = fp8(json!({ "quant_method": method }));
         let said = self::read(said).unwrap_err().to_string();

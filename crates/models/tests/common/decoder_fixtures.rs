@@ -1,4 +1,4 @@
-//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py` and `relatives.py`).
+//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py` and `integers.py`).
 
 pub const FIXTURES: &[&str] = &[
     "gpt2",
@@ -131,6 +131,23 @@ pub const FIXTURES: &[&str] = &[
     "qwen3_vl-published-bf16",
     "qwen3_vl_moe",
     "qwen3_vl_moe-published-bf16",
+    "llama-compressed-w4-bf16",
+    "qwen3-compressed-w4-zeros",
+    "llama-compressed-w4-ragged-f16",
+    "llama-compressed-w4-cut",
+    "llama-compressed-w8-ragged-bf16",
+    "llama-compressed-w8-zeros",
+    "llama-compressed-int8-bf16",
+    "qwen3_moe-compressed-w4-bf16",
+    "llama-awq-f16",
+    "llama-awq-rows-bf16",
+    "qwen3_moe-awq-f16",
+    "mixtral-awq-f16",
+    "llama-gptq-f16",
+    "llama-gptq-zeros-f16",
+    "llama-gptq-w8-zeros-bf16",
+    "qwen3_moe-gptq-f16",
+    "mixtral-gptq-w8-f16",
 ];
 
 /// What the names of those with experts begin with.
@@ -198,4 +215,8 @@ pub const BATCHES: &[&str] = &[
     "starcoder2",
     "phi",
     "ministral3",
+    "qwen3-compressed-w4-zeros",
+    "llama-compressed-w4-cut",
+    "llama-awq-f16",
+    "llama-gptq-f16",
 ];

@@ -63,6 +63,12 @@ fn check_segment(name: &str, segment: &Segment, bytes: &[u8]) {
                 assert_eq!(*found, byte(segment.offset as usize + at), "{name} + {at}");
             }
         }
+        Some(convert) if convert.is_scattered() => {
+            assert_eq!(bytes.len() as u64, segment.len + 3);
+            for (at, found) in bytes[3..].iter().rev().enumerate() {
+                assert_eq!(*found, byte(segment.offset as usize + at));
+            }
+        }
         Some(_) => {
             assert_eq!(bytes.len() as u64, 2 * segment.len);
             for (at, found) in bytes.chunks_exact(2).enumerate() {
@@ -78,6 +84,17 @@ pub fn widen(from: usize) -> Convert {
     Convert::new(from, 2 * from, |offset, from, to| {
         assert_eq!(from.first().copied(), from.first().map(|_| byte(offset as usize)));
         widen_each(from, to);
+    })
+}
+
+/// A conversion of a segment that ends with its first byte, and begins with three of others.
+pub fn mirror(segment: &Segment, from: usize) -> Convert {
+    let start = segment.offset;
+    Convert::scattered(from, segment.len + 3, move |offset, from, to| {
+        assert_eq!(from.first().copied(), from.first().map(|_| byte(offset as usize)));
+        for (byte, to) in from.iter().zip(to.iter_mut().rev().skip((offset - start) as usize)) {
+            *to = *byte;
+        }
     })
 }
 

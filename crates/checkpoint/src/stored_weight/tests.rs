@@ -1,6 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::dtype::ElementBlock;
+use crate::integers::{IntegerOrder, IntegerWidth, ZeroPoints};
 
 fn tensor(name: &str, dtype: Dtype, shape: &[usize], offset: u64) -> TensorInfo {
     TensorInfo {
@@ -92,9 +94,9 @@ fn four_bits_are_stored_as_bytes() {
     let blocks = |shape: &[usize]| tensor("experts.up_blocks", Dtype::U8, shape, 1000);
     let scales = |shape: &[usize]| tensor("experts.up_scales", Dtype::U8, shape, 1 << 20);
     let read = |data: &TensorInfo, scales: Option<TensorInfo>| {
-        StoredWeight::of_data(data, Some(format), |name| {
+        StoredWeight::of_data(data, Some(format), None, |name| {
             assert_eq!(name, "experts.up_scales");
-            scales
+            scales.clone()
         })
     };
     // Three of five rows of 64 elements.
@@ -117,7 +119,7 @@ fn four_bits_are_stored_as_bytes() {
     }
     // Other bytes are what they are.
     for other in [blocks(&[3, 5, 2, 15]), blocks(&[16]), tensor("up", Dtype::U8, &[5, 2, 16], 0)] {
-        let plain = StoredWeight::of_data(&other, Some(format), |_| None).unwrap();
+        let plain = StoredWeight::of_data(&other, Some(format), None, |_| None).unwrap();
         assert_eq!(plain, StoredWeight::plain(other));
     }
     let wanted = [("w_blocks", vec![3, 2, 16]), ("w_scales", vec![3, 2])]
@@ -170,7 +172,7 @@ proptest! {
         let scales = if fits { data.split_last().map(|(_, most)| most.to_vec()) } else { scales };
         let bytes = tensor("w_blocks", Dtype::U8, &data, 5000);
         let scales = scales.map(|shape| tensor("w_scales", Dtype::U8, &shape, 1 << 30));
-        let found = StoredWeight::of_data(&bytes, Some(StorageFormat::mxfp4()), |_| scales.clone());
+        let found = StoredWeight::of_data(&bytes, Some(StorageFormat::mxfp4()), None, |_| scales.clone());
         let is_weight = data.len() > 1 && data.last() == Some(&16);
         prop_assert!(found.is_ok() || is_weight && !fits);
         match found {
@@ -208,4 +210,148 @@ proptest! {
             prop_assert_eq!(weight.rows(), data[0]);
         }
     }
+}
+
+/// The tensors of a weight of integers, one after the other.
+fn of_integers(format: StorageFormat, shape: [usize; 2]) -> Vec<TensorInfo> {
+    let mut offset = 100;
+    let with_offset = |(name, dtype, shape): (String, Dtype, Vec<usize>)| {
+        let tensor = tensor(&name, dtype, &shape, offset);
+        offset += tensor.len;
+        tensor
+    };
+    format.tensors("a.weight", shape).into_iter().map(with_offset).collect()
+}
+
+fn found(
+    format: StorageFormat,
+    columns: Option<usize>,
+    tensors: &[TensorInfo],
+) -> Result<StoredWeight, FormatFault> {
+    StoredWeight::of_data(&tensors[0], Some(format), columns, |name| {
+        tensors.iter().find(|tensor| tensor.name == name).cloned()
+    })
+}
+
+/// Every way of storing integers in groups of so many columns.
+fn integer_formats(group: usize) -> Vec<StorageFormat> {
+    let widths = [IntegerWidth::U4, IntegerWidth::U8, IntegerWidth::I8];
+    let packed = widths.into_iter().flat_map(|width| {
+        [false, true].map(|zeros| StorageFormat::packed_integers(width, group, zeros))
+    });
+    let zeros = [ZeroPoints::Stored, ZeroPoints::StoredLessOne];
+    let gptq = widths[..2]
+        .iter()
+        .flat_map(|width| zeros.map(|zeros| StorageFormat::gptq(*width, group, zeros)));
+    packed.chain(gptq).chain([StorageFormat::awq(group)]).collect()
+}
+
+#[test]
+fn integers_have_the_names_that_are_published() {
+    let names = |format: StorageFormat| -> Vec<String> {
+        format.tensors("a.b.weight", [16, 64]).into_iter().map(|(name, ..)| name).collect()
+    };
+    let packed = StorageFormat::packed_integers;
+    let weight =
+        |ends: &[&str]| -> Vec<String> { ends.iter().map(|end| format!("a.b.{end}")).collect() };
+    assert_eq!(
+        names(packed(IntegerWidth::U4, 32, true)),
+        weight(&["weight_packed", "weight_scale", "weight_zero_point", "weight_shape"])
+    );
+    assert_eq!(names(packed(IntegerWidth::I8, 0, false)), weight(&["weight", "weight_scale"]));
+    for format in [
+        StorageFormat::awq(32),
+        StorageFormat::gptq(IntegerWidth::U8, 32, ZeroPoints::StoredLessOne),
+    ] {
+        assert_eq!(names(format), weight(&["qweight", "scales", "qzeros"]));
+        assert_eq!(format.weight_name("a.b.qweight"), "a.b.weight");
+        assert_eq!(format.data_name("a.b.weight"), "a.b.qweight");
+    }
+}
+
+proptest! {
+    /// A weight is known by its tensors, and rows of it by theirs.
+    #[test]
+    fn integers_are_as_large_as_their_tensors(
+        rows in 1usize..80, columns in 1usize..200, group in prop_oneof![Just(0), 1usize..70],
+        which in any::<prop::sample::Index>(), cut in (0usize..90, 0usize..90),
+    ) {
+        let formats = integer_formats(group);
+        let format = formats[which.index(formats.len())];
+        let integers = format.as_integers().unwrap();
+        let rows = if integers.order == IntegerOrder::Interleaved { rows.next_multiple_of(8) } else { rows };
+        let tensors = of_integers(format, [rows, columns]);
+        let weight = found(format, Some(columns), &tensors).unwrap();
+        prop_assert_eq!(&weight.data().shape, &[rows, columns]);
+        let has_zeros = integers.zeros != ZeroPoints::Middle;
+        prop_assert_eq!(weight.zeros().is_some(), has_zeros);
+        let groups = format.scales.unwrap().shape([rows, columns])[1];
+        let bytes = |rows: usize| {
+            let row = integers.width.row_bytes(columns).unwrap();
+            let zeros = if has_zeros { rows * groups } else { 0 };
+            [row * rows as u64, (4 * rows * groups) as u64, zeros as u64]
+        };
+        prop_assert_eq!(weight.bytes_in_memory(), bytes(rows));
+        let (start, end) = (cut.0.min(rows), cut.1.min(rows));
+        let some = weight.slice(start..end);
+        prop_assert_eq!(some.rows(), end.saturating_sub(start));
+        prop_assert_eq!(some.bytes_in_memory(), bytes(some.rows()));
+        prop_assert_eq!(some.first_row(), start.min(end));
+        for (part, whole) in some.tensors().zip(weight.tensors()) {
+            prop_assert!(part.offset >= whole.offset && part.offset + part.len <= whole.offset + whole.len);
+        }
+        if let (false, Some(zeros)) = (weight.is_turned(), some.zeros()) {
+            let each = integers.width.per_word();
+            prop_assert!(zeros.shape[0] * each + some.first_row() / each * each >= some.first_row() + some.rows());
+        }
+        // Of a part a part.
+        let again = some.slice(1..some.rows());
+        if some.rows() > 1 {
+            prop_assert_eq!(again, weight.slice(start + 1..end));
+        }
+    }
+
+    /// Anything else is refused, and nothing overflows.
+    #[test]
+    fn integers_of_other_shapes_are_refused(
+        which in any::<prop::sample::Index>(), wrong in 0usize..3, change in 0usize..6,
+        size in prop_oneof![Just(0), Just(1), Just(usize::MAX), Just(usize::MAX / 8 + 1), 2usize..50],
+    ) {
+        let formats = integer_formats(32);
+        let format = formats[which.index(formats.len())];
+        let mut tensors = of_integers(format, [16, 64]);
+        let at = wrong.min(tensors.len() - 1);
+        let before = tensors.clone();
+        match change {
+            0 => tensors[at].shape[0] = size,
+            1 => tensors[at].shape = vec![size],
+            2 => tensors[at].dtype = Dtype::I64,
+            3 => tensors[at].shape.push(size),
+            4 => *tensors[at].shape.last_mut().unwrap() = size,
+            _ => tensors[at].name.push('x'),
+        }
+        let is_shape = tensors[at].name.contains("_shape");
+        match found(format, Some(64), &tensors) {
+            // What is not the data of one is a plain tensor.
+            Ok(weight) => prop_assert!(
+                tensors == before || is_shape || weight.format().is_plain() && at == 0,
+                "{tensors:?}"
+            ),
+            Err(fault) => prop_assert!(fault.to_string().contains("`a."), "{fault}"),
+        }
+    }
+}
+
+#[test]
+fn orders_are_of_as_many_columns() {
+    let format = StorageFormat::gptq(IntegerWidth::U4, 32, ZeroPoints::Stored);
+    let mut tensors = of_integers(format, [16, 64]);
+    tensors.push(tensor("a.g_idx", Dtype::I32, &[64], 9000));
+    assert_eq!(found(format, None, &tensors).unwrap().order(), tensors.last());
+    tensors[3].shape = vec![63];
+    let fault = found(format, None, &tensors).unwrap_err().to_string();
+    assert!(fault.contains("`a.g_idx` has the shape [63]") && fault.contains("[64]"), "{fault}");
+    tensors[3] = tensor("a.g_idx", Dtype::I64, &[64], 9000);
+    let fault = found(format, None, &tensors).unwrap_err().to_string();
+    assert!(fault.contains("`a.g_idx` is of type I64"), "{fault}");
 }
