@@ -30,6 +30,8 @@ pub struct CacheSpec {
 pub enum CacheLayer {
     /// Keys and values of all tokens in sight.
     Attention(AttentionCache),
+    /// Nothing: it looks at keys and values that an earlier layer keeps, which are such.
+    Shared(AttentionCache),
     /// As much for a text of any length.
     Recurrent(RecurrentCache),
 }
@@ -45,6 +47,8 @@ pub struct AttentionCache {
     pub head_dim: usize,
     /// How many tokens a token sees, itself included; `None` is all before it.
     pub window: Option<usize>,
+    /// Whether it cuts a text into chunks as long as the window: a token sees none of those before its own.
+    pub is_chunked: bool,
     /// Whether keys serve as values too, which are not kept beside them then.
     pub keys_are_values: bool,
 }
@@ -59,6 +63,11 @@ pub struct RecurrentCache {
 }
 
 impl AttentionCache {
+    /// Tokens of a chunk, if texts are cut into chunks.
+    pub(crate) fn chunk(&self) -> Option<usize> {
+        self.window.filter(|_| self.is_chunked)
+    }
+
     /// Keys and values of one position of one sequence.
     pub fn values(&self) -> u64 {
         let kept = if self.keys_are_values { 1 } else { 2 };
@@ -100,15 +109,25 @@ impl CacheLayer {
     /// How many tokens a token sees in keys and values, itself included; `None` is all before it.
     pub fn window(&self) -> Option<usize> {
         match self {
-            Self::Attention(layer) => layer.window,
+            Self::Attention(layer) | Self::Shared(layer) => layer.window,
             Self::Recurrent(_) => None,
+        }
+    }
+
+    /// Whether the text is cut into chunks of that length.
+    fn is_chunked(&self) -> bool {
+        match self {
+            Self::Attention(layer) | Self::Shared(layer) => layer.chunk().is_some(),
+            Self::Recurrent(_) => false,
         }
     }
 
     /// The columns that a token sees in keys and values, its own included, and those that are held.
     pub(crate) fn window_and_capacity(&self, options: &CacheOptions) -> (usize, usize) {
         match self {
-            Self::Attention(layer) => window_and_capacity(layer.window, options),
+            Self::Attention(layer) | Self::Shared(layer) => {
+                window_and_capacity(layer.window, options)
+            }
             // Its own are part of the state.
             Self::Recurrent(_) => (1, 0),
         }
@@ -121,6 +140,7 @@ impl CacheLayer {
                 let (_, capacity) = window_and_capacity(layer.window, options);
                 layer.position_bytes(options).saturating_mul(capacity as u64)
             }
+            Self::Shared(_) => 0,
             Self::Recurrent(layer) => layer.bytes(options),
         }
     }
@@ -128,7 +148,7 @@ impl CacheLayer {
     /// Bytes that a token reads for each position that it sees.
     pub(crate) fn position_bytes(&self, options: &CacheOptions) -> u64 {
         match self {
-            Self::Attention(layer) => layer.position_bytes(options),
+            Self::Attention(layer) | Self::Shared(layer) => layer.position_bytes(options),
             Self::Recurrent(layer) => layer.bytes(options),
         }
     }
@@ -136,7 +156,7 @@ impl CacheLayer {
     /// Floating point operations for one token and one position that it sees.
     pub fn flops(&self) -> u64 {
         match self {
-            Self::Attention(layer) => layer.flops(),
+            Self::Attention(layer) | Self::Shared(layer) => layer.flops(),
             Self::Recurrent(layer) => layer.flops(),
         }
     }
@@ -144,9 +164,13 @@ impl CacheLayer {
     /// What it is, for messages.
     fn described(&self, index: usize) -> String {
         match self {
-            Self::Attention(layer) => {
+            Self::Attention(layer) | Self::Shared(layer) => {
                 let (heads, width) = (layer.key_value_heads, layer.head_dim);
-                let kind = if layer.keys_are_values { "latent" } else { "key-value" };
+                let kind = match (self, layer.keys_are_values) {
+                    (Self::Shared(_), _) => "shared key-value",
+                    (_, true) => "latent",
+                    (_, false) => "key-value",
+                };
                 format!("{heads} {kind} heads of width {width} in layer {index}")
             }
             Self::Recurrent(layer) => {
@@ -173,7 +197,9 @@ impl CacheSpec {
     pub fn reach(&self, options: &CacheOptions) -> usize {
         let windows = self.layers.iter();
         let windows = windows.map(|layer| match layer {
-            CacheLayer::Attention(layer) => window_and_capacity(layer.window, options).0,
+            CacheLayer::Attention(layer) | CacheLayer::Shared(layer) => {
+                window_and_capacity(layer.window, options).0
+            }
             CacheLayer::Recurrent(_) => usize::MAX,
         });
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
@@ -206,11 +232,15 @@ impl CacheSpec {
             if of_one != of_other {
                 return Some((of_one, of_other));
             }
-            let window = |layer: &CacheLayer| match layer.window() {
-                Some(window) => format!("a sliding window of {window} tokens in layer {index}"),
-                None => format!("no sliding window in layer {index}"),
+            let window = |layer: &CacheLayer| match (layer.window(), layer.is_chunked()) {
+                (Some(window), true) => format!("chunks of {window} tokens in layer {index}"),
+                (Some(window), _) => {
+                    format!("a sliding window of {window} tokens in layer {index}")
+                }
+                (None, _) => format!("no sliding window in layer {index}"),
             };
-            (one.window() != other.window()).then(|| (window(one), window(other)))
+            let (one, other) = (window(one), window(other));
+            (one != other).then_some((one, other))
         })
     }
 
@@ -222,8 +252,14 @@ impl CacheSpec {
         head_dim: usize,
         trained_context: usize,
     ) -> Self {
-        let (window, keys_are_values) = (None, false);
-        let layer = AttentionCache { heads, key_value_heads, head_dim, window, keys_are_values };
+        let layer = AttentionCache {
+            heads,
+            key_value_heads,
+            head_dim,
+            window: None,
+            is_chunked: false,
+            keys_are_values: false,
+        };
         Self {
             layers: vec![CacheLayer::Attention(layer); layers],
             cross: Vec::new(),

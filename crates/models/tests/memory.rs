@@ -5,10 +5,11 @@ use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
     ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
-    FalconForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
-    GptjForCausalLm, HunyuanMoeForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm, T5ForConditionalGeneration,
+    FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel,
+    GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, HunyuanMoeForCausalLm,
+    Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -232,6 +233,14 @@ fn memory_is_what_is_said() {
             &ModelConfig::from_json(&vision).unwrap(),
             &one(700),
         );
+        let llama4 = format!(
+            r#", "head_dim": {}, "intermediate_size_mlp": {inner}, "attention_chunk_size": 100"#,
+            hidden / heads
+        );
+        activations_stay_below_their_bound::<Llama4ForCausalLm>(
+            &experts("llama4_text", &llama4),
+            &one(1024),
+        );
         let heads = format!(r#", "head_dim": {}, "sliding_window": 100"#, hidden / heads);
         for blocks in ["", r#", "quantization_config": {"quant_method": "mxfp4"}"#] {
             let gpt_oss = experts("gpt_oss", &format!("{heads}{blocks}"));
@@ -302,6 +311,38 @@ fn memory_is_what_is_said() {
             );
             activations_stay_below_their_bound::<LlamaForCausalLm>(
                 &config("qwen3_5_text", ""),
+                &options,
+            );
+        }
+    }
+    // Heads, inner layers, experts, the layers' own inputs or the streams are the widest.
+    for (hidden, inner, heads, input) in
+        [(512, 1408, 8, 16), (256, 2048, 4, 64), (1024, 64, 2, 16), (128, 64, 16, 256)]
+    {
+        let config = |model_type, more: &str| {
+            let kinds = r#"["sliding_attention", "full_attention", "full_attention"]"#;
+            let config = format!(
+                r#"{{"model_type": "{model_type}", "hidden_size": {hidden}, "intermediate_size": {inner}, "num_hidden_layers": 3,
+                    "num_attention_heads": {heads}, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512,
+                    "layer_types": {kinds}, "sliding_window": 100, "num_kv_shared_layers": 1,
+                    "vocab_size_per_layer_input": 512, "hidden_size_per_layer_input": {input}{more}}}"#
+            );
+            ModelConfig::from_json(&config).unwrap()
+        };
+        let wide = r#", "global_head_dim": 96"#;
+        let experts = format!(
+            r#"{wide}, "enable_moe_block": true, "num_experts": 3, "top_k_experts": 3, "moe_intermediate_size": {inner}"#
+        );
+        for options in [CacheOptions { batch: 2, ..one(700) }, sliding] {
+            for more in [wide, &experts] {
+                activations_stay_below_their_bound::<Gemma4ForCausalLm>(
+                    &config("gemma4_text", more),
+                    &options,
+                );
+            }
+            let sparse = r#", "activation_sparsity_pattern": [0.9, 0.0, 0.9]"#;
+            activations_stay_below_their_bound::<Gemma3nForCausalLm>(
+                &config("gemma3n_text", sparse),
                 &options,
             );
         }
@@ -398,7 +439,7 @@ fn activations_stay_below_their_bound<D: Decoder>(config: &ModelConfig, options:
             );
             assert!(
                 peak <= bound,
-                "{tokens} tokens of {options:?}, {reused} bytes in buffers: {peak} bytes allocated, {bound} foreseen"
+                "{tokens} tokens of {options:?}, {reused} bytes in buffers: {peak} bytes allocated, {bound} foreseen, of {config:?}"
             );
             // Honest also means not far above; what threads keep does not depend on the tokens.
             let fixed = config.activation_bytes(1, options, Logits::Last);

@@ -11,9 +11,9 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
-    ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
-    LlamaForCausalLm, MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm,
+    ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm, Gemma3nForCausalLm,
+    Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
+    MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
@@ -95,8 +95,8 @@ fn gradients<M: Module>(model: &M, grads: &Gradients) -> BTreeMap<String, (DType
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let path = self.path.join(".");
             let grad = param.val().grad(self.grads);
-            if path.ends_with(".e_score_correction_bias") {
-                assert!(grad.is_none(), "{path} chooses experts, and is no part of what they give");
+            if path.ends_with(".e_score_correction_bias") || path.ends_with(".layer_scalar") {
+                assert!(grad.is_none(), "{path} chooses experts, or is no parameter in torch");
                 return;
             }
             let grad = grad.unwrap_or_else(|| panic!("{path} has no gradient"));
@@ -151,6 +151,9 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<GptOssForCausalLm>("gpt_oss");
     check_gradients::<DeepseekForCausalLm>("deepseek_v3");
     check_gradients::<SparseMoeForCausalLm>("qwen3_next");
+    check_gradients::<Llama4ForCausalLm>("llama4");
+    check_gradients::<Gemma4ForCausalLm>("gemma4");
+    check_gradients::<Gemma3nForCausalLm>("gemma3n");
 }
 
 #[test]
@@ -166,6 +169,9 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<GptOssForCausalLm>("gpt_oss");
     check_steps::<DeepseekForCausalLm>("deepseek_v3");
     check_steps::<SparseMoeForCausalLm>("qwen3_next");
+    check_steps::<Llama4ForCausalLm>("llama4");
+    check_steps::<Gemma4ForCausalLm>("gemma4");
+    check_steps::<Gemma3nForCausalLm>("gemma3n");
 }
 
 fn check_steps<D: Decoder>(name: &str) {

@@ -60,7 +60,7 @@ impl RmsFeedForward for RmsMoE {
         Self {
             gate: match experts.routing.shares {
                 Shares::Sigmoid => gate.corrected(init),
-                Shares::Softmax => gate,
+                Shares::Softmax | Shares::SigmoidOfChosen => gate,
             },
             experts: (0..experts.count).map(one).collect(),
             shared_experts: experts.shared_intermediate_size.map(|inner| config.mlp(inner, init)),

@@ -9,7 +9,7 @@ use super::expert_fields::EXPERTS;
 use super::minimax_m2;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
-use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
+use super::rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
@@ -64,7 +64,7 @@ impl Expert for MixtralExpert {
 impl RmsFeedForward for MixtralMoe {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] =
         &[("mixtral", "Mixtral"), ("minimax_m2", "MiniMaxM2")];
-    const IS_BLOCK_SPARSE_MOE: bool = true;
+    const NAME: FeedForwardName = FeedForwardName::BlockSparseMoe;
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {

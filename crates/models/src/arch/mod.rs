@@ -5,6 +5,7 @@ mod bloom;
 mod clip_text;
 mod cohere;
 mod deepseek;
+mod dense;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
@@ -12,6 +13,8 @@ mod expert_fields;
 mod falcon;
 mod gemma;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod glm;
 mod gpt2;
 mod gpt_neox;
@@ -22,6 +25,7 @@ mod granite;
 mod hunyuan;
 mod hunyuan_moe;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod mistral3;
 mod mixtral;
@@ -53,8 +57,17 @@ pub use clip_text::{
     ClipTextMlp, ClipTextModel, ClipTextTransformer,
 };
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
+pub use dense::LlamaForCausalLm;
 pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
+pub use gemma3n::{
+    AltUpConfig, Gemma3nAltUp, Gemma3nConfig, Gemma3nDecoderLayer, Gemma3nForCausalLm,
+    Gemma3nLaurelBlock, Gemma3nMlp, Gemma3nModel,
+};
+pub use gemma4::{
+    Gemma4Config, Gemma4DecoderLayer, Gemma4ForCausalLm, Gemma4Layer, Gemma4Model, Gemma4Router,
+    PerLayerConfig,
+};
 pub use glm::GlmForCausalLm;
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};
@@ -62,6 +75,7 @@ pub use gpt_sizes::GptSizes;
 pub use gpt2::{Gpt2Config, Gpt2LmHeadModel};
 pub use gptj::{GptjConfig, GptjForCausalLm};
 pub use hunyuan_moe::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
+pub use llama4::{Llama4ForCausalLm, Llama4Moe};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
@@ -71,7 +85,7 @@ pub use rms_config::{
     BlockNormKind, BlockNorms, ExpertLayout, ExpertsConfig, QueryKeyNorms, RmsConfig,
 };
 pub use rms_decoder::{RmsBlock, RmsForCausalLm, RmsModel};
-pub use rms_layer::{LlamaForCausalLm, RmsDecoderLayer, RmsFeedForward};
+pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};
 pub use starcoder2::{Starcoder2ForCausalLm, Starcoder2Mlp};

@@ -1,5 +1,7 @@
 //! The configuration of decoders of RMSNorm and rotary positions.
 
+use outsize_core::Routed;
+
 use crate::architecture::Init;
 use crate::config::Effect::Read;
 use crate::config::{
@@ -9,7 +11,7 @@ use crate::config::{
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Attention, AttentionConfig, Either, GatedDeltaNetConfig, LatentAttention,
-    LatentAttentionConfig, LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Routing,
+    LatentAttentionConfig, LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Rope, Routing,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error};
 
@@ -82,12 +84,16 @@ pub struct RmsConfig {
     pub rope_interleaved: bool,
     /// How queries grow with their position, if they do.
     pub query_growth: Option<QueryGrowth>,
+    /// The same of layers that rotate nothing.
+    pub unrotated_growth: Option<QueryGrowth>,
     /// Elements of a head that are rotated, the first ones; even.
     pub rotary_dim: usize,
     /// Of each layer, whether it rotates queries and keys.
     pub rotated_layers: Vec<bool>,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
     pub windows: Vec<Option<usize>>,
+    /// Whether windows are chunks that texts are cut into: a token sees none of those before its own.
+    pub chunked: bool,
     /// Whether the output head has a bias.
     pub head_bias: bool,
     /// Whether the output head is the embedding table.
@@ -111,6 +117,13 @@ pub struct ExpertsConfig {
     pub swiglu_limit: Option<f64>,
     /// How the matrices of an expert lie.
     pub layout: ExpertLayout,
+}
+
+impl ExpertsConfig {
+    /// How the router chooses among their weights.
+    pub(super) fn routed(&self) -> Routed {
+        Routed { per_token: self.routing.per_token as u32, experts: self.count as u32 }
+    }
 }
 
 /// How the matrices of an expert lie in a checkpoint.
@@ -160,6 +173,8 @@ pub enum QueryKeyNorms {
     EachHeadRotated,
     /// Of all heads together.
     AllHeads,
+    /// Of each head by itself, once it is rotated, and if it is; without weights.
+    UnitRotated,
 }
 
 /// What `transformers` takes where a field is absent.
@@ -180,6 +195,16 @@ pub(super) struct RmsDefaults {
     pub tie_word_embeddings: bool,
 }
 
+impl RmsDefaults {
+    /// A size that a file has, or that it has if it says none.
+    fn size(&self, fields: &Fields<'_>, field: &str, max: usize) -> Result<usize, Error> {
+        match self.sizes.iter().find(|(name, _)| *name == field) {
+            Some((_, default)) => fields.size_or(field, *default, max),
+            None => fields.size(field, max),
+        }
+    }
+}
+
 /// Those of Llama.
 pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
     sizes: &[],
@@ -196,10 +221,17 @@ pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
 impl RmsConfig {
     /// Reads the fields that all have. What only some have is as in Llama, and the rotary embedding not yet read.
     pub(super) fn read(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<Self, Error> {
-        let size = |field, max| match absent.sizes.iter().find(|(name, _)| *name == field) {
-            Some((_, default)) => fields.size_or(field, *default, max),
-            None => fields.size(field, max),
-        };
+        let inner = absent.size(fields, "intermediate_size", MAX_INTERMEDIATE)?;
+        Self::read_with_inner(fields, absent, inner)
+    }
+
+    /// The same of a model whose layers have inner layers of several widths.
+    pub(super) fn read_with_inner(
+        fields: &Fields<'_>,
+        absent: &RmsDefaults,
+        intermediate_size: usize,
+    ) -> Result<Self, Error> {
+        let size = |field, max| absent.size(fields, field, max);
         let hidden_size = size("hidden_size", MAX_HIDDEN)?;
         let heads = size("num_attention_heads", MAX_HEADS)?;
         let num_hidden_layers = size("num_hidden_layers", MAX_LAYERS)?;
@@ -222,7 +254,7 @@ impl RmsConfig {
         let positions = absent.max_position_embeddings;
         Ok(Self {
             hidden_size,
-            intermediate_size: size("intermediate_size", MAX_INTERMEDIATE)?,
+            intermediate_size,
             num_hidden_layers,
             num_attention_heads: heads,
             num_key_value_heads: key_value_heads,
@@ -254,9 +286,11 @@ impl RmsConfig {
             local_rope: None,
             rope_interleaved: false,
             query_growth: None,
+            unrotated_growth: None,
             rotary_dim: head_dim,
             rotated_layers: vec![true; num_hidden_layers],
             windows: vec![None; num_hidden_layers],
+            chunked: false,
             head_bias: false,
             tie_word_embeddings: fields
                 .flag_or("tie_word_embeddings", absent.tie_word_embeddings)?,
@@ -285,6 +319,25 @@ impl RmsConfig {
         RopeContext { fields, head_dim, max_position_embeddings, theta: self.rope.theta }
     }
 
+    /// All rotary embeddings of its layers.
+    pub(super) fn ropes(&self) -> Vec<Rope> {
+        let rope = |rope| {
+            let rope = Rope::new(rope, self.rotary_dim).growing(self.query_growth);
+            if self.rope_interleaved { rope.interleaved() } else { rope }
+        };
+        let all = [Some(&self.rope), self.local_rope.as_ref()].into_iter().flatten().map(rope);
+        all.chain(self.unrotated_growth.map(Rope::still)).collect()
+    }
+
+    /// Which of them the layer of that number takes, if any.
+    pub(super) fn rotation(&self, index: usize) -> Option<usize> {
+        let is_local = self.local_rope.is_some();
+        match self.rotated_layers[index] {
+            true => Some(usize::from(is_local && self.windows[index].is_some())),
+            false => self.unrotated_growth.map(|_| 1 + usize::from(is_local)),
+        }
+    }
+
     /// A norm of so many values.
     pub(super) fn norm(&self, width: usize, init: &Init) -> RmsNorm {
         match self.norm_plus_one {
@@ -307,8 +360,12 @@ impl RmsConfig {
         }
     }
 
-    /// The attention of one block.
-    pub(super) fn attention(&self, init: &Init) -> Either<Attention, LatentAttention> {
+    /// The attention of the block of that number.
+    pub(super) fn attention(
+        &self,
+        index: usize,
+        init: &Init,
+    ) -> Either<Attention, LatentAttention> {
         let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
         if let Some(latent) = self.latent_attention {
             let bias = self.attention_in_bias;
@@ -323,17 +380,19 @@ impl RmsConfig {
             out_bias: self.attention_out_bias,
         };
         let mut attention = Attention::new(&shape, init).capped(self.attention_softcap);
-        if let Some(norms) = self.query_key_norms {
-            let widths = match norms {
-                QueryKeyNorms::EachHead | QueryKeyNorms::EachHeadRotated => [1, 1],
-                QueryKeyNorms::AllHeads => [heads, self.num_key_value_heads],
-            };
-            let [queries, keys] = widths.map(|heads| self.norm(heads * self.head_dim, init));
-            attention = match norms {
-                QueryKeyNorms::EachHeadRotated => attention.normed_behind(queries, keys),
-                _ => attention.normed(queries, keys),
-            };
-        }
+        let norms = |widths: [usize; 2]| widths.map(|n| self.norm(n * self.head_dim, init));
+        attention = match self.query_key_norms {
+            None => attention,
+            Some(QueryKeyNorms::EachHead) => attention.normed(norms([1, 1])),
+            Some(QueryKeyNorms::EachHeadRotated) => attention.normed_behind(norms([1, 1])),
+            Some(QueryKeyNorms::AllHeads) => {
+                attention.normed(norms([heads, self.num_key_value_heads]))
+            }
+            Some(QueryKeyNorms::UnitRotated) if self.rotated_layers[index] => {
+                attention.normed_to_unit(self.rms_norm_eps)
+            }
+            Some(QueryKeyNorms::UnitRotated) => attention,
+        };
         if self.attention_sinks {
             attention = attention.with_sinks(init);
         }
@@ -401,6 +460,7 @@ impl RmsConfig {
                 key_value_heads: self.num_key_value_heads,
                 head_dim: self.head_dim,
                 window,
+                is_chunked: self.chunked,
                 keys_are_values: false,
             },
             Some(latent) => AttentionCache {
@@ -408,6 +468,7 @@ impl RmsConfig {
                 key_value_heads: 1,
                 head_dim: latent.cached(),
                 window,
+                is_chunked: self.chunked,
                 keys_are_values: true,
             },
         };

@@ -125,6 +125,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("ErnieSparseMoeBlock", "Ernie4_5_MoeSparseMoeBlock"),
         ("HunyuanGate", "HunYuanMoEV1Gate"),
         ("HunyuanMoe", "HunYuanMoEV1Moe"),
+        ("Llama4Moe", "Llama4TextMoe"),
         ("PhiMlp", "PhiMLP"),
         ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
         ("Starcoder2Mlp", "Starcoder2MLP"),
@@ -135,6 +136,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "ForCausalLM",
         "LMHeadModel",
         "Gemma3ForConditionalGeneration",
+        "Llama4ForConditionalGeneration",
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
@@ -168,7 +170,6 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     fn new(config: &RmsConfig, init: &Init) -> Self {
         let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
         let layers = 0..config.num_hidden_layers;
-        let ropes = [Some(&config.rope), config.local_rope.as_ref()].into_iter().flatten();
         Self {
             model: RmsModel {
                 embed_tokens: Embedding::new(vocabulary, hidden, init),
@@ -178,12 +179,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             },
             lm_head: (!config.tie_word_embeddings)
                 .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
-            ropes: ropes
-                .map(|rope| {
-                    let rope = Rope::new(rope, config.rotary_dim).growing(config.query_growth);
-                    if config.rope_interleaved { rope.interleaved() } else { rope }
-                })
-                .collect(),
+            ropes: config.ropes(),
             embed_scale: config.embed_scale,
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
@@ -209,10 +205,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         // A bias is small enough to stay.
         let experts =
             self.experts.filter(|_| path.contains(".experts.") && !path.ends_with(".bias"));
-        experts.map(|experts| Routed {
-            per_token: experts.routing.per_token as u32,
-            experts: experts.count as u32,
-        })
+        experts.map(|experts| experts.routed())
     }
 
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
@@ -253,11 +246,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        let logits = self.head().project(hidden);
-        match self.logit_softcap {
-            Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
-            None => logits,
-        }
+        capped(self.head().project(hidden), self.logit_softcap)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
@@ -267,5 +256,13 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
         let alive = self.model.embed_tokens.width() + rotations;
         most.and(Activations::values(pass.rows() * alive as u64))
+    }
+}
+
+/// Logits that stay below `cap` in magnitude, if there is one.
+pub(super) fn capped(logits: Tensor<3>, cap: Option<f64>) -> Tensor<3> {
+    match cap {
+        Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
+        None => logits,
     }
 }

@@ -10,7 +10,7 @@ use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::{has_kernels, is_flex};
 
 pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
-use super::{Linear, RmsNorm, Rotation, linear, rotated};
+use super::{Linear, RmsNorm, Rotation, linear, rotated, unit_rms_norm};
 
 use crate::kv_cache::{Part, Seen};
 use crate::{ActivationDtype, Activations, Error, Init, KvCache, PassShape};
@@ -64,6 +64,9 @@ pub struct Attention {
     is_gated: bool,
     #[module(skip)]
     softcap: Option<f64>,
+    /// Of norms without weights: of queries and keys once they are rotated.
+    #[module(skip)]
+    unit_epsilon: Option<f64>,
 }
 
 /// Where the tokens of a pass are, which decides what they see, and how well.
@@ -99,17 +102,23 @@ impl Attention {
             scale: None,
             is_gated: false,
             softcap: None,
+            unit_epsilon: None,
         }
     }
 
     /// The same with norms of queries and keys: of each head if a norm is as wide as one, else of all heads together.
-    pub fn normed(self, queries: RmsNorm, keys: RmsNorm) -> Self {
+    pub fn normed(self, [queries, keys]: [RmsNorm; 2]) -> Self {
         Self { q_norm: Some(queries), k_norm: Some(keys), ..self }
     }
 
     /// The same with norms of each head's queries and keys once they are rotated.
-    pub fn normed_behind(self, queries: RmsNorm, keys: RmsNorm) -> Self {
+    pub fn normed_behind(self, [queries, keys]: [RmsNorm; 2]) -> Self {
         Self { query_layernorm: Some(queries), key_layernorm: Some(keys), ..self }
+    }
+
+    /// The same with each head's queries and keys brought to unit mean square once they are rotated.
+    pub fn normed_to_unit(self, epsilon: f64) -> Self {
+        Self { unit_epsilon: Some(epsilon), ..self }
     }
 
     /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
@@ -169,9 +178,10 @@ impl Attention {
             None => queries,
         };
         let keys = rotated(rotation, normed(&self.k_norm, keys, self.key_value_heads));
-        let normed_behind = |norm: &Option<RmsNorm>, y| match norm {
-            Some(norm) => norm.forward(y),
-            None => y,
+        let normed_behind = |norm: &Option<RmsNorm>, y| match (norm, self.unit_epsilon) {
+            (Some(norm), _) => norm.forward(y),
+            (None, Some(epsilon)) => unit_rms_norm(y, epsilon),
+            (None, None) => y,
         };
         let queries = normed_behind(&self.query_layernorm, queries);
         let keys = normed_behind(&self.key_layernorm, keys);
@@ -315,6 +325,7 @@ pub(super) fn attend_seen(
                 start: positions.start,
                 end: seen.all.then_some(newest.len),
                 window: seen.window,
+                chunk: seen.chunk,
                 padding: positions.padding.to_vec(),
                 softcap: scores.softcap.map(|cap| cap as f32),
                 alibi: positions.alibi.cloned(),

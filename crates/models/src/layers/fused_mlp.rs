@@ -62,9 +62,11 @@ impl FusedMlp {
         // The norm's output and the product with the copy of a tiled one; or the product with copies of both halves; or
         // what came through, the result and its copy.
         let inner = 4 * inner as u64;
+        // What is stored the other way round is multiplied into a tensor of Burn's.
+        let unpooled = if self.gate_up_proj.is_in_out() { inner } else { inner / 2 };
         Activations::values(
             pass.rows() * (hidden as u64 + inner).max(2 * hidden as u64 + inner / 4),
         )
-        .with_unpooled(pass.rows() * inner / 2)
+        .with_unpooled(pass.rows() * unpooled)
     }
 }

@@ -47,6 +47,11 @@ impl Linear {
         Self { weight, is_in_out: true, ..Self::new(inputs, outputs, bias, init) }
     }
 
+    /// Whether it was [made so](Self::in_out).
+    pub(crate) fn is_in_out(&self) -> bool {
+        self.is_in_out
+    }
+
     /// `[.., in]` f32 to `[.., out]` f32.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         if self.is_in_out {

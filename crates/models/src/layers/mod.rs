@@ -19,10 +19,12 @@ mod layer_norm;
 mod linear;
 mod mlp;
 mod norm;
+mod per_layer_inputs;
 mod resnet_block;
 mod rms_norm;
 mod rope;
 mod router;
+mod shared_attention;
 
 pub use activation::Activation;
 pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
@@ -38,6 +40,7 @@ pub use embedding::Embedding;
 pub(crate) use entered::{entered, fetched};
 pub(crate) use experts::{
     Expert, announce_all, beside_activations, expert_activations, mixed, mixed_beside, mixed_with,
+    route, spread,
 };
 pub use feed_forward::FeedForward;
 pub(crate) use feed_forward::{two_layer_activations, two_layers};
@@ -48,13 +51,17 @@ pub use group_norm::GroupNorm;
 pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub(crate) use linear::{lazy, three, zeros};
+pub(crate) use linear::{lazy, ones, three, zeros};
 pub use mlp::Mlp;
 pub(crate) use mlp::{gated, gated_activations};
 pub use norm::Norm;
+pub(crate) use per_layer_inputs::PerLayerInputs;
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};
 pub use rms_norm::RmsNorm;
+pub(crate) use rms_norm::unit_rms_norm;
 pub(crate) use rope::rotated;
 pub use rope::{QueryGrowth, Rope, Rotation};
 pub(crate) use router::correction_of;
 pub use router::{ExpertGroups, Router, Routing, Shares};
+pub(crate) use shared_attention::SharedSeen;
+pub use shared_attention::{KeyValueSource, SharedAttention, SharedAttentionConfig};

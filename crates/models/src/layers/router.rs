@@ -34,6 +34,8 @@ pub struct Routing {
     pub normalized: bool,
     /// What they are multiplied by then.
     pub scale: f64,
+    /// Whether an expert's input is multiplied by its share, rather than what it makes of it.
+    pub of_input: bool,
     /// Groups of experts, of which only the best take part, if there are such.
     pub groups: Option<ExpertGroups>,
 }
@@ -45,6 +47,8 @@ pub enum Shares {
     Softmax,
     /// The sigmoid of each ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)).
     Sigmoid,
+    /// The same, of those that are chosen by their scores as they are.
+    SigmoidOfChosen,
 }
 
 /// Experts in groups: each token chooses some groups, then experts in these.
@@ -61,7 +65,14 @@ pub struct ExpertGroups {
 impl Routing {
     /// Of the greatest shares in a softmax over all.
     pub fn softmax(per_token: usize, normalized: bool) -> Self {
-        Self { per_token, shares: Shares::Softmax, normalized, scale: 1.0, groups: None }
+        Self {
+            per_token,
+            shares: Shares::Softmax,
+            normalized,
+            scale: 1.0,
+            of_input: false,
+            groups: None,
+        }
     }
 }
 
@@ -98,13 +109,14 @@ impl Router {
         self.weight.lazy_shape()[1]
     }
 
-    /// The shares of all experts, `[tokens, hidden]` f32, where its weight is, to `[tokens, experts]`.
+    /// The shares of all experts, or the scores that they are made of once some are chosen, `[tokens, hidden]` f32, where its weight is, to `[tokens, experts]`.
     pub(super) fn shares(&self, x: Tensor<2>) -> Tensor<2> {
         let scores = linear::product(ActivationDtype::F32, x, &self.weight);
         let scores = linear::biased(scores, self.bias.as_ref());
         match self.routing.shares {
             Shares::Softmax => softmax(scores, 1),
             Shares::Sigmoid => sigmoid(scores),
+            Shares::SigmoidOfChosen => scores,
         }
     }
 

@@ -1,4 +1,4 @@
-//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py` and `relatives.py`).
+//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py` and `families.py`).
 
 pub const FIXTURES: &[&str] = &[
     "gpt2",
@@ -131,6 +131,14 @@ pub const FIXTURES: &[&str] = &[
     "qwen3_vl-published-bf16",
     "qwen3_vl_moe",
     "qwen3_vl_moe-published-bf16",
+    "llama4",
+    "llama4-unnormed",
+    "llama4-published-bf16",
+    "gemma4",
+    "gemma4-experts",
+    "gemma4-published-bf16",
+    "gemma3n",
+    "gemma3n-unscaled-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -149,6 +157,8 @@ pub const EXPERTS: &[&str] = &[
     "qwen3_vl_moe",
     "qwen3_next",
     "qwen3_5_moe",
+    "llama4",
+    "gemma4-experts",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -198,4 +208,7 @@ pub const BATCHES: &[&str] = &[
     "starcoder2",
     "phi",
     "ministral3",
+    "llama4",
+    "gemma4",
+    "gemma3n",
 ];
