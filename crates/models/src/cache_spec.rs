@@ -53,12 +53,14 @@ pub struct AttentionCache {
     pub keys_are_values: bool,
 }
 
-/// What a layer of linear attention keeps of a text, in f32.
+/// What a layer of linear attention or a convolution keeps of a text, in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecurrentCache {
-    /// Heads, of each of which there is a matrix.
-    pub heads: DeltaHeads,
-    /// Taps of the convolution before it: one input less is kept.
+    /// Heads, of each of which there is a matrix, if there are such.
+    pub heads: Option<DeltaHeads>,
+    /// Values of an input of the convolution.
+    pub channels: usize,
+    /// Taps of the convolution: one input less is kept.
     pub taps: usize,
 }
 
@@ -88,8 +90,9 @@ impl AttentionCache {
 impl RecurrentCache {
     /// Values of one sequence.
     pub fn values(&self) -> u64 {
-        let matrices: u64 = self.heads.state().iter().map(|&n| n as u64).product();
-        matrices + (self.taps as u64 - 1) * self.heads.channels() as u64
+        let matrices =
+            self.heads.map_or(0, |heads| heads.state().iter().map(|&n| n as u64).product());
+        matrices + (self.taps as u64 - 1) * self.channels as u64
     }
 
     /// Bytes of all sequences.
@@ -99,8 +102,10 @@ impl RecurrentCache {
 
     /// Floating point operations for one token.
     pub fn flops(&self) -> u64 {
+        let Some(DeltaHeads { value_heads, key_dim, value_dim, .. }) = self.heads else {
+            return 2 * self.taps as u64 * self.channels as u64;
+        };
         // A matrix is made less, asked twice, and changed.
-        let DeltaHeads { value_heads, key_dim, value_dim, .. } = self.heads;
         7 * value_heads as u64 * key_dim as u64 * value_dim as u64
     }
 }
@@ -174,12 +179,15 @@ impl CacheLayer {
                 format!("{heads} {kind} heads of width {width} in layer {index}")
             }
             Self::Recurrent(layer) => {
-                let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = layer.heads;
+                let RecurrentCache { heads, channels, taps } = layer;
+                let convolution =
+                    format!("a convolution of {taps} tokens of {channels} values in layer {index}");
+                let Some(DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. }) = heads
+                else {
+                    return convolution;
+                };
                 let of = format!("{value_heads} matrices of {key_dim} by {value_dim}");
-                format!(
-                    "{of}, {key_heads} heads of keys and a convolution of {} tokens in layer {index}",
-                    layer.taps
-                )
+                format!("{of}, {key_heads} heads of keys and {convolution}")
             }
         }
     }
@@ -281,7 +289,11 @@ mod tests {
         let heads =
             DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 6, value_dim: 5, in_turns: false };
         let spec = |heads, taps| CacheSpec {
-            layers: vec![CacheLayer::Recurrent(RecurrentCache { heads, taps })],
+            layers: vec![CacheLayer::Recurrent(RecurrentCache {
+                heads: Some(heads),
+                channels: heads.channels(),
+                taps,
+            })],
             ..CacheSpec::uniform(0, 1, 1, 2, 8)
         };
         let one = spec(heads, 4);

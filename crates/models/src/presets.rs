@@ -7,12 +7,14 @@ const PRESETS: &[(&str, &str)] = &[
     ("llama-demo", include_str!("presets/llama-demo.json")),
     ("qwen2-0.5b", include_str!("presets/qwen2-0.5b.json")),
     ("llama-1b", include_str!("presets/llama-1b.json")),
+    ("lfm2-1.2b", include_str!("presets/lfm2-1.2b.json")),
     ("gpt-j-6b", include_str!("presets/gpt-j-6b.json")),
     ("opt-6.7b", include_str!("presets/opt-6.7b.json")),
     ("llama-7b", include_str!("presets/llama-7b.json")),
     ("gemma-3n-e4b", include_str!("presets/gemma-3n-e4b.json")),
     ("olmoe-1b-7b", include_str!("presets/olmoe-1b-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
+    ("lfm2-8b-a1b", include_str!("presets/lfm2-8b-a1b.json")),
     ("qwen3.5-9b", include_str!("presets/qwen3.5-9b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
     ("deepseek-v2-lite", include_str!("presets/deepseek-v2-lite.json")),
@@ -35,12 +37,14 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `llama-demo` | 254 M | 509 MB | a small Llama 3 with grouped queries |
 /// | `qwen2-0.5b` | 494 M | 988 MB | Qwen 2 0.5B |
 /// | `llama-1b` | 1.10 B | 2.20 GB | TinyLlama 1.1B |
+/// | `lfm2-1.2b` | 1.17 B | 2.34 GB | LFM2 1.2B: short convolutions in ten layers of sixteen |
 /// | `gpt-j-6b` | 6.05 B | 12.1 GB | GPT-J 6B |
 /// | `opt-6.7b` | 6.66 B | 13.3 GB | OPT 6.7B |
 /// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
 /// | `gemma-3n-e4b` | 6.84 B | 13.7 GB | Gemma 3n E4B, its text part: a third are tables of which a token reads a row |
 /// | `olmoe-1b-7b` | 6.92 B | 13.8 GB | OLMoE 1B-7B: 64 experts, of which a token uses 8 |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
+/// | `lfm2-8b-a1b` | 8.34 B | 16.7 GB | LFM2 8B-A1B: 32 experts, of which a token uses 4, and short convolutions |
 /// | `qwen3.5-9b` | 8.95 B | 17.9 GB | Qwen3.5 9B: linear attention in three layers of four |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
 /// | `deepseek-v2-lite` | 15.7 B | 31.4 GB | DeepSeek-V2-Lite: 64 experts, of which a token uses 6 |
@@ -78,6 +82,8 @@ mod tests {
         for (name, parameters) in [
             ("llama-demo", 254_313_472),
             ("llama-1b", 1_100_048_384),
+            ("lfm2-1.2b", 1_170_340_608),
+            ("lfm2-8b-a1b", 8_339_930_560),
             ("gpt-j-6b", 6_050_882_784),
             ("opt-6.7b", 6_658_473_984),
             ("llama-7b", 6_738_415_616),
@@ -103,7 +109,7 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 22);
+        assert_eq!(names().count(), 24);
     }
 
     #[test]

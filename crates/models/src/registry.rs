@@ -44,6 +44,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::SparseMoeForCausalLm>(),
         decoder::<arch::Qwen3VlMoeForCausalLm>(),
         decoder::<arch::Llama4ForCausalLm>(),
+        decoder::<arch::Lfm2ForCausalLm>(),
         decoder::<arch::Gemma3nForCausalLm>(),
         decoder::<arch::Gemma4ForCausalLm>(),
         decoder::<arch::GptOssForCausalLm>(),

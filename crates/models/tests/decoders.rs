@@ -96,7 +96,9 @@ fn rounded_activations_stay_near_the_reference_logits() {
 fn tokens_give_the_same_bits_whatever_goes_to_their_experts() {
     let has_experts = |name: &str| EXPERTS.iter().any(|it| name.starts_with(it));
     // And layers composed of Burn's own operations.
-    let is_one = |name: &&&str| has_experts(name) || name.starts_with("gemma3n");
+    let is_one = |name: &&&str| {
+        has_experts(name) || ["gemma3n", "lfm2"].iter().any(|it| name.starts_with(it))
+    };
     for &name in FIXTURES.iter().filter(is_one) {
         let (config, model) = load(name, TILE);
         let ids = expected(name).ids;

@@ -6,8 +6,9 @@ mod common;
 use outsize_models::arch::{
     ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
     FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm,
-    HunyuanMoeForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, Starcoder2ForCausalLm,
+    HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
+    MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
+    Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -55,6 +56,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<Llama4ForCausalLm>("llama4"),
         of::<Gemma4ForCausalLm>("gemma4"),
         of::<Gemma3nForCausalLm>("gemma3n"),
+        of::<Lfm2ForCausalLm>("lfm2"),
+        of::<Lfm2ForCausalLm>("lfm2_moe"),
     ]
 }
 
@@ -270,6 +273,17 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("gemma4-experts", "top_k_experts", json!(6), "top_k_experts"),
         ("gemma4-experts", "moe_intermediate_size", Value::Null, "moe_intermediate_size"),
         ("gemma3n", "intermediate_size", json!([12, 20]), "intermediate_size"),
+        ("lfm2", "conv_L_cache", json!(1), "conv_L_cache"),
+        ("lfm2", "layer_types", json!(["conv"]), "layer_types"),
+        ("lfm2-published-bias-bf16", "full_attn_idxs", json!([0.5]), "full_attn_idxs"),
+        (
+            "lfm2-published-bias-bf16",
+            "block_ffn_dim_multiplier",
+            json!(1e6),
+            "block_ffn_dim_multiplier",
+        ),
+        ("lfm2_moe", "layer_types", Value::Null, "layer_types"),
+        ("lfm2_moe", "num_experts_per_tok", json!(7), "num_experts_per_tok"),
         ("gemma3n", "altup_active_idx", json!(3), "altup_active_idx"),
         (
             "gemma3n",

@@ -6,7 +6,7 @@ use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
     ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
     FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel,
-    GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, HunyuanMoeForCausalLm,
+    GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm,
     Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
     PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
     T5ForConditionalGeneration,
@@ -240,6 +240,14 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<Llama4ForCausalLm>(
             &experts("llama4_text", &llama4),
             &one(1024),
+        );
+        let lfm2 = format!(
+            r#"{narrow}, "head_dim": {}, "num_dense_layers": 1, "layer_types": ["conv", "full_attention"]"#,
+            hidden / heads
+        );
+        activations_stay_below_their_bound::<Lfm2ForCausalLm>(
+            &experts("lfm2_moe", &lfm2),
+            &bf16(700),
         );
         let heads = format!(r#", "head_dim": {}, "sliding_window": 100"#, hidden / heads);
         for blocks in ["", r#", "quantization_config": {"quant_method": "mxfp4"}"#] {

@@ -12,8 +12,9 @@ use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
     ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm, Gemma3nForCausalLm,
-    Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
-    MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
+    LlamaForCausalLm, MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm,
+    Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
@@ -95,7 +96,8 @@ fn gradients<M: Module>(model: &M, grads: &Gradients) -> BTreeMap<String, (DType
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let path = self.path.join(".");
             let grad = param.val().grad(self.grads);
-            if path.ends_with(".e_score_correction_bias") || path.ends_with(".layer_scalar") {
+            const FIXED: [&str; 3] = [".e_score_correction_bias", ".expert_bias", ".layer_scalar"];
+            if FIXED.iter().any(|fixed| path.ends_with(fixed)) {
                 assert!(grad.is_none(), "{path} chooses experts, or is no parameter in torch");
                 return;
             }
@@ -154,6 +156,7 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<Llama4ForCausalLm>("llama4");
     check_gradients::<Gemma4ForCausalLm>("gemma4");
     check_gradients::<Gemma3nForCausalLm>("gemma3n");
+    check_gradients::<Lfm2ForCausalLm>("lfm2_moe");
 }
 
 #[test]
@@ -172,6 +175,7 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<Llama4ForCausalLm>("llama4");
     check_steps::<Gemma4ForCausalLm>("gemma4");
     check_steps::<Gemma3nForCausalLm>("gemma3n");
+    check_steps::<Lfm2ForCausalLm>("lfm2_moe");
 }
 
 fn check_steps<D: Decoder>(name: &str) {

@@ -47,6 +47,18 @@ pub struct MixtralExpert {
     activation: Activation,
 }
 
+impl MixtralExpert {
+    /// A block without storage.
+    pub fn new(hidden: usize, inner: usize, activation: Activation, init: &Init) -> Self {
+        Self {
+            w1: Linear::new(hidden, inner, false, init),
+            w2: Linear::new(inner, hidden, false, init),
+            w3: Linear::new(hidden, inner, false, init),
+            activation,
+        }
+    }
+}
+
 impl Expert for MixtralExpert {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         self.w2.forward(gated([&self.w1, &self.w3], self.activation, x))
@@ -99,12 +111,7 @@ impl RmsFeedForward for MixtralMoe {
     fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
         let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
-        let one = |_| MixtralExpert {
-            w1: Linear::new(hidden, inner, false, init),
-            w2: Linear::new(inner, hidden, false, init),
-            w3: Linear::new(hidden, inner, false, init),
-            activation: config.activation,
-        };
+        let one = |_| MixtralExpert::new(hidden, inner, config.activation, init);
         Self {
             gate: Router::new(hidden, experts.count, experts.routing, init),
             e_score_correction_bias: (experts.routing.shares == Shares::Sigmoid)

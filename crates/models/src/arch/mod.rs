@@ -24,6 +24,7 @@ mod gptj;
 mod granite;
 mod hunyuan;
 mod hunyuan_moe;
+mod lfm2;
 mod llama;
 mod llama4;
 mod minimax_m2;
@@ -75,6 +76,7 @@ pub use gpt_sizes::GptSizes;
 pub use gpt2::{Gpt2Config, Gpt2LmHeadModel};
 pub use gptj::{GptjConfig, GptjForCausalLm};
 pub use hunyuan_moe::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
+pub use lfm2::{Lfm2DecoderLayer, Lfm2ForCausalLm, Lfm2Moe};
 pub use llama4::{Llama4ForCausalLm, Llama4Moe};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
@@ -82,9 +84,10 @@ pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
-    BlockNormKind, BlockNorms, ExpertLayout, ExpertsConfig, QueryKeyNorms, RmsConfig,
+    BlockNormKind, BlockNorms, ConvolutionConfig, ExpertLayout, ExpertsConfig, QueryKeyNorms,
+    RmsConfig,
 };
-pub use rms_decoder::{RmsBlock, RmsForCausalLm, RmsModel};
+pub use rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm, RmsModel};
 pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};

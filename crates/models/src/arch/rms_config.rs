@@ -13,7 +13,7 @@ use crate::layers::{
     Activation, Attention, AttentionConfig, Either, GatedDeltaNetConfig, LatentAttention,
     LatentAttentionConfig, LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Rope, Routing,
 };
-use crate::{AttentionCache, CacheLayer, CacheSpec, Error};
+use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
 /// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +40,9 @@ pub struct RmsConfig {
     pub attention_gate: bool,
     /// The sizes of linear attention, if some layers have it.
     pub linear_attention: Option<GatedDeltaNetConfig>,
-    /// Of each layer, whether it has linear attention.
+    /// The short convolution of layers that have it in place of attention, if some have.
+    pub convolution: Option<ConvolutionConfig>,
+    /// Of each layer, whether it has linear attention or a convolution.
     pub linear_layers: Vec<bool>,
     /// The sizes of attention over a compressed cache, if it is that.
     pub latent_attention: Option<LatentAttentionConfig>,
@@ -102,6 +104,15 @@ pub struct RmsConfig {
     pub max_position_embeddings: usize,
 }
 
+/// A short convolution in place of attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvolutionConfig {
+    /// Tokens that it is over, the last one's included.
+    pub taps: usize,
+    /// Whether it and the projections around it have a bias.
+    pub bias: bool,
+}
+
 /// The experts of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertsConfig {
@@ -113,6 +124,8 @@ pub struct ExpertsConfig {
     pub intermediate_size: usize,
     /// Width of the inner layer of one more that all tokens go to, if there is one.
     pub shared_intermediate_size: Option<usize>,
+    /// Whether something is added to their shares while they are chosen that is beside the router, in LFM2.
+    pub is_corrected: bool,
     /// What gate and up are clamped to, in gpt-oss.
     pub swiglu_limit: Option<f64>,
     /// How the matrices of an expert lie.
@@ -173,6 +186,8 @@ pub enum QueryKeyNorms {
     EachHeadRotated,
     /// Of all heads together.
     AllHeads,
+    /// As the first, with LFM2's names.
+    EachHeadLfm2,
     /// Of each head by itself, once it is rotated, and if it is; without weights.
     UnitRotated,
 }
@@ -264,6 +279,7 @@ impl RmsConfig {
             activation: config::activation(fields, field, activation)?,
             attention_gate: false,
             linear_attention: None,
+            convolution: None,
             linear_layers: vec![false; num_hidden_layers],
             latent_attention: None,
             attention_in_bias: false,
@@ -366,11 +382,21 @@ impl RmsConfig {
         index: usize,
         init: &Init,
     ) -> Either<Attention, LatentAttention> {
-        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
-        if let Some(latent) = self.latent_attention {
-            let bias = self.attention_in_bias;
-            return Either::Other(LatentAttention::new(hidden, heads, latent, bias, init));
+        match self.latent_attention {
+            Some(latent) => Either::Other(LatentAttention::new(
+                self.hidden_size,
+                self.num_attention_heads,
+                latent,
+                self.attention_in_bias,
+                init,
+            )),
+            None => Either::One(self.plain_attention(index, init)),
         }
+    }
+
+    /// The same of a model whose cache is not compressed.
+    pub(super) fn plain_attention(&self, index: usize, init: &Init) -> Attention {
+        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
         let shape = AttentionConfig {
             hidden,
             heads,
@@ -384,6 +410,7 @@ impl RmsConfig {
         attention = match self.query_key_norms {
             None => attention,
             Some(QueryKeyNorms::EachHead) => attention.normed(norms([1, 1])),
+            Some(QueryKeyNorms::EachHeadLfm2) => attention.normed_as_lfm2(norms([1, 1])),
             Some(QueryKeyNorms::EachHeadRotated) => attention.normed_behind(norms([1, 1])),
             Some(QueryKeyNorms::AllHeads) => {
                 attention.normed(norms([heads, self.num_key_value_heads]))
@@ -399,10 +426,10 @@ impl RmsConfig {
         if self.attention_gate {
             attention = attention.gated(&shape, init);
         }
-        Either::One(match self.query_pre_attn_scalar {
+        match self.query_pre_attn_scalar {
             Some(scalar) => attention.scaled(scalar.sqrt().recip()),
             None => attention,
-        })
+        }
     }
 
     /// An MLP of a block, with so many values in its inner layer.
@@ -446,6 +473,7 @@ impl RmsConfig {
             routing: Routing::softmax(per_token, normalized),
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
+            is_corrected: false,
             swiglu_limit: None,
             layout: ExpertLayout::Apart,
         };
@@ -472,14 +500,23 @@ impl RmsConfig {
                 keys_are_values: true,
             },
         };
-        let linear = |layer: usize| self.linear_attention.filter(|_| self.linear_layers[layer]);
-        let layer = |(index, &window)| match linear(index) {
-            Some(linear) => CacheLayer::Recurrent(linear.state),
+        let convolution = self.convolution.map(|convolution| RecurrentCache {
+            heads: None,
+            channels: self.hidden_size,
+            taps: convolution.taps,
+        });
+        let state = self.linear_attention.map(|linear| linear.state()).or(convolution);
+        let layer = |(index, &window): (usize, _)| match state.filter(|_| self.linear_layers[index])
+        {
+            Some(state) => CacheLayer::Recurrent(state),
             None => CacheLayer::Attention(attention(window)),
         };
-        let cannot_forget = self.linear_layers.contains(&true).then_some(
-            "its linear attention has all tokens in one state, and cannot forget the oldest ones",
-        );
+        let cannot_forget = self.linear_layers.contains(&true).then_some(match self.convolution {
+            None => {
+                "its linear attention has all tokens in one state, and cannot forget the oldest ones"
+            }
+            Some(_) => "its convolutions keep what they saw of the oldest tokens",
+        });
         let local = self.local_rope.as_ref();
         CacheSpec {
             layers: self.windows.iter().enumerate().map(layer).collect(),

@@ -24,8 +24,8 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`CacheSpec::recomputes_keys`].
     const RECOMPUTES_KEYS: bool = false;
 
-    /// Whether checkpoints call the norm behind all blocks `final_layernorm` rather than `norm`.
-    const IS_FINAL_LAYERNORM: bool = false;
+    /// What checkpoints call the norm behind all blocks.
+    const FINAL_NORM: FinalNormName = FinalNormName::Norm;
 
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
@@ -79,6 +79,17 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     fn activations(&self, pass: &PassShape) -> Activations;
 }
 
+/// What checkpoints call the norm behind all blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinalNormName {
+    /// `norm`.
+    Norm,
+    /// `final_layernorm`.
+    FinalLayernorm,
+    /// `embedding_norm`.
+    EmbeddingNorm,
+}
+
 /// A decoder with its language-modelling head.
 #[derive(Module, Debug)]
 pub struct RmsForCausalLm<B: Module> {
@@ -111,6 +122,8 @@ pub struct RmsModel<B: Module> {
     pub norm: Option<Norm>,
     /// The same where it has this name.
     pub final_layernorm: Option<Norm>,
+    /// The same where it has this one.
+    pub embedding_norm: Option<Norm>,
 }
 
 impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
@@ -170,12 +183,14 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     fn new(config: &RmsConfig, init: &Init) -> Self {
         let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
         let layers = 0..config.num_hidden_layers;
+        let norm = |name| (B::FINAL_NORM == name).then(|| config.block_norm(init));
         Self {
             model: RmsModel {
                 embed_tokens: Embedding::new(vocabulary, hidden, init),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
-                norm: (!B::IS_FINAL_LAYERNORM).then(|| config.block_norm(init)),
-                final_layernorm: B::IS_FINAL_LAYERNORM.then(|| config.block_norm(init)),
+                norm: norm(FinalNormName::Norm),
+                final_layernorm: norm(FinalNormName::FinalLayernorm),
+                embedding_norm: norm(FinalNormName::EmbeddingNorm),
             },
             lm_head: (!config.tie_word_embeddings)
                 .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
@@ -228,7 +243,8 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
             (x, pending) = (sum, Some(more));
         }
         let pending = pending.map(|more| pass.wanted(more));
-        let norm = self.model.norm.as_ref().or(self.model.final_layernorm.as_ref());
+        let RmsModel { norm, final_layernorm, embedding_norm, .. } = &self.model;
+        let norm = norm.as_ref().or(final_layernorm.as_ref()).or(embedding_norm.as_ref());
         let norm = norm.expect("a model is made with one of them");
         let x = norm.after(pass.wanted(x), pending).1;
         // Of the head's input, which is narrower than the logits.

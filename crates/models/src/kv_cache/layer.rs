@@ -23,7 +23,7 @@ impl Layer {
         match self {
             Self::Attention(layer) => layer.device(),
             Self::Shared => None,
-            Self::Recurrent(layer) => layer.state.as_ref().map(|state| state.matrices.device()),
+            Self::Recurrent(layer) => layer.state.as_ref().map(|state| state.inputs.device()),
         }
     }
 
@@ -60,11 +60,11 @@ impl Layer {
     }
 }
 
-/// What linear attention keeps of each text; all f32. It is moved out, changed and moved back, as keys and values are.
+/// What linear attention or a convolution keeps of each text; all f32. It is moved out, changed and moved back, as keys and values are.
 #[derive(Debug)]
 pub(crate) struct RecurrentState {
-    /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state).
-    pub matrices: Tensor<4>,
+    /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state), if there are such.
+    pub matrices: Option<Tensor<4>>,
     /// `[batch, taps - 1, channels]`: the last inputs of the convolution.
     pub inputs: Tensor<3>,
 }
@@ -81,10 +81,13 @@ impl RecurrentLayer {
     fn copy_row(&mut self, from: usize, to: usize) -> Option<()> {
         if from != to {
             let RecurrentState { matrices, inputs } = self.state.take()?;
-            let ([batch, taps, channels], rows) = (inputs.dims(), matrices.dims()[2]);
+            let [batch, taps, channels] = inputs.dims();
             let inputs = copy_row(inputs.reshape([batch, 1, taps, channels]), from, to, taps);
             self.state = Some(RecurrentState {
-                matrices: copy_row(matrices, from, to, rows),
+                matrices: matrices.map(|matrices| {
+                    let rows = matrices.dims()[2];
+                    copy_row(matrices, from, to, rows)
+                }),
                 inputs: inputs.reshape([batch, taps, channels]),
             });
         }

@@ -48,12 +48,18 @@ pub struct Attention {
     pub q_norm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub k_norm: Option<RmsNorm>,
+    /// The same with this name.
+    pub q_layernorm: Option<RmsNorm>,
+    /// The same with this name.
+    pub k_layernorm: Option<RmsNorm>,
     /// Of queries of each head once they are rotated, `[head_dim]`, where there is one.
     pub query_layernorm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub key_layernorm: Option<RmsNorm>,
     /// `[hidden, heads · head_dim]`.
-    pub o_proj: Linear,
+    pub o_proj: Option<Linear>,
+    /// The same where it has this name.
+    pub out_proj: Option<Linear>,
     /// `[heads]`: scores that take a share of each softmax and give no value.
     pub sinks: Option<Param<Tensor<1>>>,
     heads: usize,
@@ -92,9 +98,12 @@ impl Attention {
             v_proj: Linear::new(hidden, keys, in_bias, init),
             q_norm: None,
             k_norm: None,
+            q_layernorm: None,
+            k_layernorm: None,
             query_layernorm: None,
             key_layernorm: None,
-            o_proj: Linear::new(queries, hidden, out_bias, init),
+            o_proj: Some(Linear::new(queries, hidden, out_bias, init)),
+            out_proj: None,
             sinks: None,
             heads,
             key_value_heads,
@@ -109,6 +118,12 @@ impl Attention {
     /// The same with norms of queries and keys: of each head if a norm is as wide as one, else of all heads together.
     pub fn normed(self, [queries, keys]: [RmsNorm; 2]) -> Self {
         Self { q_norm: Some(queries), k_norm: Some(keys), ..self }
+    }
+
+    /// The same with these norms, and LFM2's names for them and for the projection from attention.
+    pub fn normed_as_lfm2(self, [queries, keys]: [RmsNorm; 2]) -> Self {
+        let (q_layernorm, k_layernorm) = (Some(queries), Some(keys));
+        Self { q_layernorm, k_layernorm, out_proj: self.o_proj, o_proj: None, ..self }
     }
 
     /// The same with norms of each head's queries and keys once they are rotated.
@@ -152,6 +167,7 @@ impl Attention {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
+        let output = self.output();
         let [batch, tokens, _] = x.dims();
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
         let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
@@ -167,17 +183,19 @@ impl Attention {
             }
             false => (queries, None),
         };
-        let normed = |norm: &Option<RmsNorm>, y, heads| match norm {
+        let normed = |norm: Option<&RmsNorm>, y, heads| match norm {
             Some(norm) if norm.width() == self.head_dim => norm.forward(split(y, heads)),
             Some(norm) => split(norm.forward(y), heads),
             None => split(y, heads),
         };
-        let queries = normed(&self.q_norm, queries, self.heads);
+        let queries =
+            normed(self.q_norm.as_ref().or(self.q_layernorm.as_ref()), queries, self.heads);
         let queries = match rotation {
             Some(rotation) => rotation.apply_to_queries(queries),
             None => queries,
         };
-        let keys = rotated(rotation, normed(&self.k_norm, keys, self.key_value_heads));
+        let k_norm = self.k_norm.as_ref().or(self.k_layernorm.as_ref());
+        let keys = rotated(rotation, normed(k_norm, keys, self.key_value_heads));
         let normed_behind = |norm: &Option<RmsNorm>, y| match (norm, self.unit_epsilon) {
             (Some(norm), _) => norm.forward(y),
             (None, Some(epsilon)) => unit_rms_norm(y, epsilon),
@@ -188,22 +206,26 @@ impl Attention {
         let values = split(values, self.key_value_heads);
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         let scores = Scores {
-            compute: self.o_proj.compute,
+            compute: output.compute,
             scale: self.scale,
             softcap: self.softcap,
             bias: None,
             sinks: sinks.as_ref(),
         };
         let mixed = attend_with([queries, keys, values], scores, positions, cache, layer)?;
-        Ok(self.o_proj.forward(match gate {
+        Ok(output.forward(match gate {
             Some(gate) => mixed.to_device(&gate.device()) * sigmoid(gate),
             None => mixed,
         }))
     }
 
+    fn output(&self) -> &Linear {
+        self.o_proj.as_ref().or(self.out_proj.as_ref()).expect("it is made with one of them")
+    }
+
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        let hidden = self.o_proj.weight.lazy_shape()[0] as u64;
+        let hidden = self.output().weight.lazy_shape()[0] as u64;
         let queries = (self.heads * self.head_dim) as u64;
         let keys = (self.key_value_heads * self.head_dim) as u64;
         // The norm's output, queries while they are rotated (half as much again, then twice), then keys and values, of

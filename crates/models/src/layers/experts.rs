@@ -108,7 +108,7 @@ fn ints(values: Vec<i64>, device: &Device) -> Tensor<1, Int> {
 
 /// What a router makes of `[rows, hidden]` f32, where its weight is.
 pub(crate) fn route(x: Tensor<2>, router: &Router, correction: Option<Vec<f32>>) -> RoutedRows {
-    let Routing { per_token, normalized, scale, .. } = router.routing;
+    let Routing { per_token, normalized, epsilon, scale, .. } = router.routing;
     let ([rows, _], device) = (x.dims(), x.device());
     let shares = router.shares(x);
     let chosen = router.choose(&shares, correction);
@@ -118,8 +118,7 @@ pub(crate) fn route(x: Tensor<2>, router: &Router, correction: Option<Vec<f32>>)
         shares = sigmoid(shares);
     }
     if normalized {
-        // Sigmoids may all be 0; beside a softmax this is nothing.
-        shares = shares.clone() / (shares.sum_dim(1) + 1e-20);
+        shares = shares.clone() / (shares.sum_dim(1) + epsilon);
     }
     if scale != 1.0 {
         shares = shares * scale;

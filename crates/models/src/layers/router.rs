@@ -32,6 +32,8 @@ pub struct Routing {
     pub shares: Shares,
     /// Whether the shares of those chosen are made to add up to one.
     pub normalized: bool,
+    /// What is added to the sum before.
+    pub epsilon: f64,
     /// What they are multiplied by then.
     pub scale: f64,
     /// Whether an expert's input is multiplied by its share, rather than what it makes of it.
@@ -69,6 +71,8 @@ impl Routing {
             per_token,
             shares: Shares::Softmax,
             normalized,
+            // Sigmoids may all be 0; beside a softmax this is nothing.
+            epsilon: 1e-20,
             scale: 1.0,
             of_input: false,
             groups: None,

@@ -139,6 +139,11 @@ pub const FIXTURES: &[&str] = &[
     "gemma4-published-bf16",
     "gemma3n",
     "gemma3n-unscaled-bf16",
+    "lfm2",
+    "lfm2-published-bias-bf16",
+    "lfm2_moe",
+    "lfm2_moe-unbiased-bf16",
+    "lfm2_moe-stacked",
 ];
 
 /// What the names of those with experts begin with.
@@ -159,6 +164,7 @@ pub const EXPERTS: &[&str] = &[
     "qwen3_5_moe",
     "llama4",
     "gemma4-experts",
+    "lfm2_moe",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -211,4 +217,6 @@ pub const BATCHES: &[&str] = &[
     "llama4",
     "gemma4",
     "gemma3n",
+    "lfm2",
+    "lfm2_moe",
 ];
