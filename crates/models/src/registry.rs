@@ -45,6 +45,8 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::Qwen3VlMoeForCausalLm>(),
         decoder::<arch::Llama4ForCausalLm>(),
         decoder::<arch::Lfm2ForCausalLm>(),
+        decoder::<arch::GraniteMoeForCausalLm>(),
+        decoder::<arch::ApertusForCausalLm>(),
         decoder::<arch::Gemma3nForCausalLm>(),
         decoder::<arch::Gemma4ForCausalLm>(),
         decoder::<arch::GptOssForCausalLm>(),

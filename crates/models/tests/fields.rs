@@ -4,11 +4,11 @@
 mod common;
 
 use outsize_models::arch::{
-    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
-    FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm,
-    HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
-    MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
-    Starcoder2ForCausalLm,
+    ApertusForCausalLm, ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
+    ErnieMoeForCausalLm, FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm,
+    GptNeoxForCausalLm, GraniteMoeForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm,
+    Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    PhiForCausalLm, Qwen3VlMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -58,6 +58,13 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<Gemma3nForCausalLm>("gemma3n"),
         of::<Lfm2ForCausalLm>("lfm2"),
         of::<Lfm2ForCausalLm>("lfm2_moe"),
+        of::<LlamaForCausalLm>("olmo"),
+        of::<ArceeForCausalLm>("nemotron"),
+        of::<ApertusForCausalLm>("apertus"),
+        of::<GraniteMoeForCausalLm>("granitemoe"),
+        of::<GraniteMoeForCausalLm>("granitemoeshared"),
+        of::<DeepseekForCausalLm>("solar_open"),
+        of::<DeepseekForCausalLm>("exaone_moe"),
     ]
 }
 

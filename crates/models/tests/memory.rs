@@ -4,12 +4,12 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
-    FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel,
-    GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm,
-    Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
-    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
-    T5ForConditionalGeneration,
+    ApertusForCausalLm, ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
+    ErnieMoeForCausalLm, FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm,
+    Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, GraniteMoeForCausalLm,
+    HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
+    MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
+    SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -161,6 +161,22 @@ fn memory_is_what_is_said() {
             &bf16(700),
         );
         activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("arcee"), &one(700));
+        activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("nemotron"), &bf16(700));
+        activations_stay_below_their_bound::<ApertusForCausalLm>(
+            &config_with(hidden, inner, heads, kv_heads, 512, r#", "model_type": "apertus""#),
+            &one(700),
+        );
+        activations_stay_below_their_bound::<LlamaForCausalLm>(
+            &config_with(
+                hidden,
+                inner,
+                heads,
+                kv_heads,
+                512,
+                r#", "model_type": "olmo", "clip_qkv": 1"#,
+            ),
+            &one(700),
+        );
     }
     for (hidden, heads, inner, function) in
         [(512, 8, 2048, "gelu_new"), (1024, 16, 128, "relu"), (256, 4, 2048, "gelu")]
@@ -240,6 +256,11 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<Llama4ForCausalLm>(
             &experts("llama4_text", &llama4),
             &one(1024),
+        );
+        let granite = format!(r#", "shared_intermediate_size": {inner}"#);
+        activations_stay_below_their_bound::<GraniteMoeForCausalLm>(
+            &experts("granitemoeshared", &granite),
+            &one(700),
         );
         let lfm2 = format!(
             r#"{narrow}, "head_dim": {}, "num_dense_layers": 1, "layer_types": ["conv", "full_attention"]"#,

@@ -11,10 +11,10 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
-    ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm, Gemma3nForCausalLm,
-    Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
-    LlamaForCausalLm, MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm,
+    ApertusForCausalLm, ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
+    Gemma3nForCausalLm, Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
+    GraniteMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
+    MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
@@ -22,7 +22,7 @@ use outsize_models::{
 };
 
 /// Those with the layers of a Llama.
-const LLAMAS: [&str; 8] = [
+const LLAMAS: [&str; 9] = [
     "llama",
     "llama-tied",
     "mistral-window",
@@ -31,6 +31,7 @@ const LLAMAS: [&str; 8] = [
     "granite",
     "gemma2",
     "cohere",
+    "olmo",
 ];
 
 /// Greatest difference of a gradient over the greatest in its tensor.
@@ -157,6 +158,9 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<Gemma4ForCausalLm>("gemma4");
     check_gradients::<Gemma3nForCausalLm>("gemma3n");
     check_gradients::<Lfm2ForCausalLm>("lfm2_moe");
+    check_gradients::<ArceeForCausalLm>("nemotron");
+    check_gradients::<ApertusForCausalLm>("apertus");
+    check_gradients::<GraniteMoeForCausalLm>("granitemoeshared");
 }
 
 #[test]
@@ -176,6 +180,9 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<Gemma4ForCausalLm>("gemma4");
     check_steps::<Gemma3nForCausalLm>("gemma3n");
     check_steps::<Lfm2ForCausalLm>("lfm2_moe");
+    check_steps::<ArceeForCausalLm>("nemotron");
+    check_steps::<ApertusForCausalLm>("apertus");
+    check_steps::<GraniteMoeForCausalLm>("granitemoeshared");
 }
 
 fn check_steps<D: Decoder>(name: &str) {

@@ -7,8 +7,8 @@ use super::rms_config::{FIELDS, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::{
-    cohere, ernie4_5, exaone4, gemma, gemma3, granite, hunyuan, llama, mistral3, olmo2, qwen_vl,
-    qwen3, qwen3_next, seed_oss, smollm3, stablelm,
+    cohere, ernie4_5, exaone4, gemma, gemma3, granite, hunyuan, llama, mistral3, olmo, olmo2,
+    qwen_vl, qwen3, qwen3_next, seed_oss, smollm3, stablelm,
 };
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
@@ -24,6 +24,7 @@ impl RmsFeedForward for Mlp {
         ("mistral", "Mistral"),
         ("qwen2", "Qwen2"),
         ("qwen3", "Qwen3"),
+        ("olmo", "Olmo"),
         ("olmo2", "Olmo2"),
         ("olmo3", "Olmo3"),
         ("exaone4", "Exaone4"),
@@ -34,6 +35,7 @@ impl RmsFeedForward for Mlp {
         ("stablelm", "StableLm"),
         ("ministral3", "Ministral3"),
         ("mistral3", "Mistral3"),
+        ("qwen2_vl", "Qwen2VL"),
         ("qwen2_5_vl", "Qwen2_5_VL"),
         ("qwen3_vl", "Qwen3VLText"),
         ("granite", "Granite"),
@@ -56,9 +58,10 @@ impl RmsFeedForward for Mlp {
             "mistral" => &[llama::MISTRAL, llama::ACT, FIELDS],
             "qwen2" => &[llama::QWEN2, llama::ACT, FIELDS],
             "qwen3" => &[qwen3::QWEN3, FIELDS],
+            "olmo" => &[olmo::OLMO, LAYER_NORM_FIELDS],
             "olmo2" => &[olmo2::OLMO2, FIELDS],
             "olmo3" => &[olmo2::OLMO3, FIELDS],
-            "exaone4" => &[exaone4::EXAONE4, FIELDS],
+            "exaone4" => &[exaone4::EXAONE4, exaone4::WINDOWS, FIELDS],
             "ernie4_5" => &[ernie4_5::ERNIE4_5, FIELDS],
             "hunyuan_v1_dense" => &[hunyuan::DENSE, hunyuan::HUNYUAN, FIELDS],
             "cohere" => &[cohere::COHERE1, cohere::COHERE, LAYER_NORM_FIELDS],
@@ -66,7 +69,7 @@ impl RmsFeedForward for Mlp {
             "stablelm" => &[stablelm::STABLELM, LAYER_NORM_FIELDS],
             "ministral3" => &[mistral3::MINISTRAL3, FIELDS],
             "mistral3" => &[mistral3::MULTIMODAL],
-            "qwen2_5_vl" => &[qwen_vl::MULTIMODAL, llama::QWEN2, llama::ACT, FIELDS],
+            "qwen2_vl" | "qwen2_5_vl" => &[qwen_vl::MULTIMODAL, llama::QWEN2, llama::ACT, FIELDS],
             "qwen3_vl" => &[qwen_vl::MULTIMODAL],
             "granite" => &[granite::GRANITE, FIELDS],
             "smollm3" => &[smollm3::SMOLLM3, FIELDS],
@@ -83,7 +86,7 @@ impl RmsFeedForward for Mlp {
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         match model_type {
             "gemma3" | "mistral3" => Some(&gemma3::NAMES),
-            "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
+            "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
             _ => qwen3_next::multimodal(model_type),
         }
     }
@@ -91,6 +94,7 @@ impl RmsFeedForward for Mlp {
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         match model_type {
             "qwen3" => qwen3::read(fields),
+            "olmo" => olmo::read(fields),
             "olmo2" => olmo2::read(fields),
             "olmo3" => olmo2::read_olmo3(fields),
             "exaone4" => exaone4::read(fields),
@@ -101,7 +105,7 @@ impl RmsFeedForward for Mlp {
             "stablelm" => stablelm::read(fields),
             "ministral3" => mistral3::read_text(fields),
             "mistral3" => mistral3::read(fields),
-            "qwen2_5_vl" => qwen_vl::read_qwen2_5_vl(fields),
+            "qwen2_vl" | "qwen2_5_vl" => qwen_vl::read_qwen2_vl(fields),
             "qwen3_vl" => qwen_vl::read_qwen3_vl(fields),
             "granite" => granite::read(fields),
             "smollm3" => smollm3::read(fields),

@@ -8,12 +8,12 @@ mod layer;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::gemma4::per_layer_inputs;
+use super::gemma4::{PerLayerInputs, per_layer_inputs};
 use super::rms_decoder::capped;
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
-use crate::layers::{Embedding, Linear, PerLayerInputs, RmsNorm, Rope, SharedSeen};
+use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 pub use altup::Gemma3nAltUp;

@@ -2,6 +2,7 @@
 //! some models experts beside the MLP. Gemma Team 2026.
 
 mod config;
+mod inputs;
 mod layer;
 
 use burn::module::Module;
@@ -12,11 +13,12 @@ use super::rms_decoder::capped;
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
-use crate::layers::{Embedding, Linear, PerLayerInputs, RmsNorm, Rope, SharedSeen};
+use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 pub(super) use config::key_value_sources;
 pub use config::{Gemma4Config, Gemma4Layer, PerLayerConfig};
+pub(super) use inputs::PerLayerInputs;
 pub use layer::{Gemma4DecoderLayer, Gemma4Router};
 
 /// The text part of a Gemma 4, with its language-modelling head.

@@ -1,5 +1,6 @@
 //! The architectures, one file each.
 
+mod apertus;
 mod arcee;
 mod bloom;
 mod clip_text;
@@ -22,6 +23,7 @@ mod gpt_oss;
 mod gpt_sizes;
 mod gptj;
 mod granite;
+mod granite_moe;
 mod hunyuan;
 mod hunyuan_moe;
 mod lfm2;
@@ -30,6 +32,8 @@ mod llama4;
 mod minimax_m2;
 mod mistral3;
 mod mixtral;
+mod nemotron;
+mod olmo;
 mod olmo2;
 mod opt;
 mod phi;
@@ -51,6 +55,7 @@ mod t5;
 mod unet;
 mod vae;
 
+pub use apertus::{ApertusForCausalLm, ApertusMlp, Xielu};
 pub use arcee::{ArceeForCausalLm, ArceeMlp};
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
@@ -75,6 +80,7 @@ pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};
 pub use gpt_sizes::GptSizes;
 pub use gpt2::{Gpt2Config, Gpt2LmHeadModel};
 pub use gptj::{GptjConfig, GptjForCausalLm};
+pub use granite_moe::{GraniteMoe, GraniteMoeForCausalLm, GraniteRouter};
 pub use hunyuan_moe::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
 pub use lfm2::{Lfm2DecoderLayer, Lfm2ForCausalLm, Lfm2Moe};
 pub use llama4::{Llama4ForCausalLm, Llama4Moe};
@@ -88,7 +94,7 @@ pub use rms_config::{
     RmsConfig,
 };
 pub use rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm, RmsModel};
-pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward};
+pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};
 pub use starcoder2::{Starcoder2ForCausalLm, Starcoder2Mlp};

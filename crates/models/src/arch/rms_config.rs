@@ -70,6 +70,8 @@ pub struct RmsConfig {
     pub query_pre_attn_scalar: Option<f64>,
     /// What scores of attention stay below in magnitude, if anything.
     pub attention_softcap: Option<f64>,
+    /// What queries, keys and values are clipped to, if they are.
+    pub attention_clip: Option<f64>,
     /// What logits stay below in magnitude, if anything.
     pub logit_softcap: Option<f64>,
     /// What embeddings are multiplied by.
@@ -161,6 +163,8 @@ pub enum BlockNorms {
     Around,
     /// The same with GLM's names.
     AroundGlm,
+    /// Before attention and MLP, with Apertus's names.
+    BeforeApertus,
     /// Before both, which are side by side: one.
     Parallel,
 }
@@ -175,6 +179,8 @@ pub enum BlockNormKind {
         /// Whether they have one.
         bias: bool,
     },
+    /// The same without a weight and without a bias.
+    Unweighted,
 }
 
 /// Of what queries and keys are normed.
@@ -294,6 +300,7 @@ impl RmsConfig {
             query_key_norms: None,
             query_pre_attn_scalar: None,
             attention_softcap: None,
+            attention_clip: None,
             logit_softcap: None,
             embed_scale: None,
             residual_scale: None,
@@ -364,15 +371,14 @@ impl RmsConfig {
 
     /// The norm of a block, or of what comes behind all of them.
     pub(super) fn block_norm(&self, init: &Init) -> Norm {
-        let (hidden, epsilon) = (self.hidden_size, self.rms_norm_eps);
+        let hidden = self.hidden_size;
+        let layer = LayerNorm::new(hidden, self.rms_norm_eps, init);
+        let layer = if self.norm_plus_one { layer.plus_one(init) } else { layer };
         match self.norm_kind {
             BlockNormKind::Rms => Either::One(self.norm(hidden, init)),
-            BlockNormKind::Layer { bias: true } => {
-                Either::Other(LayerNorm::new(hidden, epsilon, init))
-            }
-            BlockNormKind::Layer { bias: false } => {
-                Either::Other(LayerNorm::new(hidden, epsilon, init).unbiased())
-            }
+            BlockNormKind::Layer { bias: true } => Either::Other(layer),
+            BlockNormKind::Layer { bias: false } => Either::Other(layer.unbiased()),
+            BlockNormKind::Unweighted => Either::Other(layer.unweighted()),
         }
     }
 
@@ -405,7 +411,9 @@ impl RmsConfig {
             in_bias: self.attention_in_bias,
             out_bias: self.attention_out_bias,
         };
-        let mut attention = Attention::new(&shape, init).capped(self.attention_softcap);
+        let mut attention = Attention::new(&shape, init)
+            .capped(self.attention_softcap)
+            .clipped(self.attention_clip);
         let norms = |widths: [usize; 2]| widths.map(|n| self.norm(n * self.head_dim, init));
         attention = match self.query_key_norms {
             None => attention,

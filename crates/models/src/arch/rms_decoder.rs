@@ -133,7 +133,10 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const CLASS_PREFIX: &'static str = "Rms";
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
     const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("ApertusMlp", "ApertusMLP"),
         ("ArceeMlp", "ArceeMLP"),
+        ("GraniteMoe", "GraniteMoeMoE"),
+        ("Xielu", "XIELUActivation"),
         ("ErnieMoeStatics", "Ernie4_5_MoeStatics"),
         ("ErnieSparseMoeBlock", "Ernie4_5_MoeSparseMoeBlock"),
         ("HunyuanGate", "HunYuanMoEV1Gate"),
@@ -153,11 +156,13 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
+        "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
         "Qwen3VLMoeForConditionalGeneration",
     ];
-    const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
+    const IGNORED: &'static [&'static str] =
+        &[".rotary_emb.inv_freq", ".act_fn.beta", ".act_fn.eps"];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
         ("model.rotary_emb", "RotaryEmbedding"),
         ("model.layers.*.self_attn.rotary_emb", "RotaryEmbedding"),

@@ -12,7 +12,8 @@ use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
 use crate::layers::{
-    Attention, Either, GatedDeltaNet, LatentAttention, Mlp, Norm, Rotation, either,
+    Activation, Attention, Either, GatedDeltaNet, LatentAttention, Linear, Mlp, Norm, Rotation,
+    either, fused, fused_activations,
 };
 use crate::{Activations, Error, KvCache, PassShape};
 
@@ -54,6 +55,11 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
         Ok(names)
     }
 
+    /// The one that all tokens go to beside it, where that is not a part of it, without storage.
+    fn shared_mlp(_config: &RmsConfig, _init: &Init) -> Option<SharedMlp> {
+        None
+    }
+
     /// The block of the layer of that number, without storage.
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self;
 
@@ -65,6 +71,36 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
 
     /// What it holds at most, besides the residual stream.
     fn activations(&self, pass: &PassShape) -> Activations;
+}
+
+/// `output(act(gate) · up)` of one product for both, beside experts, as in Granite.
+#[derive(Module, Debug)]
+pub struct SharedMlp {
+    /// `[2 · intermediate, hidden]`: the gate, then what goes through it.
+    pub input_linear: Linear,
+    /// `[hidden, intermediate]`.
+    pub output_linear: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl SharedMlp {
+    /// A block without storage.
+    pub fn new(hidden: usize, inner: usize, activation: Activation, init: &Init) -> Self {
+        Self {
+            input_linear: Linear::new(hidden, 2 * inner, false, init),
+            output_linear: Linear::new(inner, hidden, false, init),
+            activation,
+        }
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        fused([&self.input_linear, &self.output_linear], self.activation, x)
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        fused_activations(&self.input_linear, &self.output_linear, pass)
+    }
 }
 
 /// What checkpoints call what a decoder layer has behind attention.
@@ -84,6 +120,8 @@ pub enum FeedForwardName {
 pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`; none where norms are behind.
     pub input_layernorm: Option<Norm>,
+    /// The same with this name.
+    pub attention_layernorm: Option<Norm>,
     /// Causal self-attention, unless it is linear.
     pub self_attn: Option<Either<Attention, LatentAttention>>,
     /// Linear attention.
@@ -93,6 +131,8 @@ pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives; none where both are side
     /// by side.
     pub post_attention_layernorm: Option<Norm>,
+    /// `[hidden]`: before the MLP, with this name.
+    pub feedforward_layernorm: Option<Norm>,
     /// `[hidden]`.
     pub pre_feedforward_layernorm: Option<Norm>,
     /// Gated feed-forward block, or experts.
@@ -101,6 +141,8 @@ pub struct RmsDecoderLayer<F: Module> {
     pub block_sparse_moe: Option<F>,
     /// The same where it has this one.
     pub feed_forward: Option<F>,
+    /// One that all tokens go to, beside experts.
+    pub shared_mlp: Option<SharedMlp>,
     /// `[hidden]`.
     pub post_feedforward_layernorm: Option<Norm>,
     /// `[hidden]`, likewise, with another name.
@@ -188,17 +230,21 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let norm_if = |has: bool| has.then(norm);
         let called = |name| (F::NAME == name).then(|| F::new(config, index, init));
         let (norms, is_glm) = (config.norms, config.norms == BlockNorms::AroundGlm);
+        let is_apertus = norms == BlockNorms::BeforeApertus;
         let linear = config.linear_attention.filter(|_| config.linear_layers[index]);
         Self {
-            input_layernorm: norm_if(norms != BlockNorms::Behind),
+            input_layernorm: norm_if(norms != BlockNorms::Behind && !is_apertus),
+            attention_layernorm: norm_if(is_apertus),
             self_attn: linear.is_none().then(|| config.attention(index, init)),
             linear_attn: linear.map(|linear| GatedDeltaNet::new(config.hidden_size, &linear, init)),
             post_self_attn_layernorm: norm_if(is_glm),
-            post_attention_layernorm: norm_if(norms != BlockNorms::Parallel),
+            post_attention_layernorm: norm_if(norms != BlockNorms::Parallel && !is_apertus),
+            feedforward_layernorm: norm_if(is_apertus),
             pre_feedforward_layernorm: norm_if(norms == BlockNorms::Around),
             mlp: called(FeedForwardName::Mlp),
             block_sparse_moe: called(FeedForwardName::BlockSparseMoe),
             feed_forward: called(FeedForwardName::FeedForward),
+            shared_mlp: F::shared_mlp(config, init),
             post_feedforward_layernorm: norm_if(
                 norms == BlockNorms::Behind || norms == BlockNorms::Around,
             ),
@@ -219,8 +265,9 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
         let feed_forward = self.behind_attention();
         feed_forward.announce(pass.rows());
-        let behind = self.post_attention_layernorm.as_ref();
-        let (x, normed) = match (&self.input_layernorm, behind, pending) {
+        let behind = self.post_attention_layernorm.as_ref().or(self.feedforward_layernorm.as_ref());
+        let before = self.input_layernorm.as_ref().or(self.attention_layernorm.as_ref());
+        let (x, normed) = match (before, behind, pending) {
             (Some(norm), _, pending) => norm.after(x, pending),
             (None, Some(norm), Some(pending)) => twice(norm.entered(x) + norm.entered(pending)),
             (None, Some(norm), None) => twice(norm.entered(x)),
@@ -249,7 +296,12 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
                     before.after(x, Some(behind.forward(mixed)))
                 }
             };
-        let inner = self.scaled(feed_forward.forward(normed));
+        let shared = self.shared_mlp.as_ref().map(|shared| shared.forward(normed.clone()));
+        let inner = feed_forward.forward(normed);
+        let inner = self.scaled(match shared {
+            Some(shared) => inner + shared,
+            None => inner,
+        });
         let inner = normed_if(&self.post_feedforward_layernorm, inner);
         Ok((x, normed_if(&self.post_mlp_layernorm, inner)))
     }
@@ -259,7 +311,14 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let attention = (self.self_attn.as_ref())
             .map(|attention| either!(attention, attention => attention.activations(pass)));
         let mixed = linear.or(attention).unwrap_or_default();
-        let most = mixed.or(self.behind_attention().activations(pass));
+        let mut inner = self.behind_attention().activations(pass);
+        if let Some(shared) = &self.shared_mlp {
+            // What it gives waits for the experts, with what both take.
+            let hidden = shared.output_linear.weight.lazy_shape()[0] as u64;
+            let kept = Activations::values(pass.rows() * 2 * hidden);
+            inner = inner.or(shared.activations(pass)).and(kept);
+        }
+        let most = mixed.or(inner);
         match &self.input_layernorm {
             // What both take waits for the second, then what the first gave.
             Some(norm) if self.post_attention_layernorm.is_none() => {

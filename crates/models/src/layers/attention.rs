@@ -70,6 +70,9 @@ pub struct Attention {
     is_gated: bool,
     #[module(skip)]
     softcap: Option<f64>,
+    /// What queries, keys and values are clipped to, as they are projected.
+    #[module(skip)]
+    clip: Option<f64>,
     /// Of norms without weights: of queries and keys once they are rotated.
     #[module(skip)]
     unit_epsilon: Option<f64>,
@@ -111,6 +114,7 @@ impl Attention {
             scale: None,
             is_gated: false,
             softcap: None,
+            clip: None,
             unit_epsilon: None,
         }
     }
@@ -129,6 +133,11 @@ impl Attention {
     /// The same with norms of each head's queries and keys once they are rotated.
     pub fn normed_behind(self, [queries, keys]: [RmsNorm; 2]) -> Self {
         Self { query_layernorm: Some(queries), key_layernorm: Some(keys), ..self }
+    }
+
+    /// The same with queries, keys and values clipped to so much either way, if they are.
+    pub fn clipped(self, clip: Option<f64>) -> Self {
+        Self { clip, ..self }
     }
 
     /// The same with each head's queries and keys brought to unit mean square once they are rotated.
@@ -171,7 +180,10 @@ impl Attention {
         let [batch, tokens, _] = x.dims();
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
         let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
-        let [queries, keys, values] = linear::three(layers, x);
+        let [queries, keys, values] = linear::three(layers, x).map(|y| match self.clip {
+            Some(clip) => y.clamp(-clip, clip),
+            None => y,
+        });
         let (queries, gate) = match self.is_gated {
             true => {
                 let both = queries.reshape([batch, tokens, self.heads, 2 * self.head_dim]);

@@ -144,6 +144,22 @@ pub const FIXTURES: &[&str] = &[
     "lfm2_moe",
     "lfm2_moe-unbiased-bf16",
     "lfm2_moe-stacked",
+    "olmo",
+    "olmo-published-bf16",
+    "nemotron",
+    "nemotron-published-bf16",
+    "apertus",
+    "apertus-published-bf16",
+    "granitemoe",
+    "granitemoe-published-bf16",
+    "granitemoeshared",
+    "granitemoeshared-none-bf16",
+    "exaone_moe",
+    "exaone_moe-published-bf16",
+    "solar_open",
+    "solar_open-published-bf16",
+    "qwen2_vl",
+    "qwen2_vl-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -165,6 +181,9 @@ pub const EXPERTS: &[&str] = &[
     "llama4",
     "gemma4-experts",
     "lfm2_moe",
+    "granitemoe",
+    "exaone_moe",
+    "solar_open",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -219,4 +238,11 @@ pub const BATCHES: &[&str] = &[
     "gemma3n",
     "lfm2",
     "lfm2_moe",
+    "olmo",
+    "nemotron",
+    "apertus",
+    "granitemoe",
+    "granitemoeshared",
+    "exaone_moe",
+    "solar_open",
 ];

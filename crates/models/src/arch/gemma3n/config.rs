@@ -8,8 +8,8 @@ use crate::arch::gemma4::{Gemma4Config, Gemma4Layer, PerLayerConfig, key_value_s
 use crate::arch::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{
-    COMMON, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, MAX_VOCAB, check,
-    layer_windows, sliding_window,
+    COMMON, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check, layer_windows,
+    sliding_window,
 };
 use crate::layers::Activation;
 
@@ -40,7 +40,7 @@ pub struct AltUpConfig {
 }
 
 /// The most residual streams.
-const MAX_STREAMS: usize = 64;
+const MAX_STREAMS: usize = 16;
 
 /// The fields of that type.
 pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
@@ -104,10 +104,7 @@ fn read_text(fields: &Fields<'_>) -> Result<Gemma3nConfig, Error> {
             index.ok_or_else(|| fields.refuse("altup_active_idx", expected()))? as usize
         }
     };
-    let inputs = PerLayerConfig {
-        vocab_size: fields.size_or("vocab_size_per_layer_input", 262_144, MAX_VOCAB)?,
-        width: fields.size_or("hidden_size_per_layer_input", 256, MAX_HIDDEN)?,
-    };
+    let inputs = PerLayerConfig::read(fields, layers)?;
     let text = RmsConfig { rope, local_rope: Some(local), windows, logit_softcap, ..config };
     Ok(Gemma3nConfig {
         deviations: deviations(fields, layers)?,

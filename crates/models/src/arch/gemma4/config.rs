@@ -45,6 +45,20 @@ pub struct PerLayerConfig {
     pub width: usize,
 }
 
+impl PerLayerConfig {
+    /// Reads the fields of a model of so many layers.
+    pub(in crate::arch) fn read(fields: &Fields<'_>, layers: usize) -> Result<Self, Error> {
+        let field = "hidden_size_per_layer_input";
+        let width = fields.size_or(field, 256, MAX_HIDDEN)?;
+        if width.saturating_mul(layers) > MAX_HIDDEN {
+            let expected = format!("those of all layers may be {MAX_HIDDEN} values together");
+            return Err(fields.refuse(field, expected));
+        }
+        let vocab_size = fields.size_or("vocab_size_per_layer_input", 262_144, MAX_VOCAB)?;
+        Ok(Self { vocab_size, width })
+    }
+}
+
 impl Gemma4Config {
     /// Rotary embeddings of layers that see everything, and of those with a sliding window.
     pub(in crate::arch) fn ropes(&self) -> [Rope; 2] {
@@ -151,10 +165,7 @@ fn read_text(fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
     );
     let per_layer = match fields.get("hidden_size_per_layer_input").and_then(Value::as_u64) {
         Some(0) => None,
-        _ => Some(PerLayerConfig {
-            vocab_size: fields.size_or("vocab_size_per_layer_input", 262_144, MAX_VOCAB)?,
-            width: fields.size_or("hidden_size_per_layer_input", 256, MAX_HIDDEN)?,
-        }),
+        _ => Some(PerLayerConfig::read(fields, layers.len())?),
     };
     let softcap = "final_logit_softcapping";
     let logit_softcap = match fields.get(softcap) {
@@ -219,7 +230,7 @@ impl OfLayers {
                 let index = index.ok_or_else(|| fields.refuse("per_layer_config", expected()))?;
                 if let Some(own) = by_layer.object(name)? {
                     let mut names = own.iter().map(|(name, _)| name);
-                    if let Some(other) = names.find(|name| !OF_LAYER.contains(&name.as_ref())) {
+                    if let Some(other) = names.find(|name| !OF_LAYER.contains(name)) {
                         let expected = format!("a layer may have {} alone", OF_LAYER.join(" and "));
                         return Err(own.refuse(other, expected));
                     }
@@ -262,18 +273,19 @@ pub(in crate::arch) fn key_value_sources(
 ) -> Result<Vec<KeyValueSource>, Error> {
     let layers = windows.len();
     let first = layers.saturating_sub(shared);
-    let source = |index: usize| {
-        let sees = windows[index].is_some();
-        windows[..first].iter().rposition(|window| window.is_some() == sees)
-    };
+    // Of those that see everything, then of the others.
+    let of_kind = |is_local: bool| move |window: &Option<usize>| window.is_some() == is_local;
+    let last = [false, true].map(|is_local| windows[..first].iter().rposition(of_kind(is_local)));
+    let needed = [false, true].map(|is_local| windows[first..].iter().any(of_kind(is_local)));
     let mut sources = Vec::with_capacity(layers);
-    for index in 0..layers {
+    for (index, window) in windows.iter().enumerate() {
+        let kind = usize::from(window.is_some());
         sources.push(match index < first {
             true => KeyValueSource::Own {
-                values_apart: !(values_are_keys && windows[index].is_none()),
-                is_shared: (first..layers).any(|later| source(later) == Some(index)),
+                values_apart: !(values_are_keys && window.is_none()),
+                is_shared: needed[kind] && last[kind] == Some(index),
             },
-            false => KeyValueSource::Layer(source(index).ok_or_else(|| {
+            false => KeyValueSource::Layer(last[kind].ok_or_else(|| {
                 let expected = format!(
                     "layer {index} needs one before the last {shared} that sees as much as it does"
                 );

@@ -2,12 +2,12 @@
 
 use burn::tensor::Tensor;
 
-use super::{Embedding, Linear, RmsNorm};
 use crate::decoder::Pass;
+use crate::layers::{Embedding, Linear, RmsNorm};
 
 /// What makes the inputs of all layers, `[batch, tokens, layers · width]`: a table of its own, read by rows, and a projection of
 /// the embedding.
-pub(crate) struct PerLayerInputs<'a> {
+pub(in crate::arch) struct PerLayerInputs<'a> {
     /// `[vocabulary, layers · width]`.
     pub table: &'a Embedding,
     /// `[layers · width, hidden]`.
