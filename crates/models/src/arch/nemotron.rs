@@ -29,7 +29,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, 0.5)?;
     Ok(RmsConfig {
         norm_kind: BlockNormKind::Layer { bias: true },
-        norm_plus_one: true,
+        norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,
         mlp_bias: fields.flag_or("mlp_bias", false)?,
         rope,
         rotary_dim,
@@ -43,4 +43,6 @@ pub(super) const NEMOTRON: &[KnownField] = &[
     ("mlp_bias", Read),
     ("norm_eps", Read),
     ("partial_rotary_factor", Read),
+    // Off in GGUF files, whose weights have it added.
+    ("rms_norm_add_unit_offset", Read),
 ];

@@ -30,6 +30,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     Ok(RmsConfig {
         norm_kind: BlockNormKind::Unweighted,
         attention_clip: clip,
+        rope_interleaved: fields.flag_or("rope_interleaved", false)?,
         ..config.with_attention_bias(fields)?
     })
 }
@@ -39,4 +40,5 @@ pub(super) const OLMO: &[KnownField] = &[
     ("clip_qkv", Read),
     ("hidden_act", Read),
     ("mlp_bias", Effect::OFF),
+    ("rope_interleaved", Read),
 ];

@@ -171,7 +171,13 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
         "glm4_moe" => with_attention(fields, &absent.sizes)?,
-        "exaone_moe" => exaone4::with_attention(fields, &absent.sizes)?,
+        "exaone_moe" => {
+            if fields.flag_or("attention_bias", false)? {
+                let expected = "only false is supported".to_owned();
+                return Err(fields.refuse("attention_bias", expected));
+            }
+            exaone4::with_attention(fields, &absent.sizes)?
+        }
         "solar_open" => with_attention_of_solar(fields, &absent.sizes)?,
         _ => with_latent_attention(model_type, fields, &absent.sizes)?,
     };
