@@ -6,7 +6,7 @@ use super::super::exaone4;
 use super::super::expert_fields::EXPERTS;
 use super::super::llama::first_window;
 use super::super::rms_config::{
-    DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults,
+    DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -207,7 +207,7 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
     let field = match model_type {
-        "exaone_moe" => "num_shared_experts",
+        "exaone_moe" => field_of(fields, ["num_shared_experts", "n_shared_experts"])?,
         _ => "n_shared_experts",
     };
     let shared = shared_width(fields, field, absent.shared, inner)?;
