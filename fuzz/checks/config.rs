@@ -42,9 +42,11 @@ fn prove(config: &ModelConfig) {
                     kept * (layer.key_value_heads * layer.head_dim * context) as u128
                 }
                 CacheLayer::Recurrent(layer) => {
-                    let matrices: u128 = layer.heads.state().iter().map(|&n| n as u128).product();
-                    matrices + ((layer.taps - 1) * layer.heads.channels()) as u128
+                    let state = layer.heads.map(|heads| heads.state());
+                    let matrices = state.map(|state| state.iter().map(|&n| n as u128).product());
+                    matrices.unwrap_or(0u128) + ((layer.taps - 1) * layer.channels) as u128
                 }
+                CacheLayer::Shared(_) => 0,
             })
             .sum();
         // More than there is: no such cache is ever made.

@@ -31,16 +31,16 @@ mod tests {
 
     #[test]
     fn the_longest_ending_decides_and_then_the_latest() {
-        assert_eq!(look_up(&[], 3), []);
-        assert_eq!(look_up(&[1], 3), []);
-        assert_eq!(look_up(&[1, 2, 3, 4, 5], 3), []);
+        assert_eq!(look_up(&[], 3).len(), 0);
+        assert_eq!(look_up(&[1], 3).len(), 0);
+        assert_eq!(look_up(&[1, 2, 3, 4, 5], 3).len(), 0);
         // One token alone says too little.
-        assert_eq!(look_up(&[1, 2, 3, 1], 3), []);
+        assert_eq!(look_up(&[1, 2, 3, 1], 3).len(), 0);
         assert_eq!(look_up(&[1, 2, 3, 9, 1, 2], 2), [3, 9]);
         // 1, 2 was there twice, 7, 1, 2 once.
         assert_eq!(look_up(&[7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 2), [3, 8]);
         assert_eq!(look_up(&[6, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], 2), [4, 7]);
-        assert_eq!(look_up(&[1, 2, 3, 1, 2], 0), []);
+        assert_eq!(look_up(&[1, 2, 3, 1, 2], 0).len(), 0);
     }
 
     #[test]

@@ -65,7 +65,14 @@ fn print(texts: usize, tokens: usize, rounds: usize) {
                 let (x, weight, state) = (&mut x[..], &weight[..], &mut last[..]);
                 convolve_causally(
                     isa,
-                    CausalConvolution { x, channels, weight, state, rows: &rows },
+                    CausalConvolution {
+                        x,
+                        channels,
+                        weight,
+                        state,
+                        rows: &rows,
+                        is_activated: true,
+                    },
                 );
             }));
             rules.push(seconds(|| {

@@ -1,4 +1,4 @@
-//! A convolution over the last few tokens, of each channel by itself, and SiLU of that; over slices.
+//! A convolution over the last few tokens, of each channel by itself, and perhaps SiLU of that; over slices.
 
 use crate::Isa;
 use crate::activation::swish;
@@ -22,16 +22,18 @@ pub struct CausalConvolution<'a> {
     pub state: &'a mut [f32],
     /// Which rows are those of the texts.
     pub rows: &'a StateRows,
+    /// Whether SiLU comes behind it.
+    pub is_activated: bool,
 }
 
-/// Writes `silu(Σ weight[tap] · x[token + 1 - taps + tap])` to `x`, and the last inputs to the state.
+/// Writes `Σ weight[tap] · x[token + 1 - taps + tap]`, or SiLU of it, to `x`, and the last inputs to the state.
 /// The bits do not depend on how a text is cut, on texts beside it, on threads or on instructions.
 ///
 /// # Panics
 ///
 /// If sizes do not fit each other, or if this processor does not have `isa`.
 pub fn convolve_causally(isa: Isa, convolution: CausalConvolution<'_>) {
-    let CausalConvolution { x, channels, weight, state, rows } = convolution;
+    let CausalConvolution { x, channels, weight, state, rows, is_activated } = convolution;
     let texts = rows.begins.len();
     let taps = weight.len() / channels.max(1);
     assert!(isa.is_available(), "this processor does not have {isa:?}");
@@ -61,6 +63,7 @@ pub fn convolve_causally(isa: Isa, convolution: CausalConvolution<'_>) {
         state: OutputPtr(state[rows.first * row..].as_mut_ptr()),
         weight,
         begins: &rows.begins,
+        is_activated,
         sizes: [tokens, channels, taps],
         claims: Claims::of(texts * blocks, threads),
     };
@@ -73,6 +76,7 @@ struct Shared<'a> {
     state: OutputPtr,
     weight: &'a [f32],
     begins: &'a [Option<usize>],
+    is_activated: bool,
     /// Tokens, channels, taps.
     sizes: [usize; 3],
     /// Of a text, a block of channels.
@@ -128,7 +132,7 @@ for_each_isa! {
                         }
                     }
                     for (x, sum) in x.iter_mut().zip(&sums) {
-                        *x = swish(*sum, *sum);
+                        *x = if shared.is_activated { swish(*sum, *sum) } else { *sum };
                     }
                 }
                 for tap in 0..taps - 1 {

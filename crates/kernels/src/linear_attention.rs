@@ -9,7 +9,7 @@ use crate::device::is_flex;
 use crate::linear_attention_extension::LinearAttentionOps;
 use crate::state_rows::StateRows;
 
-/// SiLU of a convolution over the last tokens, of each channel by itself: `x [texts, tokens, channels]`
+/// A convolution over the last tokens, of each channel by itself, or SiLU of it: `x [texts, tokens, channels]`
 /// with `weight [channels, taps]`, of which the last tap is that of the token itself, behind the inputs
 /// of `state [rows, taps - 1, channels]`, the oldest first; all f32. Gives the shape of `x`, and the state
 /// with the last inputs. Zero where a text has not begun.
@@ -25,6 +25,7 @@ pub fn causal_convolution(
     weight: Tensor<2>,
     state: Tensor<3>,
     rows: StateRows,
+    is_activated: bool,
 ) -> (Tensor<3>, Tensor<3>) {
     if [x.device(), weight.device(), state.device()].iter().all(is_flex) {
         let (y, state) = Dispatch::causal_convolution(
@@ -32,6 +33,7 @@ pub fn causal_convolution(
             weight.into_dispatch(),
             state.into_dispatch(),
             rows,
+            is_activated,
         );
         return (Tensor::from_dispatch(y), Tensor::from_dispatch(state));
     }
@@ -46,7 +48,8 @@ pub fn causal_convolution(
     };
     let sum = (1..taps).fold(tap(0), |sum, next| sum + tap(next));
     let last = inputs.clone().narrow(1, tokens, taps - 1);
-    (silu(sum) * begun, placed(state, rows.first, last))
+    let sum = if is_activated { silu(sum) } else { sum };
+    (sum * begun, placed(state, rows.first, last))
 }
 
 /// The gated delta rule, token by token: of `x [texts, tokens, channels]`, which is queries, keys and

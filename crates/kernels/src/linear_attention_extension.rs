@@ -16,7 +16,7 @@ use crate::{Isa, StateRows, buffer};
 #[backend_extension(Flex)]
 pub trait LinearAttentionOps: Backend {
     /// The convolution of `x [texts, tokens, channels]` with `weight [channels, taps]` behind the inputs
-    /// of `state [rows, taps - 1, channels]`, all f32; and the state afterwards.
+    /// of `state [rows, taps - 1, channels]`, all f32, or SiLU of it; and the state afterwards.
     ///
     /// # Panics
     ///
@@ -26,6 +26,7 @@ pub trait LinearAttentionOps: Backend {
         weight: FloatTensor<Self>,
         state: FloatTensor<Self>,
         rows: StateRows,
+        is_activated: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// What the delta rule gives of `x [texts, tokens, channels]`, with `forget` and `write` `[texts,
@@ -54,6 +55,7 @@ impl LinearAttentionOps for Flex {
         weight: FlexTensor,
         state: FlexTensor,
         rows: StateRows,
+        is_activated: bool,
     ) -> (FlexTensor, FlexTensor) {
         let (mut x, weight, mut state) = (whole(x), contiguous(weight), whole(state));
         let [texts, _, channels] = dims(&x, "convolution: x");
@@ -66,6 +68,7 @@ impl LinearAttentionOps for Flex {
                 weight: f32_elements(&weight, "convolution: weight"),
                 state: f32_elements_mut(&mut state, "convolution: state"),
                 rows: &rows,
+                is_activated,
             },
         );
         (x, state)

@@ -89,8 +89,16 @@ impl Sequences {
     fn seen(&self, sequence: usize, token: usize) -> Range<usize> {
         let own = self.mask.start + token + 1;
         let end = self.mask.end.unwrap_or(own);
-        let start = own.saturating_sub(self.mask.window);
-        start.max(self.mask.padding[sequence])..end
+        let padding = self.mask.padding[sequence];
+        if self.mask.end.is_some() {
+            return padding..end;
+        }
+        let sees = |column: &usize| {
+            let is_near = own - 1 < column.saturating_add(self.mask.window);
+            let chunk_of = |column: usize| self.mask.chunk.map(|chunk| (column - padding) / chunk);
+            is_near && chunk_of(*column) == chunk_of(own - 1)
+        };
+        (padding..own).find(sees).unwrap_or(padding)..end
     }
 
     /// What is added to the score of a query's and a key's column: by slope, and by distance.
@@ -255,10 +263,11 @@ fn sequences() -> impl Strategy<Value = Sequences> {
         Some(Alibi::new as fn(_) -> _),
         Some(Alibi::falcon as fn(_) -> _),
     ]);
-    // Whether all is seen, what scores stay below, what is added by a head's slope, how far a relative bias reaches, and
-    // whether there are sinks.
+    // Whether all is seen, what scores stay below, what is added by a head's slope, how far a relative bias reaches, whether
+    // there are sinks, and how long chunks are.
     let softcap = prop::option::of(0.2f32..20.0);
-    let mask = (any::<bool>(), softcap, alibi, prop::option::of(1usize..30), any::<bool>());
+    let reach = prop::option::of(1usize..30);
+    let mask = (any::<bool>(), softcap, alibi, reach, any::<bool>(), prop::option::of(1usize..30));
     (heads, 1usize..=20, start, window, (scale, mask), 0usize..=3, any::<u32>()).prop_map(
         |((batch, key_heads, group, width), tokens, start, window, (scale, mask), dtype, seed)| {
             let heads =
@@ -268,11 +277,12 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                     seed as usize / (sequence + 1) % (start + tokens + 1) * (sequence % 2)
                 })
                 .collect();
-            let (all, softcap, alibi, reach, has_sinks) = mask;
+            let (all, softcap, alibi, reach, has_sinks, chunk) = mask;
             let mask = AttentionMask {
                 start,
                 end: all.then_some(start + tokens),
                 window: if all { usize::MAX } else { window },
+                chunk,
                 padding,
                 softcap,
                 alibi: alibi.map(|alibi| alibi(heads.heads)),

@@ -266,7 +266,11 @@ fn composed([q, k, v]: [Tensor<4>; 3], mask: &AttentionMask, scale: f64) -> Tens
             for (query, key) in (0..tokens).flat_map(|q| (0..tokens).map(move |k| (q, k))) {
                 let end = mask.end.unwrap_or(query + 1);
                 let start = if mask.end.is_some() { 0 } else { end.saturating_sub(mask.window) };
-                let sees = (start.max(padding)..end).contains(&key);
+                let same_chunk = mask.chunk.is_none_or(|chunk| {
+                    let [query, key] = [query, key].map(|column| column.saturating_sub(padding));
+                    query / chunk == key / chunk
+                });
+                let sees = (start.max(padding)..end).contains(&key) && same_chunk;
                 let alibi = mask.alibi.as_ref().map_or(0.0, |alibi| {
                     alibi.bias(
                         head,
@@ -297,6 +301,7 @@ fn attention() {
         ([2, 7, 3, 3, 5], plain(2, usize::MAX), None),
         ([1, 70, 4, 2, 32], plain(1, usize::MAX), Some(0.3)),
         ([1, 130, 2, 1, 20], plain(1, 9), None),
+        ([1, 130, 2, 1, 20], AttentionMask { chunk: Some(50), ..plain(1, usize::MAX) }, None),
         ([1, 40, 6, 2, 16], alibi(6), None),
         ([2, 19, 2, 2, 8], all, None),
         // Rows of queries in several pieces.

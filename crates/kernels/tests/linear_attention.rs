@@ -60,7 +60,13 @@ fn texts() -> impl Strategy<Value = Texts> {
 /// What a state holds before it is used: nothing may come of it.
 const LEFT_OVER: f32 = f32::NAN;
 
-fn convolved(isa: Isa, texts: &Texts, at_once: usize, x: &[f32], weight: &[f32]) -> Vec<f32> {
+fn convolved(
+    (isa, is_activated): (Isa, bool),
+    texts: &Texts,
+    at_once: usize,
+    x: &[f32],
+    weight: &[f32],
+) -> Vec<f32> {
     let channels = x.len() / (texts.tokens * texts.padding.len());
     let taps = weight.len() / channels;
     let mut state = vec![LEFT_OVER; (texts.padding.len() + 1) * (taps - 1) * channels];
@@ -69,7 +75,11 @@ fn convolved(isa: Isa, texts: &Texts, at_once: usize, x: &[f32], weight: &[f32])
         let mut part = texts.cut(x, channels, &range);
         let rows = texts.rows(1, range.start);
         let (x, state) = (&mut part[..], &mut state[..]);
-        convolve_causally(isa, CausalConvolution { x, channels, weight, state, rows: &rows });
+        let rows = &rows;
+        convolve_causally(
+            isa,
+            CausalConvolution { x, channels, weight, state, rows, is_activated },
+        );
         texts.paste(&mut y, channels, &range, &part);
     }
     y
@@ -196,10 +206,11 @@ proptest! {
     #[test]
     fn a_convolution_follows_the_formula(
         texts in texts(), channels in 1usize..150, taps in 2usize..6, at_once in 1usize..9, seed in any::<u32>(),
+        is_activated in any::<bool>(),
     ) {
         let x = values(texts.tokens * texts.padding.len() * channels, seed.into());
         let weight = values(channels * taps, u64::from(seed) + 1);
-        let y = on(1, || convolved(Isa::Portable, &texts, texts.tokens, &x, &weight));
+        let y = on(1, || convolved((Isa::Portable, is_activated), &texts, texts.tokens, &x, &weight));
         for (text, &padding) in texts.padding.iter().enumerate() {
             for token in 0..texts.tokens {
                 for channel in 0..channels {
@@ -212,7 +223,11 @@ proptest! {
                             f64::from(weight) * f64::from(x[at(seen)])
                         })
                         .sum();
-                    let expected = if token < padding { 0.0 } else { sum / (1.0 + (-sum).exp()) };
+                    let expected = match (token < padding, is_activated) {
+                        (true, _) => 0.0,
+                        (false, true) => sum / (1.0 + (-sum).exp()),
+                        (false, false) => sum,
+                    };
                     let found = y[at(token)];
                     prop_assert!((f64::from(found) - expected).abs() <= 1e-5, "{found} {expected}");
                 }
@@ -220,7 +235,7 @@ proptest! {
         }
         for isa in available() {
             for threads in [1, 3] {
-                let again = on(threads, || convolved(isa, &texts, at_once, &x, &weight));
+                let again = on(threads, || convolved((isa, is_activated), &texts, at_once, &x, &weight));
                 prop_assert_eq!(bits(&again), bits(&y), "{:?}", isa);
             }
         }
@@ -276,7 +291,7 @@ proptest! {
                 let rows = texts.rows(1, range.start);
                 let weight = tensor(&weight, [channels, taps], &device);
                 let x = part(&inputs.x, channels);
-                let (x, last) = causal_convolution(x, weight, inputs_before, rows.clone());
+                let (x, last) = causal_convolution(x, weight, inputs_before, rows.clone(), true);
                 let gates = [&inputs.forget, &inputs.write].map(|gate| part(gate, heads.value_heads));
                 let of_heads = [&inputs.rates, &inputs.bias]
                     .map(|values| tensor(values, [heads.value_heads], &device));

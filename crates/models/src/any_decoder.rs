@@ -132,6 +132,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn same_config(&self, other: &EmptyDecoder) -> bool;
     fn parameters(&self) -> &[Parameter];
     fn cache(&self) -> &CacheSpec;
+    fn is_unused(&self, name: &str) -> bool;
     fn vocab_size(&self) -> usize;
     fn start(&self) -> Option<u32>;
     fn tied(&self) -> Option<ParamId>;
@@ -160,6 +161,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn cache(&self) -> &CacheSpec {
         self.model.cache()
+    }
+
+    fn is_unused(&self, name: &str) -> bool {
+        self.model.is_unused(name)
     }
 
     fn vocab_size(&self) -> usize {

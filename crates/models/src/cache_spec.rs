@@ -30,6 +30,8 @@ pub struct CacheSpec {
 pub enum CacheLayer {
     /// Keys and values of all tokens in sight.
     Attention(AttentionCache),
+    /// Nothing: it looks at keys and values that an earlier layer keeps, which are such.
+    Shared(AttentionCache),
     /// As much for a text of any length.
     Recurrent(RecurrentCache),
 }
@@ -45,20 +47,29 @@ pub struct AttentionCache {
     pub head_dim: usize,
     /// How many tokens a token sees, itself included; `None` is all before it.
     pub window: Option<usize>,
+    /// Whether it cuts a text into chunks as long as the window: a token sees none of those before its own.
+    pub is_chunked: bool,
     /// Whether keys serve as values too, which are not kept beside them then.
     pub keys_are_values: bool,
 }
 
-/// What a layer of linear attention keeps of a text, in f32.
+/// What a layer of linear attention or a convolution keeps of a text, in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecurrentCache {
-    /// Heads, of each of which there is a matrix.
-    pub heads: DeltaHeads,
-    /// Taps of the convolution before it: one input less is kept.
+    /// Heads, of each of which there is a matrix, if there are such.
+    pub heads: Option<DeltaHeads>,
+    /// Values of an input of the convolution.
+    pub channels: usize,
+    /// Taps of the convolution: one input less is kept.
     pub taps: usize,
 }
 
 impl AttentionCache {
+    /// Tokens of a chunk, if texts are cut into chunks.
+    pub(crate) fn chunk(&self) -> Option<usize> {
+        self.window.filter(|_| self.is_chunked)
+    }
+
     /// Keys and values of one position of one sequence.
     pub fn values(&self) -> u64 {
         let kept = if self.keys_are_values { 1 } else { 2 };
@@ -79,8 +90,9 @@ impl AttentionCache {
 impl RecurrentCache {
     /// Values of one sequence.
     pub fn values(&self) -> u64 {
-        let matrices: u64 = self.heads.state().iter().map(|&n| n as u64).product();
-        matrices + (self.taps as u64 - 1) * self.heads.channels() as u64
+        let matrices =
+            self.heads.map_or(0, |heads| heads.state().iter().map(|&n| n as u64).product());
+        matrices + (self.taps as u64 - 1) * self.channels as u64
     }
 
     /// Bytes of all sequences.
@@ -90,8 +102,10 @@ impl RecurrentCache {
 
     /// Floating point operations for one token.
     pub fn flops(&self) -> u64 {
+        let Some(DeltaHeads { value_heads, key_dim, value_dim, .. }) = self.heads else {
+            return 2 * self.taps as u64 * self.channels as u64;
+        };
         // A matrix is made less, asked twice, and changed.
-        let DeltaHeads { value_heads, key_dim, value_dim, .. } = self.heads;
         7 * value_heads as u64 * key_dim as u64 * value_dim as u64
     }
 }
@@ -100,15 +114,25 @@ impl CacheLayer {
     /// How many tokens a token sees in keys and values, itself included; `None` is all before it.
     pub fn window(&self) -> Option<usize> {
         match self {
-            Self::Attention(layer) => layer.window,
+            Self::Attention(layer) | Self::Shared(layer) => layer.window,
             Self::Recurrent(_) => None,
+        }
+    }
+
+    /// Whether the text is cut into chunks of that length.
+    fn is_chunked(&self) -> bool {
+        match self {
+            Self::Attention(layer) | Self::Shared(layer) => layer.chunk().is_some(),
+            Self::Recurrent(_) => false,
         }
     }
 
     /// The columns that a token sees in keys and values, its own included, and those that are held.
     pub(crate) fn window_and_capacity(&self, options: &CacheOptions) -> (usize, usize) {
         match self {
-            Self::Attention(layer) => window_and_capacity(layer.window, options),
+            Self::Attention(layer) | Self::Shared(layer) => {
+                window_and_capacity(layer.window, options)
+            }
             // Its own are part of the state.
             Self::Recurrent(_) => (1, 0),
         }
@@ -127,6 +151,7 @@ impl CacheLayer {
                 let (_, capacity) = window_and_capacity(layer.window, options);
                 layer.position_bytes(options).saturating_mul(capacity as u64)
             }
+            Self::Shared(_) => 0,
             Self::Recurrent(layer) => layer.bytes(options),
         }
     }
@@ -138,6 +163,7 @@ impl CacheLayer {
                 let (_, capacity) = window_and_capacity(layer.window, options);
                 options.when_full != WhenFull::Refuse || capacity < options.context
             }
+            Self::Shared(_) => false,
             Self::Recurrent(_) => true,
         }
     }
@@ -145,7 +171,7 @@ impl CacheLayer {
     /// Bytes that a token reads for each position that it sees.
     pub(crate) fn position_bytes(&self, options: &CacheOptions) -> u64 {
         match self {
-            Self::Attention(layer) => layer.position_bytes(options),
+            Self::Attention(layer) | Self::Shared(layer) => layer.position_bytes(options),
             Self::Recurrent(layer) => layer.bytes(options),
         }
     }
@@ -153,7 +179,7 @@ impl CacheLayer {
     /// Floating point operations for one token and one position that it sees.
     pub fn flops(&self) -> u64 {
         match self {
-            Self::Attention(layer) => layer.flops(),
+            Self::Attention(layer) | Self::Shared(layer) => layer.flops(),
             Self::Recurrent(layer) => layer.flops(),
         }
     }
@@ -161,18 +187,25 @@ impl CacheLayer {
     /// What it is, for messages.
     fn described(&self, index: usize) -> String {
         match self {
-            Self::Attention(layer) => {
+            Self::Attention(layer) | Self::Shared(layer) => {
                 let (heads, width) = (layer.key_value_heads, layer.head_dim);
-                let kind = if layer.keys_are_values { "latent" } else { "key-value" };
+                let kind = match (self, layer.keys_are_values) {
+                    (Self::Shared(_), _) => "shared key-value",
+                    (_, true) => "latent",
+                    (_, false) => "key-value",
+                };
                 format!("{heads} {kind} heads of width {width} in layer {index}")
             }
             Self::Recurrent(layer) => {
-                let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = layer.heads;
+                let RecurrentCache { heads, channels, taps } = layer;
+                let convolution =
+                    format!("a convolution of {taps} tokens of {channels} values in layer {index}");
+                let Some(DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. }) = heads
+                else {
+                    return convolution;
+                };
                 let of = format!("{value_heads} matrices of {key_dim} by {value_dim}");
-                format!(
-                    "{of}, {key_heads} heads of keys and a convolution of {} tokens in layer {index}",
-                    layer.taps
-                )
+                format!("{of}, {key_heads} heads of keys and {convolution}")
             }
         }
     }
@@ -190,7 +223,9 @@ impl CacheSpec {
     pub fn reach(&self, options: &CacheOptions) -> usize {
         let windows = self.layers.iter();
         let windows = windows.map(|layer| match layer {
-            CacheLayer::Attention(layer) => window_and_capacity(layer.window, options).0,
+            CacheLayer::Attention(layer) | CacheLayer::Shared(layer) => {
+                window_and_capacity(layer.window, options).0
+            }
             CacheLayer::Recurrent(_) => usize::MAX,
         });
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
@@ -236,11 +271,15 @@ impl CacheSpec {
             if of_one != of_other {
                 return Some((of_one, of_other));
             }
-            let window = |layer: &CacheLayer| match layer.window() {
-                Some(window) => format!("a sliding window of {window} tokens in layer {index}"),
-                None => format!("no sliding window in layer {index}"),
+            let window = |layer: &CacheLayer| match (layer.window(), layer.is_chunked()) {
+                (Some(window), true) => format!("chunks of {window} tokens in layer {index}"),
+                (Some(window), _) => {
+                    format!("a sliding window of {window} tokens in layer {index}")
+                }
+                (None, _) => format!("no sliding window in layer {index}"),
             };
-            (one.window() != other.window()).then(|| (window(one), window(other)))
+            let (one, other) = (window(one), window(other));
+            (one != other).then_some((one, other))
         })
     }
 
@@ -252,8 +291,14 @@ impl CacheSpec {
         head_dim: usize,
         trained_context: usize,
     ) -> Self {
-        let (window, keys_are_values) = (None, false);
-        let layer = AttentionCache { heads, key_value_heads, head_dim, window, keys_are_values };
+        let layer = AttentionCache {
+            heads,
+            key_value_heads,
+            head_dim,
+            window: None,
+            is_chunked: false,
+            keys_are_values: false,
+        };
         Self {
             layers: vec![CacheLayer::Attention(layer); layers],
             cross: Vec::new(),
@@ -275,7 +320,11 @@ mod tests {
         let heads =
             DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 6, value_dim: 5, in_turns: false };
         let spec = |heads, taps| CacheSpec {
-            layers: vec![CacheLayer::Recurrent(RecurrentCache { heads, taps })],
+            layers: vec![CacheLayer::Recurrent(RecurrentCache {
+                heads: Some(heads),
+                channels: heads.channels(),
+                taps,
+            })],
             ..CacheSpec::uniform(0, 1, 1, 2, 8)
         };
         let one = spec(heads, 4);

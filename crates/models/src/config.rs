@@ -16,7 +16,9 @@ pub use self::known::{Effect, KnownField};
 pub use self::quantization::Quantization;
 pub use self::rope::{RopeConfig, RopeScaling};
 pub(crate) use self::rope::{RopeContext, rope_object, theta, yarn_stretch};
-pub(crate) use self::window::{DEFAULT_WINDOW, layer_windows, sliding_window, uniform_windows};
+pub(crate) use self::window::{
+    DEFAULT_WINDOW, chunked_layers, layer_windows, sliding_window, uniform_windows,
+};
 use crate::Error;
 use crate::layers::Activation;
 

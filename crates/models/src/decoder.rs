@@ -28,6 +28,11 @@ pub trait Decoder: Architecture {
         false
     }
 
+    /// Whether a tensor that checkpoints may have, by the name that its parameter would have, is of no use to this model.
+    fn is_unused(&self, _name: &str) -> bool {
+        false
+    }
+
     /// What it asks of a KV cache.
     fn cache(&self) -> &CacheSpec;
 
@@ -261,6 +266,16 @@ impl<'a> Pass<'a> {
         let x = table.forward(self.batch.ids());
         let hidden = x.dims()[2];
         x.reshape([self.batch.rows(), self.batch.tokens(), hidden])
+    }
+
+    /// The same of a table that may end before the vocabulary does: tokens beyond it have the first row.
+    pub fn embed_within(&self, table: &Embedding) -> Tensor<3> {
+        let rows = table.weight.lazy_shape()[0];
+        let within = |id: &u32| if (*id as usize) < rows { *id } else { 0 };
+        let ids: Vec<_> = self.batch.ids().iter().map(within).collect();
+        let x = table.forward(&ids);
+        let width = x.dims()[2];
+        x.reshape([self.batch.rows(), self.batch.tokens(), width])
     }
 
     /// The embeddings of the tokens' positions, each sequence's counted from its first token: `[batch, tokens, hidden]` f32.

@@ -100,6 +100,7 @@ impl KvCache {
             let values = if layer.keys_are_values { None } else { zeros() };
             AttentionLayer {
                 window,
+                chunk: layer.chunk(),
                 capacity,
                 keys: zeros(),
                 values,
@@ -113,6 +114,7 @@ impl KvCache {
                 let sizes = window_and_capacity(attention.window, options);
                 Layer::Attention(storage(at, attention, sizes, layer.forgets(options)))
             }
+            CacheLayer::Shared(_) => Layer::Shared,
             CacheLayer::Recurrent(shape) => {
                 let state = Some(RecurrentState::zeros(shape, batch, &devices[at]));
                 Layer::Recurrent(RecurrentLayer {
@@ -143,17 +145,17 @@ impl KvCache {
     /// One that keeps nothing, for one pass of whole sequences.
     pub(crate) fn without_storage(spec: &CacheSpec, batch: &Batch) -> Self {
         let layer = |layer: &CacheLayer| match layer {
-            CacheLayer::Attention(AttentionCache { window, keys_are_values, .. }) => {
-                Layer::Attention(AttentionLayer {
-                    window: window.unwrap_or(usize::MAX),
-                    capacity: 0,
-                    keys: None,
-                    values: None,
-                    keys_are_values: *keys_are_values,
-                    forgets: false,
-                    snapshot: None,
-                })
-            }
+            CacheLayer::Attention(layer) => Layer::Attention(AttentionLayer {
+                window: layer.window.unwrap_or(usize::MAX),
+                chunk: layer.chunk(),
+                capacity: 0,
+                keys: None,
+                values: None,
+                keys_are_values: layer.keys_are_values,
+                forgets: false,
+                snapshot: None,
+            }),
+            CacheLayer::Shared(_) => Layer::Shared,
             CacheLayer::Recurrent(shape) => {
                 let (shape, snapshot) = (*shape, None);
                 Layer::Recurrent(RecurrentLayer { shape, state: None, keeps: false, snapshot })
@@ -376,19 +378,14 @@ impl KvCache {
         let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };
         let slot = self.layers.get_mut(layer).and_then(Layer::attention_mut).ok_or_else(lost)?;
-        let window = slot.window;
+        let (window, chunk) = (slot.window, slot.chunk);
+        let seen = |parts| Seen { parts, window, chunk, all: false, held_back: None };
         if slot.capacity == 0 {
-            let parts = vec![Part::of(keys, values)];
-            return Ok(Seen { parts, window, all: false, held_back: None });
+            return Ok(seen(vec![Part::of(keys, values)]));
         }
         if slot.oldest(end) <= slot.oldest_seen(position) {
             slot.write(first, position, keys, values).ok_or_else(lost)?;
-            return Ok(Seen {
-                parts: vec![slot.part(end, first..first + rows).ok_or_else(lost)?],
-                window,
-                all: false,
-                held_back: None,
-            });
+            return Ok(seen(vec![slot.part(end, first..first + rows).ok_or_else(lost)?]));
         }
         let mut parts = Vec::with_capacity(2);
         if position > 0 {
@@ -400,7 +397,7 @@ impl KvCache {
             len: end - position,
             order: Order::From(position),
         });
-        Ok(Seen { parts, window, all: false, held_back: Some((keys, values)) })
+        Ok(Seen { held_back: Some((keys, values)), ..seen(parts) })
     }
 
     /// Writes what [`see`](Self::see) held back, once nothing looks at the layer any more.
@@ -462,7 +459,7 @@ mod tests {
         assert_eq!(bytes(&config, 1000), 32 * 1000 * per_token);
         let window = |layer: &mut CacheLayer, window| match layer {
             CacheLayer::Attention(layer) => layer.window = window,
-            CacheLayer::Recurrent(_) => unreachable!("attention alone"),
+            _ => unreachable!("attention alone"),
         };
         window(&mut config.layers[7], None);
         assert_eq!(bytes(&config, 32_768), (31 * 4096 + 32_768) * per_token);
@@ -490,7 +487,7 @@ mod tests {
         check(&config).unwrap();
         match &mut config.layers[2] {
             CacheLayer::Attention(layer) => layer.window = Some(4),
-            CacheLayer::Recurrent(_) => unreachable!("attention alone"),
+            _ => unreachable!("attention alone"),
         }
         let error = check(&config).unwrap_err().to_string();
         let expected = "for no sliding window in layer 2, but the model needs a sliding window of 4 tokens in layer 2";

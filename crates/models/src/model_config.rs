@@ -116,6 +116,11 @@ impl ModelConfig {
         self.row.optional_prefix
     }
 
+    /// Whether a tensor of that name is of no use, though checkpoints of this type may have it.
+    pub(crate) fn is_unused(&self, name: &str) -> bool {
+        self.decoder.0.is_unused(name)
+    }
+
     /// The module's parameters, without storage.
     pub(crate) fn parameters(&self) -> &[Parameter] {
         self.decoder.0.parameters()

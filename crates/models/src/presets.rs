@@ -7,11 +7,14 @@ const PRESETS: &[(&str, &str)] = &[
     ("llama-demo", include_str!("presets/llama-demo.json")),
     ("qwen2-0.5b", include_str!("presets/qwen2-0.5b.json")),
     ("llama-1b", include_str!("presets/llama-1b.json")),
+    ("lfm2-1.2b", include_str!("presets/lfm2-1.2b.json")),
     ("gpt-j-6b", include_str!("presets/gpt-j-6b.json")),
     ("opt-6.7b", include_str!("presets/opt-6.7b.json")),
     ("llama-7b", include_str!("presets/llama-7b.json")),
+    ("gemma-3n-e4b", include_str!("presets/gemma-3n-e4b.json")),
     ("olmoe-1b-7b", include_str!("presets/olmoe-1b-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
+    ("lfm2-8b-a1b", include_str!("presets/lfm2-8b-a1b.json")),
     ("qwen3.5-9b", include_str!("presets/qwen3.5-9b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
     ("deepseek-v2-lite", include_str!("presets/deepseek-v2-lite.json")),
@@ -21,7 +24,9 @@ const PRESETS: &[(&str, &str)] = &[
     ("qwen3.5-35b-a3b", include_str!("presets/qwen3.5-35b-a3b.json")),
     ("qwen3-next-80b-a3b", include_str!("presets/qwen3-next-80b-a3b.json")),
     ("glm-4.5-air", include_str!("presets/glm-4.5-air.json")),
+    ("llama-4-scout", include_str!("presets/llama-4-scout.json")),
     ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
+    ("llama-4-maverick", include_str!("presets/llama-4-maverick.json")),
     ("deepseek-v3", include_str!("presets/deepseek-v3.json")),
 ];
 
@@ -32,11 +37,14 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `llama-demo` | 254 M | 509 MB | a small Llama 3 with grouped queries |
 /// | `qwen2-0.5b` | 494 M | 988 MB | Qwen 2 0.5B |
 /// | `llama-1b` | 1.10 B | 2.20 GB | TinyLlama 1.1B |
+/// | `lfm2-1.2b` | 1.17 B | 2.34 GB | LFM2 1.2B: short convolutions in ten layers of sixteen |
 /// | `gpt-j-6b` | 6.05 B | 12.1 GB | GPT-J 6B |
 /// | `opt-6.7b` | 6.66 B | 13.3 GB | OPT 6.7B |
 /// | `llama-7b` | 6.74 B | 13.5 GB | Llama 2 7B |
+/// | `gemma-3n-e4b` | 6.84 B | 13.7 GB | Gemma 3n E4B, its text part: a third are tables of which a token reads a row |
 /// | `olmoe-1b-7b` | 6.92 B | 13.8 GB | OLMoE 1B-7B: 64 experts, of which a token uses 8 |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
+/// | `lfm2-8b-a1b` | 8.34 B | 16.7 GB | LFM2 8B-A1B: 32 experts, of which a token uses 4, and short convolutions |
 /// | `qwen3.5-9b` | 8.95 B | 17.9 GB | Qwen3.5 9B: linear attention in three layers of four |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
 /// | `deepseek-v2-lite` | 15.7 B | 31.4 GB | DeepSeek-V2-Lite: 64 experts, of which a token uses 6 |
@@ -46,7 +54,9 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `qwen3.5-35b-a3b` | 34.7 B | 69.3 GB | Qwen3.5 35B-A3B: 256 experts, of which a token uses 8, and linear attention |
 /// | `qwen3-next-80b-a3b` | 79.7 B | 159 GB | Qwen3-Next 80B-A3B: 512 experts, of which a token uses 10, and linear attention |
 /// | `glm-4.5-air` | 107 B | 214 GB | GLM-4.5-Air: 128 experts, of which a token uses 8 |
+/// | `llama-4-scout` | 108 B | 216 GB | Llama 4 Scout, its text part: 16 experts, of which a token uses 1, and one more |
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
+/// | `llama-4-maverick` | 401 B | 801 GB | Llama 4 Maverick, its text part: in every other layer 128 experts, of which a token uses 1, and one more |
 /// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
@@ -72,10 +82,13 @@ mod tests {
         for (name, parameters) in [
             ("llama-demo", 254_313_472),
             ("llama-1b", 1_100_048_384),
+            ("lfm2-1.2b", 1_170_340_608),
+            ("lfm2-8b-a1b", 8_339_930_560),
             ("gpt-j-6b", 6_050_882_784),
             ("opt-6.7b", 6_658_473_984),
             ("llama-7b", 6_738_415_616),
             ("qwen2-0.5b", 494_032_768),
+            ("gemma-3n-e4b", 6_835_235_568),
             ("olmoe-1b-7b", 6_919_161_856),
             ("mistral-7b", 7_241_732_096),
             ("qwen3.5-9b", 8_953_803_264),
@@ -87,6 +100,8 @@ mod tests {
             ("qwen3.5-35b-a3b", 34_660_610_688),
             ("qwen3-next-80b-a3b", 79_674_391_296),
             ("glm-4.5-air", 106_852_251_264),
+            ("llama-4-scout", 107_769_861_120),
+            ("llama-4-maverick", 400_711_848_960),
             ("gpt-oss-120b", 116_829_156_672),
             ("deepseek-v3", 671_026_419_200),
         ] {
@@ -94,7 +109,7 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 19);
+        assert_eq!(names().count(), 24);
     }
 
     #[test]

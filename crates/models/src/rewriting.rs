@@ -158,7 +158,7 @@ impl Layout {
             Some(head) if is_rotated => Some(Change::Halves(head)),
             // That of linear attention has none in transformers either.
             _ if self.is_one_added && module.ends_with("linear_attn.norm") => None,
-            _ if self.is_one_added && module.ends_with("norm") => Some(Change::MinusOne),
+            _ if self.is_one_added && data.name.ends_with("norm.weight") => Some(Change::MinusOne),
             _ => None,
         };
         let is_float = matches!(data.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);

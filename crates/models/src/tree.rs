@@ -81,10 +81,16 @@ impl ModelConfig {
             Some(number.parse::<usize>().ok()? >= layers)
         };
         let has_more = self.row.has_more_layers;
+        let (theirs, ours) = self.prefix(tensors).unwrap_or_default();
+        let is_unused = move |name: &str| match name.strip_prefix(theirs) {
+            Some(rest) => self.is_unused(&format!("{ours}{rest}")),
+            None => false,
+        };
         let is_other = move |tensor: &&TensorInfo| {
             others.iter().any(|it| tensor.name.starts_with(it))
                 || (has_more
                     && (is_behind(&tensor.name) == Some(true) || tensor.name.starts_with("mtp.")))
+                || is_unused(&tensor.name)
         };
         tensors.iter().filter(is_other)
     }

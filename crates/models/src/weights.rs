@@ -43,7 +43,7 @@ impl From<&Parameter> for WeightSpec {
     fn from(parameter: &Parameter) -> Self {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
-            (_, "bias" | "sinks" | "e_score_correction_bias") => WeightKind::Bias,
+            (_, "bias" | "sinks" | "e_score_correction_bias" | "expert_bias") => WeightKind::Bias,
             ("Router", _) => WeightKind::Router,
             ("CausalConv1d", _) => WeightKind::Taps,
             ("Linear" | "Conv1d" | "Conv2d" | "HeadMatrices", _) => WeightKind::Linear,

@@ -4,10 +4,11 @@
 mod common;
 
 use outsize_models::arch::{
-    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
-    FalconForCausalLm, GlmForCausalLm, GptNeoxForCausalLm, HunyuanMoeForCausalLm, LlamaForCausalLm,
-    MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
-    Starcoder2ForCausalLm,
+    ApertusForCausalLm, ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
+    ErnieMoeForCausalLm, FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm,
+    GptNeoxForCausalLm, GraniteMoeForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm,
+    Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    PhiForCausalLm, Qwen3VlMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -52,6 +53,18 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<OptForCausalLm>("opt"),
         of::<BloomForCausalLm>("bloom"),
         of::<FalconForCausalLm>("falcon"),
+        of::<Llama4ForCausalLm>("llama4"),
+        of::<Gemma4ForCausalLm>("gemma4"),
+        of::<Gemma3nForCausalLm>("gemma3n"),
+        of::<Lfm2ForCausalLm>("lfm2"),
+        of::<Lfm2ForCausalLm>("lfm2_moe"),
+        of::<LlamaForCausalLm>("olmo"),
+        of::<ArceeForCausalLm>("nemotron"),
+        of::<ApertusForCausalLm>("apertus"),
+        of::<GraniteMoeForCausalLm>("granitemoe"),
+        of::<GraniteMoeForCausalLm>("granitemoeshared"),
+        of::<DeepseekForCausalLm>("solar_open"),
+        of::<DeepseekForCausalLm>("exaone_moe"),
     ]
 }
 
@@ -249,6 +262,48 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("falcon-published-bf16", "parallel_attn", json!(false), "parallel_attn"),
         ("falcon-rw", "num_kv_heads", json!(2), "num_kv_heads"),
         ("falcon", "num_attention_heads", json!(8), "num_attention_heads"),
+        ("llama4", "layer_types", json!(vec!["sliding_attention"; 3]), "layer_types"),
+        ("llama4", "moe_layers", json!([0, -1]), "moe_layers"),
+        ("llama4", "no_rope_layers", json!([1, 0]), "no_rope_layers"),
+        ("llama4", "num_experts_per_tok", json!(6), "num_experts_per_tok"),
+        ("gemma4", "num_kv_shared_layers", json!(5), "num_kv_shared_layers"),
+        ("gemma4", "per_layer_config", json!({"9": {}}), "per_layer_config"),
+        ("gemma4", "per_layer_config", json!({"1": {"head_dim": 8}}), "per_layer_config"),
+        ("gemma4", "per_layer_config", json!({"1": {"x": 8}}), "per_layer_config.1.x"),
+        ("gemma4", "use_bidirectional_attention", json!("all"), "use_bidirectional_attention"),
+        (
+            "gemma4",
+            "rope_parameters",
+            json!({"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 2}}),
+            "rope_parameters.full_attention.partial_rotary_factor",
+        ),
+        ("gemma4-experts", "top_k_experts", json!(6), "top_k_experts"),
+        ("gemma4-experts", "moe_intermediate_size", Value::Null, "moe_intermediate_size"),
+        ("gemma3n", "intermediate_size", json!([12, 20]), "intermediate_size"),
+        ("lfm2", "conv_L_cache", json!(1), "conv_L_cache"),
+        ("lfm2", "layer_types", json!(["conv"]), "layer_types"),
+        ("lfm2-published-bias-bf16", "full_attn_idxs", json!([0.5]), "full_attn_idxs"),
+        (
+            "lfm2-published-bias-bf16",
+            "block_ffn_dim_multiplier",
+            json!(1e6),
+            "block_ffn_dim_multiplier",
+        ),
+        ("lfm2_moe", "layer_types", Value::Null, "layer_types"),
+        ("lfm2_moe", "num_experts_per_tok", json!(7), "num_experts_per_tok"),
+        ("gemma3n", "altup_active_idx", json!(3), "altup_active_idx"),
+        (
+            "gemma3n",
+            "activation_sparsity_pattern",
+            json!([0.5, 0, 1, 0]),
+            "activation_sparsity_pattern",
+        ),
+        (
+            "llama4-published-bf16",
+            "text_config",
+            json!({"model_type": "llama"}),
+            "text_config.model_type",
+        ),
     ] {
         let message = read(name, field, value).unwrap_err().to_string();
         assert!(message.contains(&format!("`{refused}`")), "{name}: {message}");

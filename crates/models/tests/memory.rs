@@ -4,11 +4,12 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::{
-    ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
-    FalconForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
-    GptjForCausalLm, HunyuanMoeForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm, T5ForConditionalGeneration,
+    ApertusForCausalLm, ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
+    ErnieMoeForCausalLm, FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm,
+    Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, GraniteMoeForCausalLm,
+    HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
+    MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
+    SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
     Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
@@ -160,6 +161,22 @@ fn memory_is_what_is_said() {
             &bf16(700),
         );
         activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("arcee"), &one(700));
+        activations_stay_below_their_bound::<ArceeForCausalLm>(&relative("nemotron"), &bf16(700));
+        activations_stay_below_their_bound::<ApertusForCausalLm>(
+            &config_with(hidden, inner, heads, kv_heads, 512, r#", "model_type": "apertus""#),
+            &one(700),
+        );
+        activations_stay_below_their_bound::<LlamaForCausalLm>(
+            &config_with(
+                hidden,
+                inner,
+                heads,
+                kv_heads,
+                512,
+                r#", "model_type": "olmo", "clip_qkv": 1"#,
+            ),
+            &one(700),
+        );
     }
     for (hidden, heads, inner, function) in
         [(512, 8, 2048, "gelu_new"), (1024, 16, 128, "relu"), (256, 4, 2048, "gelu")]
@@ -231,6 +248,27 @@ fn memory_is_what_is_said() {
         activations_stay_below_their_bound::<Qwen3VlMoeForCausalLm>(
             &ModelConfig::from_json(&vision).unwrap(),
             &one(700),
+        );
+        let llama4 = format!(
+            r#", "head_dim": {}, "intermediate_size_mlp": {inner}, "attention_chunk_size": 100"#,
+            hidden / heads
+        );
+        activations_stay_below_their_bound::<Llama4ForCausalLm>(
+            &experts("llama4_text", &llama4),
+            &one(1024),
+        );
+        let granite = format!(r#", "shared_intermediate_size": {inner}"#);
+        activations_stay_below_their_bound::<GraniteMoeForCausalLm>(
+            &experts("granitemoeshared", &granite),
+            &one(700),
+        );
+        let lfm2 = format!(
+            r#"{narrow}, "head_dim": {}, "num_dense_layers": 1, "layer_types": ["conv", "full_attention"]"#,
+            hidden / heads
+        );
+        activations_stay_below_their_bound::<Lfm2ForCausalLm>(
+            &experts("lfm2_moe", &lfm2),
+            &bf16(700),
         );
         let heads = format!(r#", "head_dim": {}, "sliding_window": 100"#, hidden / heads);
         for blocks in ["", r#", "quantization_config": {"quant_method": "mxfp4"}"#] {
@@ -307,6 +345,38 @@ fn memory_is_what_is_said() {
         }
         a_snapshot_is_counted::<LlamaForCausalLm>(&config("qwen3_5_text", ""));
         a_snapshot_is_counted::<SparseMoeForCausalLm>(&config("qwen3_next", experts));
+    }
+    // Heads, inner layers, experts, the layers' own inputs or the streams are the widest.
+    for (hidden, inner, heads, input) in
+        [(512, 1408, 8, 16), (256, 2048, 4, 64), (1024, 64, 2, 16), (128, 64, 16, 256)]
+    {
+        let config = |model_type, more: &str| {
+            let kinds = r#"["sliding_attention", "full_attention", "full_attention"]"#;
+            let config = format!(
+                r#"{{"model_type": "{model_type}", "hidden_size": {hidden}, "intermediate_size": {inner}, "num_hidden_layers": 3,
+                    "num_attention_heads": {heads}, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512,
+                    "layer_types": {kinds}, "sliding_window": 100, "num_kv_shared_layers": 1,
+                    "vocab_size_per_layer_input": 512, "hidden_size_per_layer_input": {input}{more}}}"#
+            );
+            ModelConfig::from_json(&config).unwrap()
+        };
+        let wide = r#", "global_head_dim": 96"#;
+        let experts = format!(
+            r#"{wide}, "enable_moe_block": true, "num_experts": 3, "top_k_experts": 3, "moe_intermediate_size": {inner}"#
+        );
+        for options in [CacheOptions { batch: 2, ..one(700) }, sliding] {
+            for more in [wide, &experts] {
+                activations_stay_below_their_bound::<Gemma4ForCausalLm>(
+                    &config("gemma4_text", more),
+                    &options,
+                );
+            }
+            let sparse = r#", "activation_sparsity_pattern": [0.9, 0.0, 0.9]"#;
+            activations_stay_below_their_bound::<Gemma3nForCausalLm>(
+                &config("gemma3n_text", sparse),
+                &options,
+            );
+        }
     }
     for (hidden, heads, inner, function) in
         [(512, 8, 2048, "relu"), (256, 16, 64, "gated-gelu"), (256, 4, 2048, "gated-relu")]
@@ -403,7 +473,7 @@ fn activations_stay_below_their_bound<D: Decoder>(config: &ModelConfig, options:
             );
             assert!(
                 peak <= bound,
-                "{tokens} tokens of {options:?}, {reused} bytes in buffers: {peak} bytes allocated, {bound} foreseen"
+                "{tokens} tokens of {options:?}, {reused} bytes in buffers: {peak} bytes allocated, {bound} foreseen, of {config:?}"
             );
             // Honest also means not far above; what threads keep does not depend on the tokens.
             let fixed = config.activation_bytes(1, options, Logits::Last);

@@ -11,9 +11,10 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
-    ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
-    LlamaForCausalLm, MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm,
+    ApertusForCausalLm, ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
+    Gemma3nForCausalLm, Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
+    GraniteMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
+    MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
@@ -21,7 +22,7 @@ use outsize_models::{
 };
 
 /// Those with the layers of a Llama.
-const LLAMAS: [&str; 8] = [
+const LLAMAS: [&str; 9] = [
     "llama",
     "llama-tied",
     "mistral-window",
@@ -30,6 +31,7 @@ const LLAMAS: [&str; 8] = [
     "granite",
     "gemma2",
     "cohere",
+    "olmo",
 ];
 
 /// Greatest difference of a gradient over the greatest in its tensor.
@@ -95,8 +97,9 @@ fn gradients<M: Module>(model: &M, grads: &Gradients) -> BTreeMap<String, (DType
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let path = self.path.join(".");
             let grad = param.val().grad(self.grads);
-            if path.ends_with(".e_score_correction_bias") {
-                assert!(grad.is_none(), "{path} chooses experts, and is no part of what they give");
+            const FIXED: [&str; 3] = [".e_score_correction_bias", ".expert_bias", ".layer_scalar"];
+            if FIXED.iter().any(|fixed| path.ends_with(fixed)) {
+                assert!(grad.is_none(), "{path} chooses experts, or is no parameter in torch");
                 return;
             }
             let grad = grad.unwrap_or_else(|| panic!("{path} has no gradient"));
@@ -151,6 +154,13 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<GptOssForCausalLm>("gpt_oss");
     check_gradients::<DeepseekForCausalLm>("deepseek_v3");
     check_gradients::<SparseMoeForCausalLm>("qwen3_next");
+    check_gradients::<Llama4ForCausalLm>("llama4");
+    check_gradients::<Gemma4ForCausalLm>("gemma4");
+    check_gradients::<Gemma3nForCausalLm>("gemma3n");
+    check_gradients::<Lfm2ForCausalLm>("lfm2_moe");
+    check_gradients::<ArceeForCausalLm>("nemotron");
+    check_gradients::<ApertusForCausalLm>("apertus");
+    check_gradients::<GraniteMoeForCausalLm>("granitemoeshared");
 }
 
 #[test]
@@ -166,6 +176,13 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<GptOssForCausalLm>("gpt_oss");
     check_steps::<DeepseekForCausalLm>("deepseek_v3");
     check_steps::<SparseMoeForCausalLm>("qwen3_next");
+    check_steps::<Llama4ForCausalLm>("llama4");
+    check_steps::<Gemma4ForCausalLm>("gemma4");
+    check_steps::<Gemma3nForCausalLm>("gemma3n");
+    check_steps::<Lfm2ForCausalLm>("lfm2_moe");
+    check_steps::<ArceeForCausalLm>("nemotron");
+    check_steps::<ApertusForCausalLm>("apertus");
+    check_steps::<GraniteMoeForCausalLm>("granitemoeshared");
 }
 
 fn check_steps<D: Decoder>(name: &str) {

@@ -23,7 +23,11 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("gemma3", "gemma3_text"),
     ("granite", "granite"),
     ("smollm3", "smollm3"),
+    ("olmo", "olmo"),
     ("olmo2", "olmo2"),
+    ("nemotron", "nemotron"),
+    ("lfm2", "lfm2"),
+    ("lfm2moe", "lfm2_moe"),
     ("command-r", "cohere"),
     ("cohere2", "cohere2"),
     ("glm4", "glm4"),
@@ -82,6 +86,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("residual_scale", "residual_multiplier"),
     ("rope.freq_base", "rope_theta"),
     ("rope.freq_base_swa", "rope_local_base_freq"),
+    ("shortconv.l_cache", "conv_L_cache"),
     ("ssm.conv_kernel", "linear_conv_kernel_dim"),
     ("ssm.group_count", "linear_num_key_heads"),
     ("ssm.state_size", "linear_key_head_dim"),
@@ -345,9 +350,11 @@ impl<'a> Config<'a> {
     fn add_conventions(&mut self) {
         match self.architecture {
             // Rows of queries and keys are in the order in which neighbours are rotated together.
-            "llama" | "granite" | "smollm3" => self.set("rope_interleaved", true),
+            "llama" | "granite" | "smollm3" | "olmo" => self.set("rope_interleaved", true),
             // One is already added to the weights.
-            "gemma" | "gemma2" | "gemma3" => self.set("rms_norm_add_unit_offset", false),
+            "gemma" | "gemma2" | "gemma3" | "nemotron" => {
+                self.set("rms_norm_add_unit_offset", false);
+            }
             // Gate and up are tensors of their own.
             "gpt-oss" => self.set("experts_gate_apart", true),
             _ => {}

@@ -6,9 +6,25 @@ use crate::header::HeaderEntry;
 const WHOLE: &[(&str, &str)] =
     &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 
+/// That of LFM2 behind all blocks, by its names there: llama.cpp has had two.
+const EMBEDDING_NORMS: [&str; 2] = ["token_embd_norm", "output_norm"];
+
 /// Tensors of a block, behind its number. Of two rows of a name the first whose architecture is empty or that of the file
 /// counts.
 const OF_BLOCK: &[(&str, &str, &str)] = &[
+    ("lfm2", "attn_norm", "operator_norm"),
+    ("lfm2", "attn_output", "self_attn.out_proj"),
+    ("lfm2", "attn_q_norm", "self_attn.q_layernorm"),
+    ("lfm2", "attn_k_norm", "self_attn.k_layernorm"),
+    ("lfm2", "shortconv.conv", SHORT_TAPS),
+    ("lfm2", "shortconv.in_proj", "conv.in_proj"),
+    ("lfm2", "shortconv.out_proj", "conv.out_proj"),
+    ("lfm2", "ffn_norm", "ffn_norm"),
+    ("lfm2", "ffn_gate", "feed_forward.w1"),
+    ("lfm2", "ffn_up", "feed_forward.w3"),
+    ("lfm2", "ffn_down", "feed_forward.w2"),
+    ("lfm2", "ffn_gate_inp", "feed_forward.gate"),
+    ("lfm2", "exp_probs_b", EXPERT_BIAS),
     ("", "attn_norm", "input_layernorm"),
     ("", "attn_q", "self_attn.q_proj"),
     ("", "attn_k", "self_attn.k_proj"),
@@ -77,7 +93,13 @@ const RATES: &str = "linear_attn.A_log";
 
 /// A matrix, whose rows are each a channel's in transformers.
 const TAPS: &str = "linear_attn.conv1d";
+/// The same, of a short convolution.
+const SHORT_TAPS: &str = "conv.conv";
+
 /// The same, of the experts' block.
+const EXPERT_BIAS: &str = "feed_forward.expert_bias";
+
+/// The same with another name.
 const CORRECTION_OF_BLOCK: &str = "block_sparse_moe.e_score_correction_bias";
 
 /// The same, of a router.
@@ -98,6 +120,9 @@ const EXPERTS: &[(&str, &str, [&str; 2])] = &[
     ("minimax-m2", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
     ("minimax-m2", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
     ("minimax-m2", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
+    ("lfm2", "ffn_gate_exps", ["feed_forward.experts", "w1"]),
+    ("lfm2", "ffn_up_exps", ["feed_forward.experts", "w3"]),
+    ("lfm2", "ffn_down_exps", ["feed_forward.experts", "w2"]),
     ("", "ffn_gate_exps", ["mlp.experts", "gate_proj"]),
     ("", "ffn_up_exps", ["mlp.experts", "up_proj"]),
     ("", "ffn_down_exps", ["mlp.experts", "down_proj"]),
@@ -114,6 +139,8 @@ pub(super) const ROPE_FACTORS: [&str; 2] =
 
 /// The tensors under the names of transformers; those that have none there keep theirs.
 pub(super) fn renamed(architecture: &str, tensors: &[HeaderEntry]) -> Vec<HeaderEntry> {
+    // With or without experts.
+    let architecture = if architecture == "lfm2moe" { "lfm2" } else { architecture };
     let is_weight = |entry: &&HeaderEntry| {
         entry.name != ROPE_FREQUENCIES && !ROPE_FACTORS.contains(&&*entry.name)
     };
@@ -130,6 +157,9 @@ pub(super) fn renamed(architecture: &str, tensors: &[HeaderEntry]) -> Vec<Header
 
 fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     let (module, end) = entry.name.rsplit_once('.')?;
+    if architecture == "lfm2" && EMBEDDING_NORMS.contains(&module) {
+        return Some(HeaderEntry { name: format!("model.embedding_norm.{end}"), ..entry.clone() });
+    }
     if let Some((_, theirs)) = WHOLE.iter().find(|(ours, _)| *ours == module) {
         return Some(HeaderEntry { name: format!("{theirs}.{end}"), ..entry.clone() });
     }
@@ -151,7 +181,7 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     }
     let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
     let name = match theirs {
-        SINKS | CORRECTION | CORRECTION_OF_BLOCK | FORGET_BIAS | KEYS_OF_HEADS
+        SINKS | CORRECTION | CORRECTION_OF_BLOCK | EXPERT_BIAS | FORGET_BIAS | KEYS_OF_HEADS
         | VALUES_OF_HEADS => {
             format!("model.layers.{number}.{theirs}")
         }
@@ -159,7 +189,7 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     };
     let shape = match entry.shape[..] {
         [width] if theirs == SHARED_GATE => vec![1, width],
-        [channels, taps] if theirs == TAPS => vec![channels, 1, taps],
+        [channels, taps] if [TAPS, SHORT_TAPS].contains(&theirs) => vec![channels, 1, taps],
         [heads, rows, columns] if [KEYS_OF_HEADS, VALUES_OF_HEADS].contains(&theirs) => {
             vec![heads.checked_mul(rows)?, columns]
         }

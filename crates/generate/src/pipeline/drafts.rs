@@ -165,7 +165,7 @@ pub(super) fn cannot_draft(spec: &CacheSpec, options: &CacheOptions) -> Option<&
     if options.sequences() > 1 || options.when_full == WhenFull::Replace {
         Some("they are of one text, and several would run side by side")
     } else if spec.layers.iter().any(is_recurrent) {
-        Some("a state of linear attention cannot forget those that are wrong")
+        Some("a state of linear attention or of a convolution cannot forget those that are wrong")
     } else if !spec.cross.is_empty() {
         Some("they are for models without an encoder")
     } else {

@@ -139,6 +139,8 @@ pub struct AttentionMask {
     pub end: Option<usize>,
     /// Columns that a token sees, its own included, at most; nothing to who sees all.
     pub window: usize,
+    /// If sequences are cut into chunks of so many tokens: a token sees none of those before its own chunk.
+    pub chunk: Option<usize>,
     /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
     /// sees them.
     pub padding: Vec<usize>,
@@ -162,7 +164,11 @@ impl AttentionMask {
             return padding..end.max(padding);
         }
         let end = self.start + token + 1;
-        padding.max(end.saturating_sub(self.window))..end
+        let chunk = self.chunk.map_or(padding, |chunk| {
+            let position = (end - 1).saturating_sub(padding);
+            padding + position - position % chunk
+        });
+        chunk.max(end.saturating_sub(self.window))..end
     }
 }
 
@@ -216,7 +222,7 @@ pub struct KvSegment<'a> {
 /// # Panics
 ///
 /// If sizes do not fit each other, if a column that a token sees is not held, if the scale or the
-/// soft cap is not above zero and finite, or if this processor does not have `isa`.
+/// soft cap is not above zero and finite, if chunks have no token, or if this processor does not have `isa`.
 pub fn attend_into(
     (isa, compute): (Isa, ActivationDtype),
     queries: &[f32],
@@ -250,6 +256,7 @@ pub fn attend_into(
         "scores must be capped by a number above zero, not by {:?}",
         mask.softcap
     );
+    assert!(mask.chunk != Some(0), "a chunk has tokens");
     assert!(
         mask.relative_bias.as_ref().is_none_or(|bias| bias.heads() == shape.heads),
         "each head of queries has a relative bias"

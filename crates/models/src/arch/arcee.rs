@@ -4,6 +4,8 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 
+use super::cohere::LAYER_NORM_FIELDS;
+use super::nemotron;
 use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
@@ -28,13 +30,20 @@ pub struct ArceeMlp {
 }
 
 impl RmsFeedForward for ArceeMlp {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("arcee", "Arcee")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("arcee", "Arcee"), ("nemotron", "Nemotron")];
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[ARCEE, FIELDS]
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            "nemotron" => &[nemotron::NEMOTRON, LAYER_NORM_FIELDS],
+            _ => &[ARCEE, FIELDS],
+        }
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        if model_type == "nemotron" {
+            return nemotron::read(fields);
+        }
         let absent = RmsDefaults {
             max_position_embeddings: 4096,
             rms_norm_eps: 1e-5,

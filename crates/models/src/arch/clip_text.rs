@@ -8,9 +8,7 @@ use crate::component::Component;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{self, Fields, KnownField, MAX_INTERMEDIATE};
 use crate::kv_cache::MAX_CONTEXT;
-use crate::layers::{
-    Activation, Embedding, LayerNorm, Linear, attend_causal, entered, fetched, three,
-};
+use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend_causal, fetched, three};
 use crate::{Activations, Error, PicturePass, WeightUse};
 
 use super::sizes::LayerNormSizes;
@@ -194,7 +192,7 @@ impl ClipTextModel {
             embeddings.position_embedding.forward(&places),
             embeddings.token_embedding.forward(ids),
         ]
-        .map(|x| entered(x, &final_layer_norm.weight));
+        .map(|x| final_layer_norm.entered(x));
         let hidden = x.dims()[2];
         let (mut x, mut pending) = (x.reshape([rows, tokens, hidden]) + places, None);
         for layer in &encoder.layers {
@@ -203,7 +201,8 @@ impl ClipTextModel {
             let (sum, normed) = layer.layer_norm2.after(sum, Some(mixed));
             (x, pending) = (sum, Some(layer.mlp.forward(normed)));
         }
-        Ok(fetched(final_layer_norm.after(x, pending).1, &final_layer_norm.weight))
+        let weight = final_layer_norm.weight.as_ref().expect("a norm of CLIP has a weight");
+        Ok(fetched(final_layer_norm.after(x, pending).1, weight))
     }
 
     /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens each holds at once, with the

@@ -39,6 +39,8 @@ impl RmsFeedForward for RmsMoE {
         ("dots1", "Dots1"),
         ("glm4_moe", "Glm4Moe"),
         ("glm4_moe_lite", "Glm4MoeLite"),
+        ("solar_open", "SolarOpen"),
+        ("exaone_moe", "ExaoneMoe"),
     ];
 
     fn has_more_layers(_: &str) -> bool {
@@ -60,7 +62,7 @@ impl RmsFeedForward for RmsMoE {
         Self {
             gate: match experts.routing.shares {
                 Shares::Sigmoid => gate.corrected(init),
-                Shares::Softmax => gate,
+                Shares::Softmax | Shares::SigmoidOfChosen => gate,
             },
             experts: (0..experts.count).map(one).collect(),
             shared_experts: experts.shared_intermediate_size.map(|inner| config.mlp(inner, init)),
@@ -68,7 +70,9 @@ impl RmsFeedForward for RmsMoE {
     }
 
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
-        stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts.count)
+        stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts.count)?
+            // As K-EXAONE is published.
+            .or_rename(r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.e_score_correction_bias")
     }
 
     fn announce(&self, rows: usize) {

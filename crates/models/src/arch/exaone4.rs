@@ -10,7 +10,16 @@ use crate::config::{
 
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let absent = RmsDefaults { key_value_heads: Some(32), rms_norm_eps: 1e-5, ..DEFAULTS };
-    let config = RmsConfig::read(fields, &absent)?.with_rope(fields)?;
+    let config = with_attention(fields, &absent)?;
+    Ok(RmsConfig { norms: BlockNorms::Behind, ..config })
+}
+
+/// What a model with experts has too: all but where norms are.
+pub(super) fn with_attention(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults,
+) -> Result<RmsConfig, Error> {
+    let config = RmsConfig::read(fields, absent)?.with_rope(fields)?;
     let window = sliding_window(fields, DEFAULT_WINDOW)?;
     let field = "sliding_window_pattern";
     let pattern = match fields.get(field).and_then(|pattern| pattern.as_str()) {
@@ -29,7 +38,6 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let by_rule = (0..config.num_hidden_layers).map(|n| window.filter(|_| slides(n))).collect();
     let windows = layer_windows(fields, window, by_rule)?;
     Ok(RmsConfig {
-        norms: BlockNorms::Behind,
         query_key_norms: Some(QueryKeyNorms::EachHead),
         rotated_layers: windows.iter().map(|of| window.is_none() || of.is_some()).collect(),
         windows,
@@ -37,10 +45,9 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     })
 }
 
-pub(super) const EXAONE4: &[KnownField] = &[
-    ("attention_bias", Effect::OFF),
-    ("hidden_act", Read),
-    ("mlp_bias", Effect::OFF),
-    ("sliding_window", Read),
-    ("sliding_window_pattern", Read),
-];
+pub(super) const EXAONE4: &[KnownField] =
+    &[("attention_bias", Effect::OFF), ("hidden_act", Read), ("mlp_bias", Effect::OFF)];
+
+/// Of a model with experts too.
+pub(super) const WINDOWS: &[KnownField] =
+    &[("sliding_window", Read), ("sliding_window_pattern", Read)];

@@ -19,18 +19,21 @@ pub(super) const EXPERTS: &[KnownField] = &[
     ("mlp_bias", Effect::OFF),
 ];
 
+/// The numbers of layers that a field lists, if it is there.
+pub(super) fn layers_named(fields: &Fields<'_>, field: &str) -> Result<Option<Vec<u64>>, Error> {
+    let Some(value) = fields.get(field) else {
+        return Ok(None);
+    };
+    let numbers: Option<Vec<_>> =
+        value.as_array().and_then(|all| all.iter().map(Value::as_u64).collect());
+    let expected = || "it must be a list of layers' numbers".to_owned();
+    numbers.map(Some).ok_or_else(|| fields.refuse(field, expected()))
+}
+
 /// Which layers have experts: every so many, but for those named.
 pub(super) fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
     let step = fields.size_or("decoder_sparse_step", 1, MAX_LAYERS)?;
-    let field = "mlp_only_layers";
-    let named = match fields.get(field) {
-        None => Vec::new(),
-        Some(value) => {
-            let numbers = value.as_array().map(|all| all.iter().map(Value::as_u64).collect());
-            let expected = || "it must be a list of layers' numbers".to_owned();
-            numbers.flatten().ok_or_else(|| fields.refuse(field, expected()))?
-        }
-    };
+    let named = layers_named(fields, "mlp_only_layers")?.unwrap_or_default();
     let is_sparse =
         |layer: usize| (layer + 1).is_multiple_of(step) && !named.contains(&(layer as u64));
     Ok((0..layers).map(is_sparse).collect())

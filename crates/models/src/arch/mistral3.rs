@@ -69,7 +69,7 @@ fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<(RopeConfig, QueryGro
             original_max_position_embeddings: 16_384,
             truncate: true,
         };
-        let growth = QueryGrowth { rate: 0.1, every: 16_384 };
+        let growth = QueryGrowth { rate: 0.1, every: 16_384, first: 0 };
         return Ok((RopeConfig { theta: theta(fields, "rope_theta", 1e6)?, scaling }, growth));
     };
     let around = config.rope_context(fields);
@@ -77,7 +77,7 @@ fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<(RopeConfig, QueryGro
     let rope = RopeConfig::read_object(&object, &around, base, &[GROWTH, ROPE])?;
     let every = object.size("original_max_position_embeddings", MAX_POSITIONS)?;
     let rate = object.number_within("llama_4_scaling_beta", 0.0, 1e3)?;
-    Ok((rope, QueryGrowth { rate, every }))
+    Ok((rope, QueryGrowth { rate, every, first: 0 }))
 }
 
 /// Of the object of the rotary embedding.

@@ -9,7 +9,7 @@ use super::expert_fields::EXPERTS;
 use super::minimax_m2;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
-use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
+use super::rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
@@ -47,6 +47,18 @@ pub struct MixtralExpert {
     activation: Activation,
 }
 
+impl MixtralExpert {
+    /// A block without storage.
+    pub fn new(hidden: usize, inner: usize, activation: Activation, init: &Init) -> Self {
+        Self {
+            w1: Linear::new(hidden, inner, false, init),
+            w2: Linear::new(inner, hidden, false, init),
+            w3: Linear::new(hidden, inner, false, init),
+            activation,
+        }
+    }
+}
+
 impl Expert for MixtralExpert {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         self.w2.forward(gated([&self.w1, &self.w3], self.activation, x))
@@ -64,7 +76,7 @@ impl Expert for MixtralExpert {
 impl RmsFeedForward for MixtralMoe {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] =
         &[("mixtral", "Mixtral"), ("minimax_m2", "MiniMaxM2")];
-    const IS_BLOCK_SPARSE_MOE: bool = true;
+    const NAME: FeedForwardName = FeedForwardName::BlockSparseMoe;
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
@@ -99,12 +111,7 @@ impl RmsFeedForward for MixtralMoe {
     fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
         let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
-        let one = |_| MixtralExpert {
-            w1: Linear::new(hidden, inner, false, init),
-            w2: Linear::new(inner, hidden, false, init),
-            w3: Linear::new(hidden, inner, false, init),
-            activation: config.activation,
-        };
+        let one = |_| MixtralExpert::new(hidden, inner, config.activation, init);
         Self {
             gate: Router::new(hidden, experts.count, experts.routing, init),
             e_score_correction_bias: (experts.routing.shares == Shares::Sigmoid)

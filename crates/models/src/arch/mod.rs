@@ -1,10 +1,12 @@
 //! The architectures, one file each.
 
+mod apertus;
 mod arcee;
 mod bloom;
 mod clip_text;
 mod cohere;
 mod deepseek;
+mod dense;
 mod ernie4_5;
 mod ernie4_5_moe;
 mod exaone4;
@@ -12,6 +14,8 @@ mod expert_fields;
 mod falcon;
 mod gemma;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod glm;
 mod gpt2;
 mod gpt_neox;
@@ -19,12 +23,17 @@ mod gpt_oss;
 mod gpt_sizes;
 mod gptj;
 mod granite;
+mod granite_moe;
 mod hunyuan;
 mod hunyuan_moe;
+mod lfm2;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod mistral3;
 mod mixtral;
+mod nemotron;
+mod olmo;
 mod olmo2;
 mod opt;
 mod phi;
@@ -46,6 +55,7 @@ mod t5;
 mod unet;
 mod vae;
 
+pub use apertus::{ApertusForCausalLm, ApertusMlp, Xielu};
 pub use arcee::{ArceeForCausalLm, ArceeMlp};
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
@@ -53,25 +63,38 @@ pub use clip_text::{
     ClipTextMlp, ClipTextModel, ClipTextTransformer,
 };
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
+pub use dense::LlamaForCausalLm;
 pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
+pub use gemma3n::{
+    AltUpConfig, Gemma3nAltUp, Gemma3nConfig, Gemma3nDecoderLayer, Gemma3nForCausalLm,
+    Gemma3nLaurelBlock, Gemma3nMlp, Gemma3nModel,
+};
+pub use gemma4::{
+    Gemma4Config, Gemma4DecoderLayer, Gemma4ForCausalLm, Gemma4Layer, Gemma4Model, Gemma4Router,
+    PerLayerConfig,
+};
 pub use glm::GlmForCausalLm;
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};
 pub use gpt_sizes::GptSizes;
 pub use gpt2::{Gpt2Config, Gpt2LmHeadModel};
 pub use gptj::{GptjConfig, GptjForCausalLm};
+pub use granite_moe::{GraniteMoe, GraniteMoeForCausalLm, GraniteRouter};
 pub use hunyuan_moe::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
+pub use lfm2::{Lfm2DecoderLayer, Lfm2ForCausalLm, Lfm2Moe};
+pub use llama4::{Llama4ForCausalLm, Llama4Moe};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
-    BlockNormKind, BlockNorms, ExpertLayout, ExpertsConfig, QueryKeyNorms, RmsConfig,
+    BlockNormKind, BlockNorms, ConvolutionConfig, ExpertLayout, ExpertsConfig, QueryKeyNorms,
+    RmsConfig,
 };
-pub use rms_decoder::{RmsBlock, RmsForCausalLm, RmsModel};
-pub use rms_layer::{LlamaForCausalLm, RmsDecoderLayer, RmsFeedForward};
+pub use rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm, RmsModel};
+pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};
 pub use starcoder2::{Starcoder2ForCausalLm, Starcoder2Mlp};

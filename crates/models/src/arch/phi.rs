@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 
 use super::cohere::LAYER_NORM_FIELDS;
 use super::rms_config::{BlockNormKind, BlockNorms, DEFAULTS, RmsConfig, RmsDefaults};
-use super::rms_decoder::{RmsBlock, RmsForCausalLm};
+use super::rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, RopeConfig, layer_windows};
@@ -60,7 +60,7 @@ pub struct PhiMlp {
 impl RmsBlock for PhiDecoderLayer {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("phi", "Phi")];
     const NO_SPLIT: &'static [&'static str] = &["PhiDecoderLayer"];
-    const IS_FINAL_LAYERNORM: bool = true;
+    const FINAL_NORM: FinalNormName = FinalNormName::FinalLayernorm;
 
     fn fields(_: &str) -> &'static [&'static [KnownField]] {
         &[PHI, LAYER_NORM_FIELDS]

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::expert_fields::{EXPERTS, sparse_layers};
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
+use crate::Error;
 use crate::architecture::MultimodalNames;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{
@@ -11,7 +12,6 @@ use crate::config::{
     check,
 };
 use crate::layers::{DeltaLayout, GatedDeltaNetConfig};
-use crate::{Error, RecurrentCache};
 use outsize_kernels::DeltaHeads;
 
 /// The most tokens that a convolution is over.
@@ -61,7 +61,8 @@ fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> 
         query_key_norms: Some(QueryKeyNorms::EachHead),
         attention_gate: true,
         linear_attention: Some(GatedDeltaNetConfig {
-            state: state(fields)?,
+            heads: heads(fields)?,
+            taps: taps(fields)?,
             epsilon: config.rms_norm_eps,
             layout: match (model_type, fields.flag_or("linear_qkvz_apart", false)?) {
                 ("qwen3_next", false) => DeltaLayout::Joint,
@@ -129,8 +130,8 @@ fn absent(model_type: &str) -> RmsDefaults {
     }
 }
 
-/// What linear attention keeps of a text.
-fn state(fields: &Fields<'_>) -> Result<RecurrentCache, Error> {
+/// The heads of linear attention.
+fn heads(fields: &Fields<'_>) -> Result<DeltaHeads, Error> {
     let size = |field, absent, max| fields.size_or(field, absent, max);
     let heads = DeltaHeads {
         key_heads: size("linear_num_key_heads", 16, MAX_HEADS)?,
@@ -143,12 +144,24 @@ fn state(fields: &Fields<'_>) -> Result<RecurrentCache, Error> {
         let expected = format!("it must divide linear_num_value_heads, {}", heads.value_heads);
         return Err(fields.refuse("linear_num_key_heads", expected));
     }
-    let field = "linear_conv_kernel_dim";
-    let taps = size(field, 4, MAX_TAPS)?;
-    if taps < 2 {
-        return Err(fields.refuse(field, format!("it must be from 2 to {MAX_TAPS}")));
+    Ok(heads)
+}
+
+/// Tokens that a convolution is over.
+fn taps(fields: &Fields<'_>) -> Result<usize, Error> {
+    convolution_taps(fields, "linear_conv_kernel_dim", 4)
+}
+
+/// The same in a field.
+pub(super) fn convolution_taps(
+    fields: &Fields<'_>,
+    field: &str,
+    absent: usize,
+) -> Result<usize, Error> {
+    match fields.size_or(field, absent, MAX_TAPS)? {
+        1 => Err(fields.refuse(field, format!("it must be from 2 to {MAX_TAPS}"))),
+        taps => Ok(taps),
     }
-    Ok(RecurrentCache { heads, taps })
 }
 
 /// Which layers have linear attention: those that are listed, or all but every so many.

@@ -1,4 +1,4 @@
-//! Qwen2.5-VL and Qwen3-VL, which see images too: their text parts. Of text alone the three positions that a rotary embedding
+//! Qwen2-VL, Qwen2.5-VL and Qwen3-VL, which see images too: their text parts. Of text alone the three positions that a rotary embedding
 //! takes there are the same. Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
 
 use super::gemma3::TEXT_PART;
@@ -12,21 +12,21 @@ use crate::config::{
     theta,
 };
 
-/// Reads the text part of a Qwen2.5-VL: of files as first published the fields of the whole.
-pub(super) fn read_qwen2_5_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+/// Reads the text part of a Qwen2-VL or Qwen2.5-VL: of files as first published the fields of the whole.
+pub(super) fn read_qwen2_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let config = match fields.object("text_config")? {
         Some(text) => {
-            let own = &[TEXT_TYPE_2_5, TEXT_PART, llama::QWEN2, llama::ACT, FIELDS, COMMON];
+            let own = &[TEXT_TYPE_2, TEXT_PART, llama::QWEN2, llama::ACT, FIELDS, COMMON];
             check(&text, own)?;
-            read_qwen2_5_text(&text)?
+            read_qwen2_text(&text)?
         }
-        None => read_qwen2_5_text(fields)?,
+        None => read_qwen2_text(fields)?,
     };
     let tied = config.tie_word_embeddings || fields.flag_or("tie_word_embeddings", false)?;
     Ok(RmsConfig { tie_word_embeddings: tied, ..config })
 }
 
-fn read_qwen2_5_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+fn read_qwen2_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let absent = RmsDefaults {
         key_value_heads: Some(8),
         max_position_embeddings: 32_768,
@@ -93,7 +93,8 @@ fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
 pub(super) const ABSENT_3: RmsDefaults =
     RmsDefaults { max_position_embeddings: 128_000, rope_theta: 500_000.0, ..DEFAULTS };
 
-const TEXT_TYPE_2_5: &[KnownField] = &[("model_type", Only(&["\"qwen2_5_vl_text\""]))];
+const TEXT_TYPE_2: &[KnownField] =
+    &[("model_type", Only(&["\"qwen2_vl_text\"", "\"qwen2_5_vl_text\""]))];
 
 const TEXT_TYPE_3: &[KnownField] = &[("model_type", Only(&["\"qwen3_vl_text\""]))];
 

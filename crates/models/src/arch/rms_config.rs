@@ -1,5 +1,7 @@
 //! The configuration of decoders of RMSNorm and rotary positions.
 
+use outsize_core::Routed;
+
 use crate::architecture::Init;
 use crate::config::Effect::Read;
 use crate::config::{
@@ -9,9 +11,9 @@ use crate::config::{
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Attention, AttentionConfig, Either, GatedDeltaNetConfig, LatentAttention,
-    LatentAttentionConfig, LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Routing,
+    LatentAttentionConfig, LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Rope, Routing,
 };
-use crate::{AttentionCache, CacheLayer, CacheSpec, Error};
+use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
 /// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +40,9 @@ pub struct RmsConfig {
     pub attention_gate: bool,
     /// The sizes of linear attention, if some layers have it.
     pub linear_attention: Option<GatedDeltaNetConfig>,
-    /// Of each layer, whether it has linear attention.
+    /// The short convolution of layers that have it in place of attention, if some have.
+    pub convolution: Option<ConvolutionConfig>,
+    /// Of each layer, whether it has linear attention or a convolution.
     pub linear_layers: Vec<bool>,
     /// The sizes of attention over a compressed cache, if it is that.
     pub latent_attention: Option<LatentAttentionConfig>,
@@ -66,6 +70,8 @@ pub struct RmsConfig {
     pub query_pre_attn_scalar: Option<f64>,
     /// What scores of attention stay below in magnitude, if anything.
     pub attention_softcap: Option<f64>,
+    /// What queries, keys and values are clipped to, if they are.
+    pub attention_clip: Option<f64>,
     /// What logits stay below in magnitude, if anything.
     pub logit_softcap: Option<f64>,
     /// What embeddings are multiplied by.
@@ -82,18 +88,31 @@ pub struct RmsConfig {
     pub rope_interleaved: bool,
     /// How queries grow with their position, if they do.
     pub query_growth: Option<QueryGrowth>,
+    /// The same of layers that rotate nothing.
+    pub unrotated_growth: Option<QueryGrowth>,
     /// Elements of a head that are rotated, the first ones; even.
     pub rotary_dim: usize,
     /// Of each layer, whether it rotates queries and keys.
     pub rotated_layers: Vec<bool>,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
     pub windows: Vec<Option<usize>>,
+    /// Whether windows are chunks that texts are cut into: a token sees none of those before its own.
+    pub chunked: bool,
     /// Whether the output head has a bias.
     pub head_bias: bool,
     /// Whether the output head is the embedding table.
     pub tie_word_embeddings: bool,
     /// The longest context that the model was trained for, in tokens.
     pub max_position_embeddings: usize,
+}
+
+/// A short convolution in place of attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConvolutionConfig {
+    /// Tokens that it is over, the last one's included.
+    pub taps: usize,
+    /// Whether it and the projections around it have a bias.
+    pub bias: bool,
 }
 
 /// The experts of a block.
@@ -107,10 +126,19 @@ pub struct ExpertsConfig {
     pub intermediate_size: usize,
     /// Width of the inner layer of one more that all tokens go to, if there is one.
     pub shared_intermediate_size: Option<usize>,
+    /// Whether something is added to their shares while they are chosen that is beside the router, in LFM2.
+    pub is_corrected: bool,
     /// What gate and up are clamped to, in gpt-oss.
     pub swiglu_limit: Option<f64>,
     /// How the matrices of an expert lie.
     pub layout: ExpertLayout,
+}
+
+impl ExpertsConfig {
+    /// How the router chooses among their weights.
+    pub(super) fn routed(&self) -> Routed {
+        Routed { per_token: self.routing.per_token as u32, experts: self.count as u32 }
+    }
 }
 
 /// How the matrices of an expert lie in a checkpoint.
@@ -135,6 +163,8 @@ pub enum BlockNorms {
     Around,
     /// The same with GLM's names.
     AroundGlm,
+    /// Before attention and MLP, with Apertus's names.
+    BeforeApertus,
     /// Before both, which are side by side: one.
     Parallel,
 }
@@ -149,6 +179,8 @@ pub enum BlockNormKind {
         /// Whether they have one.
         bias: bool,
     },
+    /// The same without a weight and without a bias.
+    Unweighted,
 }
 
 /// Of what queries and keys are normed.
@@ -160,6 +192,10 @@ pub enum QueryKeyNorms {
     EachHeadRotated,
     /// Of all heads together.
     AllHeads,
+    /// As the first, with LFM2's names.
+    EachHeadLfm2,
+    /// Of each head by itself, once it is rotated, and if it is; without weights.
+    UnitRotated,
 }
 
 /// What `transformers` takes where a field is absent.
@@ -180,6 +216,16 @@ pub(super) struct RmsDefaults {
     pub tie_word_embeddings: bool,
 }
 
+impl RmsDefaults {
+    /// A size that a file has, or that it has if it says none.
+    fn size(&self, fields: &Fields<'_>, field: &str, max: usize) -> Result<usize, Error> {
+        match self.sizes.iter().find(|(name, _)| *name == field) {
+            Some((_, default)) => fields.size_or(field, *default, max),
+            None => fields.size(field, max),
+        }
+    }
+}
+
 /// Those of Llama.
 pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
     sizes: &[],
@@ -196,10 +242,17 @@ pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
 impl RmsConfig {
     /// Reads the fields that all have. What only some have is as in Llama, and the rotary embedding not yet read.
     pub(super) fn read(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<Self, Error> {
-        let size = |field, max| match absent.sizes.iter().find(|(name, _)| *name == field) {
-            Some((_, default)) => fields.size_or(field, *default, max),
-            None => fields.size(field, max),
-        };
+        let inner = absent.size(fields, "intermediate_size", MAX_INTERMEDIATE)?;
+        Self::read_with_inner(fields, absent, inner)
+    }
+
+    /// The same of a model whose layers have inner layers of several widths.
+    pub(super) fn read_with_inner(
+        fields: &Fields<'_>,
+        absent: &RmsDefaults,
+        intermediate_size: usize,
+    ) -> Result<Self, Error> {
+        let size = |field, max| absent.size(fields, field, max);
         let hidden_size = size("hidden_size", MAX_HIDDEN)?;
         let heads = size("num_attention_heads", MAX_HEADS)?;
         let num_hidden_layers = size("num_hidden_layers", MAX_LAYERS)?;
@@ -222,7 +275,7 @@ impl RmsConfig {
         let positions = absent.max_position_embeddings;
         Ok(Self {
             hidden_size,
-            intermediate_size: size("intermediate_size", MAX_INTERMEDIATE)?,
+            intermediate_size,
             num_hidden_layers,
             num_attention_heads: heads,
             num_key_value_heads: key_value_heads,
@@ -232,6 +285,7 @@ impl RmsConfig {
             activation: config::activation(fields, field, activation)?,
             attention_gate: false,
             linear_attention: None,
+            convolution: None,
             linear_layers: vec![false; num_hidden_layers],
             latent_attention: None,
             attention_in_bias: false,
@@ -246,6 +300,7 @@ impl RmsConfig {
             query_key_norms: None,
             query_pre_attn_scalar: None,
             attention_softcap: None,
+            attention_clip: None,
             logit_softcap: None,
             embed_scale: None,
             residual_scale: None,
@@ -254,9 +309,11 @@ impl RmsConfig {
             local_rope: None,
             rope_interleaved: false,
             query_growth: None,
+            unrotated_growth: None,
             rotary_dim: head_dim,
             rotated_layers: vec![true; num_hidden_layers],
             windows: vec![None; num_hidden_layers],
+            chunked: false,
             head_bias: false,
             tie_word_embeddings: fields
                 .flag_or("tie_word_embeddings", absent.tie_word_embeddings)?,
@@ -285,6 +342,25 @@ impl RmsConfig {
         RopeContext { fields, head_dim, max_position_embeddings, theta: self.rope.theta }
     }
 
+    /// All rotary embeddings of its layers.
+    pub(super) fn ropes(&self) -> Vec<Rope> {
+        let rope = |rope| {
+            let rope = Rope::new(rope, self.rotary_dim).growing(self.query_growth);
+            if self.rope_interleaved { rope.interleaved() } else { rope }
+        };
+        let all = [Some(&self.rope), self.local_rope.as_ref()].into_iter().flatten().map(rope);
+        all.chain(self.unrotated_growth.map(Rope::still)).collect()
+    }
+
+    /// Which of them the layer of that number takes, if any.
+    pub(super) fn rotation(&self, index: usize) -> Option<usize> {
+        let is_local = self.local_rope.is_some();
+        match self.rotated_layers[index] {
+            true => Some(usize::from(is_local && self.windows[index].is_some())),
+            false => self.unrotated_growth.map(|_| 1 + usize::from(is_local)),
+        }
+    }
+
     /// A norm of so many values.
     pub(super) fn norm(&self, width: usize, init: &Init) -> RmsNorm {
         match self.norm_plus_one {
@@ -295,25 +371,38 @@ impl RmsConfig {
 
     /// The norm of a block, or of what comes behind all of them.
     pub(super) fn block_norm(&self, init: &Init) -> Norm {
-        let (hidden, epsilon) = (self.hidden_size, self.rms_norm_eps);
+        let hidden = self.hidden_size;
+        let layer = LayerNorm::new(hidden, self.rms_norm_eps, init);
+        let layer = if self.norm_plus_one { layer.plus_one(init) } else { layer };
         match self.norm_kind {
             BlockNormKind::Rms => Either::One(self.norm(hidden, init)),
-            BlockNormKind::Layer { bias: true } => {
-                Either::Other(LayerNorm::new(hidden, epsilon, init))
-            }
-            BlockNormKind::Layer { bias: false } => {
-                Either::Other(LayerNorm::new(hidden, epsilon, init).unbiased())
-            }
+            BlockNormKind::Layer { bias: true } => Either::Other(layer),
+            BlockNormKind::Layer { bias: false } => Either::Other(layer.unbiased()),
+            BlockNormKind::Unweighted => Either::Other(layer.unweighted()),
         }
     }
 
-    /// The attention of one block.
-    pub(super) fn attention(&self, init: &Init) -> Either<Attention, LatentAttention> {
-        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
-        if let Some(latent) = self.latent_attention {
-            let bias = self.attention_in_bias;
-            return Either::Other(LatentAttention::new(hidden, heads, latent, bias, init));
+    /// The attention of the block of that number.
+    pub(super) fn attention(
+        &self,
+        index: usize,
+        init: &Init,
+    ) -> Either<Attention, LatentAttention> {
+        match self.latent_attention {
+            Some(latent) => Either::Other(LatentAttention::new(
+                self.hidden_size,
+                self.num_attention_heads,
+                latent,
+                self.attention_in_bias,
+                init,
+            )),
+            None => Either::One(self.plain_attention(index, init)),
         }
+    }
+
+    /// The same of a model whose cache is not compressed.
+    pub(super) fn plain_attention(&self, index: usize, init: &Init) -> Attention {
+        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
         let shape = AttentionConfig {
             hidden,
             heads,
@@ -322,28 +411,33 @@ impl RmsConfig {
             in_bias: self.attention_in_bias,
             out_bias: self.attention_out_bias,
         };
-        let mut attention = Attention::new(&shape, init).capped(self.attention_softcap);
-        if let Some(norms) = self.query_key_norms {
-            let widths = match norms {
-                QueryKeyNorms::EachHead | QueryKeyNorms::EachHeadRotated => [1, 1],
-                QueryKeyNorms::AllHeads => [heads, self.num_key_value_heads],
-            };
-            let [queries, keys] = widths.map(|heads| self.norm(heads * self.head_dim, init));
-            attention = match norms {
-                QueryKeyNorms::EachHeadRotated => attention.normed_behind(queries, keys),
-                _ => attention.normed(queries, keys),
-            };
-        }
+        let mut attention = Attention::new(&shape, init)
+            .capped(self.attention_softcap)
+            .clipped(self.attention_clip);
+        let norms = |widths: [usize; 2]| widths.map(|n| self.norm(n * self.head_dim, init));
+        attention = match self.query_key_norms {
+            None => attention,
+            Some(QueryKeyNorms::EachHead) => attention.normed(norms([1, 1])),
+            Some(QueryKeyNorms::EachHeadLfm2) => attention.normed_as_lfm2(norms([1, 1])),
+            Some(QueryKeyNorms::EachHeadRotated) => attention.normed_behind(norms([1, 1])),
+            Some(QueryKeyNorms::AllHeads) => {
+                attention.normed(norms([heads, self.num_key_value_heads]))
+            }
+            Some(QueryKeyNorms::UnitRotated) if self.rotated_layers[index] => {
+                attention.normed_to_unit(self.rms_norm_eps)
+            }
+            Some(QueryKeyNorms::UnitRotated) => attention,
+        };
         if self.attention_sinks {
             attention = attention.with_sinks(init);
         }
         if self.attention_gate {
             attention = attention.gated(&shape, init);
         }
-        Either::One(match self.query_pre_attn_scalar {
+        match self.query_pre_attn_scalar {
             Some(scalar) => attention.scaled(scalar.sqrt().recip()),
             None => attention,
-        })
+        }
     }
 
     /// An MLP of a block, with so many values in its inner layer.
@@ -387,6 +481,7 @@ impl RmsConfig {
             routing: Routing::softmax(per_token, normalized),
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
+            is_corrected: false,
             swiglu_limit: None,
             layout: ExpertLayout::Apart,
         };
@@ -401,6 +496,7 @@ impl RmsConfig {
                 key_value_heads: self.num_key_value_heads,
                 head_dim: self.head_dim,
                 window,
+                is_chunked: self.chunked,
                 keys_are_values: false,
             },
             Some(latent) => AttentionCache {
@@ -408,17 +504,27 @@ impl RmsConfig {
                 key_value_heads: 1,
                 head_dim: latent.cached(),
                 window,
+                is_chunked: self.chunked,
                 keys_are_values: true,
             },
         };
-        let linear = |layer: usize| self.linear_attention.filter(|_| self.linear_layers[layer]);
-        let layer = |(index, &window)| match linear(index) {
-            Some(linear) => CacheLayer::Recurrent(linear.state),
+        let convolution = self.convolution.map(|convolution| RecurrentCache {
+            heads: None,
+            channels: self.hidden_size,
+            taps: convolution.taps,
+        });
+        let state = self.linear_attention.map(|linear| linear.state()).or(convolution);
+        let layer = |(index, &window): (usize, _)| match state.filter(|_| self.linear_layers[index])
+        {
+            Some(state) => CacheLayer::Recurrent(state),
             None => CacheLayer::Attention(attention(window)),
         };
-        let cannot_forget = self.linear_layers.contains(&true).then_some(
-            "its linear attention has all tokens in one state, and cannot forget the oldest ones",
-        );
+        let cannot_forget = self.linear_layers.contains(&true).then_some(match self.convolution {
+            None => {
+                "its linear attention has all tokens in one state, and cannot forget the oldest ones"
+            }
+            Some(_) => "its convolutions keep what they saw of the oldest tokens",
+        });
         let local = self.local_rope.as_ref();
         CacheSpec {
             layers: self.windows.iter().enumerate().map(layer).collect(),

@@ -24,8 +24,8 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`CacheSpec::recomputes_keys`].
     const RECOMPUTES_KEYS: bool = false;
 
-    /// Whether checkpoints call the norm behind all blocks `final_layernorm` rather than `norm`.
-    const IS_FINAL_LAYERNORM: bool = false;
+    /// What checkpoints call the norm behind all blocks.
+    const FINAL_NORM: FinalNormName = FinalNormName::Norm;
 
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
@@ -79,6 +79,17 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     fn activations(&self, pass: &PassShape) -> Activations;
 }
 
+/// What checkpoints call the norm behind all blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinalNormName {
+    /// `norm`.
+    Norm,
+    /// `final_layernorm`.
+    FinalLayernorm,
+    /// `embedding_norm`.
+    EmbeddingNorm,
+}
+
 /// A decoder with its language-modelling head.
 #[derive(Module, Debug)]
 pub struct RmsForCausalLm<B: Module> {
@@ -111,6 +122,8 @@ pub struct RmsModel<B: Module> {
     pub norm: Option<Norm>,
     /// The same where it has this name.
     pub final_layernorm: Option<Norm>,
+    /// The same where it has this one.
+    pub embedding_norm: Option<Norm>,
 }
 
 impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
@@ -120,11 +133,15 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const CLASS_PREFIX: &'static str = "Rms";
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
     const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("ApertusMlp", "ApertusMLP"),
         ("ArceeMlp", "ArceeMLP"),
+        ("GraniteMoe", "GraniteMoeMoE"),
+        ("Xielu", "XIELUActivation"),
         ("ErnieMoeStatics", "Ernie4_5_MoeStatics"),
         ("ErnieSparseMoeBlock", "Ernie4_5_MoeSparseMoeBlock"),
         ("HunyuanGate", "HunYuanMoEV1Gate"),
         ("HunyuanMoe", "HunYuanMoEV1Moe"),
+        ("Llama4Moe", "Llama4TextMoe"),
         ("PhiMlp", "PhiMLP"),
         ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
         ("Starcoder2Mlp", "Starcoder2MLP"),
@@ -135,14 +152,17 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "ForCausalLM",
         "LMHeadModel",
         "Gemma3ForConditionalGeneration",
+        "Llama4ForConditionalGeneration",
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
+        "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
         "Qwen3VLMoeForConditionalGeneration",
     ];
-    const IGNORED: &'static [&'static str] = &[".rotary_emb.inv_freq"];
+    const IGNORED: &'static [&'static str] =
+        &[".rotary_emb.inv_freq", ".act_fn.beta", ".act_fn.eps"];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
         ("model.rotary_emb", "RotaryEmbedding"),
         ("model.layers.*.self_attn.rotary_emb", "RotaryEmbedding"),
@@ -168,22 +188,18 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     fn new(config: &RmsConfig, init: &Init) -> Self {
         let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
         let layers = 0..config.num_hidden_layers;
-        let ropes = [Some(&config.rope), config.local_rope.as_ref()].into_iter().flatten();
+        let norm = |name| (B::FINAL_NORM == name).then(|| config.block_norm(init));
         Self {
             model: RmsModel {
                 embed_tokens: Embedding::new(vocabulary, hidden, init),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
-                norm: (!B::IS_FINAL_LAYERNORM).then(|| config.block_norm(init)),
-                final_layernorm: B::IS_FINAL_LAYERNORM.then(|| config.block_norm(init)),
+                norm: norm(FinalNormName::Norm),
+                final_layernorm: norm(FinalNormName::FinalLayernorm),
+                embedding_norm: norm(FinalNormName::EmbeddingNorm),
             },
             lm_head: (!config.tie_word_embeddings)
                 .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
-            ropes: ropes
-                .map(|rope| {
-                    let rope = Rope::new(rope, config.rotary_dim).growing(config.query_growth);
-                    if config.rope_interleaved { rope.interleaved() } else { rope }
-                })
-                .collect(),
+            ropes: config.ropes(),
             embed_scale: config.embed_scale,
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
@@ -209,10 +225,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         // A bias is small enough to stay.
         let experts =
             self.experts.filter(|_| path.contains(".experts.") && !path.ends_with(".bias"));
-        experts.map(|experts| Routed {
-            per_token: experts.routing.per_token as u32,
-            experts: experts.count as u32,
-        })
+        experts.map(|experts| experts.routed())
     }
 
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
@@ -235,7 +248,8 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
             (x, pending) = (sum, Some(more));
         }
         let pending = pending.map(|more| pass.wanted(more));
-        let norm = self.model.norm.as_ref().or(self.model.final_layernorm.as_ref());
+        let RmsModel { norm, final_layernorm, embedding_norm, .. } = &self.model;
+        let norm = norm.as_ref().or(final_layernorm.as_ref()).or(embedding_norm.as_ref());
         let norm = norm.expect("a model is made with one of them");
         let x = norm.after(pass.wanted(x), pending).1;
         // Of the head's input, which is narrower than the logits.
@@ -253,11 +267,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        let logits = self.head().project(hidden);
-        match self.logit_softcap {
-            Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
-            None => logits,
-        }
+        capped(self.head().project(hidden), self.logit_softcap)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
@@ -267,5 +277,13 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
         let alive = self.model.embed_tokens.width() + rotations;
         most.and(Activations::values(pass.rows() * alive as u64))
+    }
+}
+
+/// Logits that stay below `cap` in magnitude, if there is one.
+pub(super) fn capped(logits: Tensor<3>, cap: Option<f64>) -> Tensor<3> {
+    match cap {
+        Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
+        None => logits,
     }
 }

@@ -6,31 +6,24 @@ use burn::module::{Module, ModuleDisplay};
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
-use super::cohere::LAYER_NORM_FIELDS;
-use super::rms_config::{BlockNorms, ExpertsConfig, FIELDS, RmsConfig};
-use super::rms_decoder::{RmsBlock, RmsForCausalLm};
-use super::{
-    cohere, ernie4_5, exaone4, gemma, gemma3, granite, hunyuan, llama, mistral3, olmo2, qwen_vl,
-    qwen3, qwen3_next, seed_oss, smollm3, stablelm,
-};
+use super::rms_config::{BlockNorms, ExpertsConfig, RmsConfig};
+use super::rms_decoder::RmsBlock;
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::Pass;
 use crate::layers::{
-    Attention, Either, GatedDeltaNet, LatentAttention, Mlp, Norm, Rotation, either,
+    Activation, Attention, Either, GatedDeltaNet, LatentAttention, Linear, Mlp, Norm, Rotation,
+    either, fused, fused_activations,
 };
 use crate::{Activations, Error, KvCache, PassShape};
-
-/// A Llama, or a model of its shape, with its language-modelling head.
-pub type LlamaForCausalLm = RmsForCausalLm<RmsDecoderLayer<Mlp>>;
 
 /// What a decoder layer has behind attention, and the models that have it.
 pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`RmsBlock::MODEL_TYPES`].
     const MODEL_TYPES: &'static [(&'static str, &'static str)];
 
-    /// Whether checkpoints call it `block_sparse_moe` rather than `mlp`.
-    const IS_BLOCK_SPARSE_MOE: bool = false;
+    /// What checkpoints call it.
+    const NAME: FeedForwardName = FeedForwardName::Mlp;
 
     /// As [`RmsBlock::IS_STACKED`].
     const IS_STACKED: bool = false;
@@ -62,6 +55,11 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
         Ok(names)
     }
 
+    /// The one that all tokens go to beside it, where that is not a part of it, without storage.
+    fn shared_mlp(_config: &RmsConfig, _init: &Init) -> Option<SharedMlp> {
+        None
+    }
+
     /// The block of the layer of that number, without storage.
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self;
 
@@ -75,12 +73,55 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     fn activations(&self, pass: &PassShape) -> Activations;
 }
 
+/// `output(act(gate) · up)` of one product for both, beside experts, as in Granite.
+#[derive(Module, Debug)]
+pub struct SharedMlp {
+    /// `[2 · intermediate, hidden]`: the gate, then what goes through it.
+    pub input_linear: Linear,
+    /// `[hidden, intermediate]`.
+    pub output_linear: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl SharedMlp {
+    /// A block without storage.
+    pub fn new(hidden: usize, inner: usize, activation: Activation, init: &Init) -> Self {
+        Self {
+            input_linear: Linear::new(hidden, 2 * inner, false, init),
+            output_linear: Linear::new(inner, hidden, false, init),
+            activation,
+        }
+    }
+
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        fused([&self.input_linear, &self.output_linear], self.activation, x)
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        fused_activations(&self.input_linear, &self.output_linear, pass)
+    }
+}
+
+/// What checkpoints call what a decoder layer has behind attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FeedForwardName {
+    /// `mlp`.
+    Mlp,
+    /// `block_sparse_moe`.
+    BlockSparseMoe,
+    /// `feed_forward`.
+    FeedForward,
+}
+
 /// One decoder layer: attention, then MLP or experts, with norms before, behind or around them, each added to the residual
 /// stream.
 #[derive(Module, Debug)]
 pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`; none where norms are behind.
     pub input_layernorm: Option<Norm>,
+    /// The same with this name.
+    pub attention_layernorm: Option<Norm>,
     /// Causal self-attention, unless it is linear.
     pub self_attn: Option<Either<Attention, LatentAttention>>,
     /// Linear attention.
@@ -90,12 +131,18 @@ pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives; none where both are side
     /// by side.
     pub post_attention_layernorm: Option<Norm>,
+    /// `[hidden]`: before the MLP, with this name.
+    pub feedforward_layernorm: Option<Norm>,
     /// `[hidden]`.
     pub pre_feedforward_layernorm: Option<Norm>,
     /// Gated feed-forward block, or experts.
     pub mlp: Option<F>,
     /// The same where it has this name.
     pub block_sparse_moe: Option<F>,
+    /// The same where it has this one.
+    pub feed_forward: Option<F>,
+    /// One that all tokens go to, beside experts.
+    pub shared_mlp: Option<SharedMlp>,
     /// `[hidden]`.
     pub post_feedforward_layernorm: Option<Norm>,
     /// `[hidden]`, likewise, with another name.
@@ -107,120 +154,10 @@ pub struct RmsDecoderLayer<F: Module> {
     residual_scale: Option<f64>,
 }
 
-impl RmsFeedForward for Mlp {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
-        ("llama", "Llama"),
-        ("mistral", "Mistral"),
-        ("qwen2", "Qwen2"),
-        ("qwen3", "Qwen3"),
-        ("olmo2", "Olmo2"),
-        ("olmo3", "Olmo3"),
-        ("exaone4", "Exaone4"),
-        ("ernie4_5", "Ernie4_5"),
-        ("hunyuan_v1_dense", "HunYuanDenseV1"),
-        ("cohere", "Cohere"),
-        ("cohere2", "Cohere2"),
-        ("stablelm", "StableLm"),
-        ("ministral3", "Ministral3"),
-        ("mistral3", "Mistral3"),
-        ("qwen2_5_vl", "Qwen2_5_VL"),
-        ("qwen3_vl", "Qwen3VLText"),
-        ("granite", "Granite"),
-        ("smollm3", "SmolLM3"),
-        ("seed_oss", "SeedOss"),
-        ("gemma", "Gemma"),
-        ("gemma2", "Gemma2"),
-        ("gemma3_text", "Gemma3"),
-        ("gemma3", "Gemma3"),
-        ("qwen3_5_text", "Qwen3_5"),
-        ("qwen3_5", "Qwen3_5"),
-    ];
-
-    fn has_more_layers(model_type: &str) -> bool {
-        qwen3_next::is_one(model_type)
-    }
-
-    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
-        match model_type {
-            "mistral" => &[llama::MISTRAL, llama::ACT, FIELDS],
-            "qwen2" => &[llama::QWEN2, llama::ACT, FIELDS],
-            "qwen3" => &[qwen3::QWEN3, FIELDS],
-            "olmo2" => &[olmo2::OLMO2, FIELDS],
-            "olmo3" => &[olmo2::OLMO3, FIELDS],
-            "exaone4" => &[exaone4::EXAONE4, FIELDS],
-            "ernie4_5" => &[ernie4_5::ERNIE4_5, FIELDS],
-            "hunyuan_v1_dense" => &[hunyuan::DENSE, hunyuan::HUNYUAN, FIELDS],
-            "cohere" => &[cohere::COHERE1, cohere::COHERE, LAYER_NORM_FIELDS],
-            "cohere2" => &[cohere::COHERE2, cohere::COHERE, LAYER_NORM_FIELDS],
-            "stablelm" => &[stablelm::STABLELM, LAYER_NORM_FIELDS],
-            "ministral3" => &[mistral3::MINISTRAL3, FIELDS],
-            "mistral3" => &[mistral3::MULTIMODAL],
-            "qwen2_5_vl" => &[qwen_vl::MULTIMODAL, llama::QWEN2, llama::ACT, FIELDS],
-            "qwen3_vl" => &[qwen_vl::MULTIMODAL],
-            "granite" => &[granite::GRANITE, FIELDS],
-            "smollm3" => &[smollm3::SMOLLM3, FIELDS],
-            "seed_oss" => &[seed_oss::SEED_OSS, FIELDS],
-            "gemma" => &[gemma::GEMMA, FIELDS],
-            "gemma2" => &[gemma::GEMMA2, FIELDS],
-            "gemma3_text" => &[gemma3::TEXT, FIELDS],
-            "gemma3" => &[gemma3::MULTIMODAL],
-            linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
-            _ => &[llama::LLAMA, llama::ACT, FIELDS],
-        }
-    }
-
-    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
-        match model_type {
-            "gemma3" | "mistral3" => Some(&gemma3::NAMES),
-            "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
-            _ => qwen3_next::multimodal(model_type),
-        }
-    }
-
-    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        match model_type {
-            "qwen3" => qwen3::read(fields),
-            "olmo2" => olmo2::read(fields),
-            "olmo3" => olmo2::read_olmo3(fields),
-            "exaone4" => exaone4::read(fields),
-            "ernie4_5" => ernie4_5::read(fields),
-            "hunyuan_v1_dense" => hunyuan::read(fields),
-            "cohere" => cohere::read(fields),
-            "cohere2" => cohere::read_cohere2(fields),
-            "stablelm" => stablelm::read(fields),
-            "ministral3" => mistral3::read_text(fields),
-            "mistral3" => mistral3::read(fields),
-            "qwen2_5_vl" => qwen_vl::read_qwen2_5_vl(fields),
-            "qwen3_vl" => qwen_vl::read_qwen3_vl(fields),
-            "granite" => granite::read(fields),
-            "smollm3" => smollm3::read(fields),
-            "seed_oss" => seed_oss::read(fields),
-            "gemma" => gemma::read(fields),
-            "gemma2" => gemma::read_gemma2(fields),
-            "gemma3_text" => gemma3::read_text(fields),
-            "gemma3" => gemma3::read(fields),
-            linear if qwen3_next::is_one(linear) => qwen3_next::read(model_type, fields),
-            _ => llama::read(model_type, fields),
-        }
-    }
-
-    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
-        config.mlp(config.intermediate_size, init)
-    }
-
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        Self::forward(self, x)
-    }
-
-    fn activations(&self, pass: &PassShape) -> Activations {
-        Self::activations(self, pass)
-    }
-}
-
 /// An MLP in some layers, experts in the others.
 impl<E: RmsFeedForward> RmsFeedForward for Either<Mlp, E> {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = E::MODEL_TYPES;
-    const IS_BLOCK_SPARSE_MOE: bool = E::IS_BLOCK_SPARSE_MOE;
+    const NAME: FeedForwardName = E::NAME;
     const IS_STACKED: bool = E::IS_STACKED;
 
     fn has_more_layers(model_type: &str) -> bool {
@@ -291,24 +228,28 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let norm = || config.block_norm(init);
         let norm_if = |has: bool| has.then(norm);
+        let called = |name| (F::NAME == name).then(|| F::new(config, index, init));
         let (norms, is_glm) = (config.norms, config.norms == BlockNorms::AroundGlm);
+        let is_apertus = norms == BlockNorms::BeforeApertus;
         let linear = config.linear_attention.filter(|_| config.linear_layers[index]);
         Self {
-            input_layernorm: norm_if(norms != BlockNorms::Behind),
-            self_attn: linear.is_none().then(|| config.attention(init)),
+            input_layernorm: norm_if(norms != BlockNorms::Behind && !is_apertus),
+            attention_layernorm: norm_if(is_apertus),
+            self_attn: linear.is_none().then(|| config.attention(index, init)),
             linear_attn: linear.map(|linear| GatedDeltaNet::new(config.hidden_size, &linear, init)),
             post_self_attn_layernorm: norm_if(is_glm),
-            post_attention_layernorm: norm_if(norms != BlockNorms::Parallel),
+            post_attention_layernorm: norm_if(norms != BlockNorms::Parallel && !is_apertus),
+            feedforward_layernorm: norm_if(is_apertus),
             pre_feedforward_layernorm: norm_if(norms == BlockNorms::Around),
-            mlp: (!F::IS_BLOCK_SPARSE_MOE).then(|| F::new(config, index, init)),
-            block_sparse_moe: F::IS_BLOCK_SPARSE_MOE.then(|| F::new(config, index, init)),
+            mlp: called(FeedForwardName::Mlp),
+            block_sparse_moe: called(FeedForwardName::BlockSparseMoe),
+            feed_forward: called(FeedForwardName::FeedForward),
+            shared_mlp: F::shared_mlp(config, init),
             post_feedforward_layernorm: norm_if(
                 norms == BlockNorms::Behind || norms == BlockNorms::Around,
             ),
             post_mlp_layernorm: norm_if(is_glm),
-            rotation: config.rotated_layers[index].then_some({
-                usize::from(config.local_rope.is_some() && config.windows[index].is_some())
-            }),
+            rotation: config.rotation(index),
             residual_scale: config.residual_scale,
         }
     }
@@ -322,10 +263,11 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         cache: &mut KvCache,
         index: usize,
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
-        let feed_forward = self.feed_forward();
+        let feed_forward = self.behind_attention();
         feed_forward.announce(pass.rows());
-        let behind = self.post_attention_layernorm.as_ref();
-        let (x, normed) = match (&self.input_layernorm, behind, pending) {
+        let behind = self.post_attention_layernorm.as_ref().or(self.feedforward_layernorm.as_ref());
+        let before = self.input_layernorm.as_ref().or(self.attention_layernorm.as_ref());
+        let (x, normed) = match (before, behind, pending) {
             (Some(norm), _, pending) => norm.after(x, pending),
             (None, Some(norm), Some(pending)) => twice(norm.entered(x) + norm.entered(pending)),
             (None, Some(norm), None) => twice(norm.entered(x)),
@@ -354,7 +296,12 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
                     before.after(x, Some(behind.forward(mixed)))
                 }
             };
-        let inner = self.scaled(feed_forward.forward(normed));
+        let shared = self.shared_mlp.as_ref().map(|shared| shared.forward(normed.clone()));
+        let inner = feed_forward.forward(normed);
+        let inner = self.scaled(match shared {
+            Some(shared) => inner + shared,
+            None => inner,
+        });
         let inner = normed_if(&self.post_feedforward_layernorm, inner);
         Ok((x, normed_if(&self.post_mlp_layernorm, inner)))
     }
@@ -364,7 +311,14 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let attention = (self.self_attn.as_ref())
             .map(|attention| either!(attention, attention => attention.activations(pass)));
         let mixed = linear.or(attention).unwrap_or_default();
-        let most = mixed.or(self.feed_forward().activations(pass));
+        let mut inner = self.behind_attention().activations(pass);
+        if let Some(shared) = &self.shared_mlp {
+            // What it gives waits for the experts, with what both take.
+            let hidden = shared.output_linear.weight.lazy_shape()[0] as u64;
+            let kept = Activations::values(pass.rows() * 2 * hidden);
+            inner = inner.or(shared.activations(pass)).and(kept);
+        }
+        let most = mixed.or(inner);
         match &self.input_layernorm {
             // What both take waits for the second, then what the first gave.
             Some(norm) if self.post_attention_layernorm.is_none() => {
@@ -376,9 +330,10 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
 }
 
 impl<F: RmsFeedForward> RmsDecoderLayer<F> {
-    fn feed_forward(&self) -> &F {
-        let both = self.mlp.as_ref().or(self.block_sparse_moe.as_ref());
-        both.expect("a layer is made with one of them")
+    fn behind_attention(&self) -> &F {
+        let all = [&self.mlp, &self.block_sparse_moe, &self.feed_forward];
+        let one = all.into_iter().flatten().next();
+        one.expect("a layer is made with one of them")
     }
 
     /// What attention or MLP gave, as it is added to the residual stream.

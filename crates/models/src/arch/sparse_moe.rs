@@ -169,14 +169,27 @@ impl RmsFeedForward for RmsSparseMoeBlock {
 pub(super) fn stacked(
     names: Names,
     block: &str,
+    layers: [&str; 3],
+    experts: usize,
+) -> Result<Names, outsize_core::Error> {
+    stacked_in(names, block, ".mlp", layers, experts)
+}
+
+/// The same where transformers calls that which has them `to`.
+pub(super) fn stacked_in(
+    names: Names,
+    block: &str,
+    to: &str,
     [gate, up, down]: [&str; 3],
     experts: usize,
 ) -> Result<Names, outsize_core::Error> {
+    let (gate_up, down_proj) =
+        (format!("{to}.experts.gate_up_proj"), format!("{to}.experts.down_proj"));
     let module = |layer| format!(r"{block}\.experts\.(?<n>\d+)\.{layer}\.weight$");
     names
-        .stacked(&module(gate), ".mlp.experts.gate_up_proj", [0, 2], experts)?
-        .stacked(&module(up), ".mlp.experts.gate_up_proj", [1, 2], experts)?
-        .stacked(&module(down), ".mlp.experts.down_proj", [0, 1], experts)
+        .stacked(&module(gate), &gate_up, [0, 2], experts)?
+        .stacked(&module(up), &gate_up, [1, 2], experts)?
+        .stacked(&module(down), &down_proj, [0, 1], experts)
 }
 
 const QWEN_MOE: &[KnownField] = &[

@@ -53,6 +53,13 @@ pub enum RopeScaling {
         /// Whether the ends of the range between are rounded to whole dimensions.
         truncate: bool,
     },
+    /// The first pairs of dimensions are rotated, with wavelengths stretched by `factor`, and the others are not.
+    Proportional {
+        /// By how much.
+        factor: f64,
+        /// Pairs that are rotated.
+        pairs: usize,
+    },
     /// As Llama 3.1 does: long wavelengths are stretched by `factor`, short ones kept, those between blended.
     Llama3 {
         /// By how much long wavelengths are stretched.
@@ -269,9 +276,9 @@ fn llama3(object: &Fields<'_>, around: &RopeContext<'_>) -> Result<RopeScaling, 
     let factor = factor(object)?;
     let low_freq_factor = object.number_within("low_freq_factor", 1e-6, MAX_FACTOR)?;
     let high_freq_factor = object.number("high_freq_factor")?;
-    if !(high_freq_factor > low_freq_factor && high_freq_factor <= MAX_FACTOR) {
+    if !(high_freq_factor >= low_freq_factor && high_freq_factor <= MAX_FACTOR) {
         let expected = format!(
-            "it must be above low_freq_factor, {low_freq_factor}, and at most {MAX_FACTOR}"
+            "it must be at least low_freq_factor, {low_freq_factor}, and at most {MAX_FACTOR}"
         );
         return Err(object.refuse("high_freq_factor", expected));
     }

@@ -16,6 +16,24 @@ pub(crate) fn layer_windows(
     window: Option<usize>,
     by_rule: Vec<Option<usize>>,
 ) -> Result<Vec<Option<usize>>, Error> {
+    layers_of(fields, ("sliding_attention", "a sliding window"), window, by_rule)
+}
+
+/// The same of layers that cut a text into chunks.
+pub(crate) fn chunked_layers(
+    fields: &Fields<'_>,
+    chunk: Option<usize>,
+    by_rule: Vec<Option<usize>>,
+) -> Result<Vec<Option<usize>>, Error> {
+    layers_of(fields, ("chunked_attention", "a chunk's size"), chunk, by_rule)
+}
+
+fn layers_of(
+    fields: &Fields<'_>,
+    (kind, size): (&str, &str),
+    window: Option<usize>,
+    by_rule: Vec<Option<usize>>,
+) -> Result<Vec<Option<usize>>, Error> {
     let layers = by_rule.len();
     let Some(value) = fields.get("layer_types") else {
         return Ok(by_rule);
@@ -32,16 +50,16 @@ pub(crate) fn layer_windows(
         .iter()
         .map(|name| match *name {
             "full_attention" | "attention" => Some(None),
-            "sliding_attention" => window.map(Some),
+            other if other == kind => window.map(Some),
             _ => None,
         })
         .collect();
     let Some(windows) = windows else {
         let expected = match window {
-            Some(_) => "only \"full_attention\" and \"sliding_attention\" are supported",
-            None => "without a sliding window in use, only \"full_attention\" is supported",
+            Some(_) => format!("only \"full_attention\" and \"{kind}\" are supported"),
+            None => format!("without {size} in use, only \"full_attention\" is supported"),
         };
-        return Err(fields.refuse("layer_types", expected.to_owned()));
+        return Err(fields.refuse("layer_types", expected));
     };
     Ok(windows)
 }

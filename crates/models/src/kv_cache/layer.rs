@@ -12,6 +12,8 @@ use crate::RecurrentCache;
 #[derive(Debug)]
 pub(super) enum Layer {
     Attention(AttentionLayer),
+    /// Nothing.
+    Shared,
     Recurrent(RecurrentLayer),
 }
 
@@ -20,7 +22,8 @@ impl Layer {
     pub fn device(&self) -> Option<Device> {
         match self {
             Self::Attention(layer) => layer.device(),
-            Self::Recurrent(layer) => layer.state.as_ref().map(|state| state.matrices.device()),
+            Self::Shared => None,
+            Self::Recurrent(layer) => layer.state.as_ref().map(|state| state.inputs.device()),
         }
     }
 
@@ -28,6 +31,7 @@ impl Layer {
     pub fn is_lost(&self) -> bool {
         match self {
             Self::Attention(layer) => layer.is_lost(),
+            Self::Shared => false,
             Self::Recurrent(layer) => layer.keeps && layer.state.is_none(),
         }
     }
@@ -35,14 +39,14 @@ impl Layer {
     pub fn attention(&self) -> Option<&AttentionLayer> {
         match self {
             Self::Attention(layer) => Some(layer),
-            Self::Recurrent(_) => None,
+            Self::Shared | Self::Recurrent(_) => None,
         }
     }
 
     pub fn attention_mut(&mut self) -> Option<&mut AttentionLayer> {
         match self {
             Self::Attention(layer) => Some(layer),
-            Self::Recurrent(_) => None,
+            Self::Shared | Self::Recurrent(_) => None,
         }
     }
 
@@ -50,16 +54,18 @@ impl Layer {
     pub fn copy_row(&mut self, from: usize, to: usize, written: usize) -> Option<()> {
         match self {
             Self::Attention(layer) => layer.copy_row(from, to, written),
+            Self::Shared => Some(()),
             Self::Recurrent(layer) => layer.copy_row(from, to),
         }
     }
 }
 
-/// What linear attention keeps of each text; all f32. It is moved out, changed and moved back, as keys and values are.
+/// What linear attention or a convolution keeps of each text; all f32. It is moved out, changed and moved back, as keys and
+/// values are.
 #[derive(Debug, Clone)]
 pub(crate) struct RecurrentState {
-    /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state).
-    pub matrices: Tensor<4>,
+    /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state), if there are such.
+    pub matrices: Option<Tensor<4>>,
     /// `[batch, taps - 1, channels]`: the last inputs of the convolution.
     pub inputs: Tensor<3>,
 }
@@ -77,10 +83,13 @@ impl RecurrentLayer {
     fn copy_row(&mut self, from: usize, to: usize) -> Option<()> {
         if from != to {
             let RecurrentState { matrices, inputs } = self.state.take()?;
-            let ([batch, taps, channels], rows) = (inputs.dims(), matrices.dims()[2]);
+            let [batch, taps, channels] = inputs.dims();
             let inputs = copy_row(inputs.reshape([batch, 1, taps, channels]), from, to, taps);
             self.state = Some(RecurrentState {
-                matrices: copy_row(matrices, from, to, rows),
+                matrices: matrices.map(|matrices| {
+                    let rows = matrices.dims()[2];
+                    copy_row(matrices, from, to, rows)
+                }),
                 inputs: inputs.reshape([batch, taps, channels]),
             });
         }
@@ -100,6 +109,8 @@ type KeysAndValues = (Tensor<4>, Option<Tensor<4>>);
 pub(super) struct AttentionLayer {
     /// Columns that a token sees, its own included.
     pub window: usize,
+    /// Columns of a chunk, if texts are cut into chunks: a token sees none before its own.
+    pub chunk: Option<usize>,
     pub capacity: usize,
     pub keys: Option<Tensor<4>>,
     /// `None` also where keys serve as values.
@@ -272,6 +283,8 @@ pub(crate) struct Seen {
     pub parts: Vec<Part>,
     /// Columns that a token sees, its own included.
     pub window: usize,
+    /// Columns of a chunk, if a token sees none before its own chunk.
+    pub chunk: Option<usize>,
     /// Whether all tokens see all columns, later ones too.
     pub all: bool,
     /// The pass's keys and values, if writing them now would overwrite what its first tokens look at.
@@ -281,6 +294,6 @@ pub(crate) struct Seen {
 impl Seen {
     /// These columns alone, all of them by all tokens.
     pub fn whole(part: Part) -> Self {
-        Self { parts: vec![part], window: usize::MAX, all: true, held_back: None }
+        Self { parts: vec![part], window: usize::MAX, chunk: None, all: true, held_back: None }
     }
 }

@@ -1,4 +1,4 @@
-//! The states of linear attention.
+//! The states of linear attention and of convolutions.
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_kernels::StateRows;
@@ -11,11 +11,13 @@ use crate::{Error, RecurrentCache};
 impl RecurrentState {
     /// Of so many texts.
     pub(super) fn zeros(shape: &RecurrentCache, texts: usize, device: &Device) -> Self {
-        let ([blocks, rows, columns], inputs) = (shape.heads.state(), shape.taps - 1);
-        let (matrices, inputs) =
-            ([texts, blocks, rows, columns], [texts, inputs, shape.heads.channels()]);
+        let matrices = shape.heads.map(|heads| {
+            let [blocks, rows, columns] = heads.state();
+            [texts, blocks, rows, columns]
+        });
+        let inputs = [texts, shape.taps - 1, shape.channels];
         device.memory_persistent_allocations((), |()| Self {
-            matrices: Tensor::zeros(matrices, (device, DType::F32)),
+            matrices: matrices.map(|shape| Tensor::zeros(shape, (device, DType::F32))),
             inputs: Tensor::zeros(inputs, (device, DType::F32)),
         })
     }

@@ -84,7 +84,7 @@ impl KvCache {
         };
         let layers = spec.layers.iter().map(|layer| match layer {
             CacheLayer::Attention(attention) => keys(attention, layer.bytes(&one)),
-            CacheLayer::Recurrent(_) => layer.bytes(&one),
+            CacheLayer::Shared(_) | CacheLayer::Recurrent(_) => layer.bytes(&one),
         });
         let cross = spec.cross.iter().map(|layer| keys(layer, Self::cross_bytes(layer, &one)));
         layers.chain(cross).max().unwrap_or(0)

@@ -45,6 +45,7 @@ impl KvCache {
                         (layer.keys, layer.values) = (Some(keys), values);
                     }
                 }
+                Layer::Shared => {}
                 Layer::Recurrent(layer) => layer.state = layer.snapshot.as_deref().cloned(),
             }
         }
@@ -62,6 +63,7 @@ impl KvCache {
         for layer in &mut self.layers {
             match layer {
                 Layer::Attention(layer) => layer.snapshot = None,
+                Layer::Shared => {}
                 Layer::Recurrent(layer) => layer.snapshot = None,
             }
         }

@@ -10,7 +10,7 @@ use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::{has_kernels, is_flex};
 
 pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
-use super::{Linear, RmsNorm, Rotation, linear, rotated};
+use super::{Linear, RmsNorm, Rotation, linear, rotated, unit_rms_norm};
 
 use crate::kv_cache::{Part, Seen};
 use crate::{ActivationDtype, Activations, Error, Init, KvCache, PassShape};
@@ -48,12 +48,18 @@ pub struct Attention {
     pub q_norm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub k_norm: Option<RmsNorm>,
+    /// The same with this name.
+    pub q_layernorm: Option<RmsNorm>,
+    /// The same with this name.
+    pub k_layernorm: Option<RmsNorm>,
     /// Of queries of each head once they are rotated, `[head_dim]`, where there is one.
     pub query_layernorm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub key_layernorm: Option<RmsNorm>,
     /// `[hidden, heads · head_dim]`.
-    pub o_proj: Linear,
+    pub o_proj: Option<Linear>,
+    /// The same where it has this name.
+    pub out_proj: Option<Linear>,
     /// `[heads]`: scores that take a share of each softmax and give no value.
     pub sinks: Option<Param<Tensor<1>>>,
     heads: usize,
@@ -64,6 +70,12 @@ pub struct Attention {
     is_gated: bool,
     #[module(skip)]
     softcap: Option<f64>,
+    /// What queries, keys and values are clipped to, as they are projected.
+    #[module(skip)]
+    clip: Option<f64>,
+    /// Of norms without weights: of queries and keys once they are rotated.
+    #[module(skip)]
+    unit_epsilon: Option<f64>,
 }
 
 /// Where the tokens of a pass are, which decides what they see, and how well.
@@ -89,9 +101,12 @@ impl Attention {
             v_proj: Linear::new(hidden, keys, in_bias, init),
             q_norm: None,
             k_norm: None,
+            q_layernorm: None,
+            k_layernorm: None,
             query_layernorm: None,
             key_layernorm: None,
-            o_proj: Linear::new(queries, hidden, out_bias, init),
+            o_proj: Some(Linear::new(queries, hidden, out_bias, init)),
+            out_proj: None,
             sinks: None,
             heads,
             key_value_heads,
@@ -99,17 +114,35 @@ impl Attention {
             scale: None,
             is_gated: false,
             softcap: None,
+            clip: None,
+            unit_epsilon: None,
         }
     }
 
     /// The same with norms of queries and keys: of each head if a norm is as wide as one, else of all heads together.
-    pub fn normed(self, queries: RmsNorm, keys: RmsNorm) -> Self {
+    pub fn normed(self, [queries, keys]: [RmsNorm; 2]) -> Self {
         Self { q_norm: Some(queries), k_norm: Some(keys), ..self }
     }
 
+    /// The same with these norms, and LFM2's names for them and for the projection from attention.
+    pub fn normed_as_lfm2(self, [queries, keys]: [RmsNorm; 2]) -> Self {
+        let (q_layernorm, k_layernorm) = (Some(queries), Some(keys));
+        Self { q_layernorm, k_layernorm, out_proj: self.o_proj, o_proj: None, ..self }
+    }
+
     /// The same with norms of each head's queries and keys once they are rotated.
-    pub fn normed_behind(self, queries: RmsNorm, keys: RmsNorm) -> Self {
+    pub fn normed_behind(self, [queries, keys]: [RmsNorm; 2]) -> Self {
         Self { query_layernorm: Some(queries), key_layernorm: Some(keys), ..self }
+    }
+
+    /// The same with queries, keys and values clipped to so much either way, if they are.
+    pub fn clipped(self, clip: Option<f64>) -> Self {
+        Self { clip, ..self }
+    }
+
+    /// The same with each head's queries and keys brought to unit mean square once they are rotated.
+    pub fn normed_to_unit(self, epsilon: f64) -> Self {
+        Self { unit_epsilon: Some(epsilon), ..self }
     }
 
     /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
@@ -143,10 +176,14 @@ impl Attention {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
+        let output = self.output();
         let [batch, tokens, _] = x.dims();
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
         let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
-        let [queries, keys, values] = linear::three(layers, x);
+        let [queries, keys, values] = linear::three(layers, x).map(|y| match self.clip {
+            Some(clip) => y.clamp(-clip, clip),
+            None => y,
+        });
         let (queries, gate) = match self.is_gated {
             true => {
                 let both = queries.reshape([batch, tokens, self.heads, 2 * self.head_dim]);
@@ -158,42 +195,49 @@ impl Attention {
             }
             false => (queries, None),
         };
-        let normed = |norm: &Option<RmsNorm>, y, heads| match norm {
+        let normed = |norm: Option<&RmsNorm>, y, heads| match norm {
             Some(norm) if norm.width() == self.head_dim => norm.forward(split(y, heads)),
             Some(norm) => split(norm.forward(y), heads),
             None => split(y, heads),
         };
-        let queries = normed(&self.q_norm, queries, self.heads);
+        let queries =
+            normed(self.q_norm.as_ref().or(self.q_layernorm.as_ref()), queries, self.heads);
         let queries = match rotation {
             Some(rotation) => rotation.apply_to_queries(queries),
             None => queries,
         };
-        let keys = rotated(rotation, normed(&self.k_norm, keys, self.key_value_heads));
-        let normed_behind = |norm: &Option<RmsNorm>, y| match norm {
-            Some(norm) => norm.forward(y),
-            None => y,
+        let k_norm = self.k_norm.as_ref().or(self.k_layernorm.as_ref());
+        let keys = rotated(rotation, normed(k_norm, keys, self.key_value_heads));
+        let normed_behind = |norm: &Option<RmsNorm>, y| match (norm, self.unit_epsilon) {
+            (Some(norm), _) => norm.forward(y),
+            (None, Some(epsilon)) => unit_rms_norm(y, epsilon),
+            (None, None) => y,
         };
         let queries = normed_behind(&self.query_layernorm, queries);
         let keys = normed_behind(&self.key_layernorm, keys);
         let values = split(values, self.key_value_heads);
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         let scores = Scores {
-            compute: self.o_proj.compute,
+            compute: output.compute,
             scale: self.scale,
             softcap: self.softcap,
             bias: None,
             sinks: sinks.as_ref(),
         };
         let mixed = attend_with([queries, keys, values], scores, positions, cache, layer)?;
-        Ok(self.o_proj.forward(match gate {
+        Ok(output.forward(match gate {
             Some(gate) => mixed.to_device(&gate.device()) * sigmoid(gate),
             None => mixed,
         }))
     }
 
+    fn output(&self) -> &Linear {
+        self.o_proj.as_ref().or(self.out_proj.as_ref()).expect("it is made with one of them")
+    }
+
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        let hidden = self.o_proj.weight.lazy_shape()[0] as u64;
+        let hidden = self.output().weight.lazy_shape()[0] as u64;
         let queries = (self.heads * self.head_dim) as u64;
         let keys = (self.key_value_heads * self.head_dim) as u64;
         // The norm's output, queries while they are rotated (half as much again, then twice), then keys and values, of
@@ -315,6 +359,7 @@ pub(super) fn attend_seen(
                 start: positions.start,
                 end: seen.all.then_some(newest.len),
                 window: seen.window,
+                chunk: seen.chunk,
                 padding: positions.padding.to_vec(),
                 softcap: scores.softcap.map(|cap| cap as f32),
                 alibi: positions.alibi.cloned(),

@@ -1,10 +1,11 @@
 //! Experts: feed-forward blocks of which a router chooses a few for each token.
 
 use burn::module::Module;
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::activation::sigmoid;
+use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
 
-use super::router::{Router, Routing};
+use super::router::{Router, Routing, Shares};
 use super::{FusedMlp, Linear, Mlp, entered};
 use crate::{Activations, PassShape};
 
@@ -83,33 +84,65 @@ pub(crate) fn mixed_with<E: Expert>(
     correction: Option<Vec<f32>>,
     experts: &[E],
 ) -> Tensor<3> {
-    let Routing { per_token, normalized, scale, .. } = router.routing;
     let x = entered(x, &router.weight);
     let [batch, tokens, hidden] = x.dims();
-    let (rows, device) = (batch * tokens, x.device());
-    let x = x.reshape([rows, hidden]);
-    let shares = router.shares(x.clone());
-    let chosen = router.choose(&shares, correction);
-    Streamed::announce(chosen.experts.iter().flat_map(|(expert, _)| weights(&experts[*expert])));
+    let x = x.reshape([batch * tokens, hidden]);
+    let routed = route(x.clone(), router, correction);
+    spread(x, routed, router.routing.of_input, experts).reshape([batch, tokens, hidden])
+}
 
-    let ints = |values: Vec<i64>| {
-        let count = values.len();
-        Tensor::<1, Int>::from_data(TensorData::new(values, [count]), (&device, DType::I64))
-    };
-    let places = ints(chosen.of_tokens).reshape([rows, per_token]);
-    let mut shares = shares.gather(1, places);
+/// Which experts the rows of a pass go to.
+pub(crate) struct RoutedRows {
+    /// Of each row its experts, in ascending order: `[rows, per_token]`.
+    pub places: Tensor<2, Int>,
+    /// Their shares: `[rows, per_token]` f32.
+    pub shares: Tensor<2>,
+    /// Each expert that is chosen, in ascending order, with where it stands among the choices of the rows.
+    experts: Vec<(usize, Vec<i64>)>,
+}
+
+fn ints(values: Vec<i64>, device: &Device) -> Tensor<1, Int> {
+    let count = values.len();
+    Tensor::from_data(TensorData::new(values, [count]), (device, DType::I64))
+}
+
+/// What a router makes of `[rows, hidden]` f32, where its weight is.
+pub(crate) fn route(x: Tensor<2>, router: &Router, correction: Option<Vec<f32>>) -> RoutedRows {
+    let Routing { per_token, normalized, epsilon, scale, .. } = router.routing;
+    let ([rows, _], device) = (x.dims(), x.device());
+    let shares = router.shares(x);
+    let chosen = router.choose(&shares, correction);
+    let places = ints(chosen.of_tokens, &device).reshape([rows, per_token]);
+    let mut shares = shares.gather(1, places.clone());
+    if router.routing.shares == Shares::SigmoidOfChosen {
+        shares = sigmoid(shares);
+    }
     if normalized {
-        // Sigmoids may all be 0; beside a softmax this is nothing.
-        shares = shares.clone() / (shares.sum_dim(1) + 1e-20);
+        shares = shares.clone() / (shares.sum_dim(1) + epsilon);
     }
     if scale != 1.0 {
         shares = shares * scale;
     }
-    let shares = shares.reshape([rows * per_token]);
+    RoutedRows { places, shares, experts: chosen.experts }
+}
+
+/// The sum of what the experts of each row make of it, each times its share: `[rows, hidden]` f32 to the same. Shares are of
+/// their inputs instead if that is said.
+pub(crate) fn spread<E: Expert>(
+    x: Tensor<2>,
+    routed: RoutedRows,
+    of_input: bool,
+    experts: &[E],
+) -> Tensor<2> {
+    let chosen = || routed.experts.iter().map(|(expert, _)| &experts[*expert]);
+    Streamed::announce(chosen().flat_map(weights));
+    let ([rows, hidden], device) = (x.dims(), x.device());
+    let per_token = routed.shares.dims()[1];
+    let shares = routed.shares.reshape([rows * per_token]);
     let mut sum = Tensor::<2>::zeros([rows, hidden], (&device, DType::F32));
     let add =
         |sum: Tensor<2>, of_expert, y| sum.select_assign(0, of_expert, y, IndexingUpdateOp::Add);
-    let mut experts_of_pass = chosen.experts;
+    let mut experts_of_pass = routed.experts;
     let few = rows * per_token <= FEW;
     if few {
         // While others are read.
@@ -117,13 +150,14 @@ pub(crate) fn mixed_with<E: Expert>(
     }
     let mut results = Vec::new();
     for (expert, choices) in experts_of_pass {
-        let share = shares.clone().select(0, ints(choices.clone())).unsqueeze_dim::<2>(1);
-        let of_expert = ints(choices.iter().map(|at| at / per_token as i64).collect());
+        let share = shares.clone().select(0, ints(choices.clone(), &device)).unsqueeze_dim::<2>(1);
+        let of_expert = ints(choices.iter().map(|at| at / per_token as i64).collect(), &device);
         let rows = match choices.len() == rows {
             true => x.clone(),
             false => x.clone().select(0, of_expert.clone()),
         };
-        let y = experts[expert].forward(rows.unsqueeze()).squeeze_dim::<2>(0) * share;
+        let run = |rows: Tensor<2>| experts[expert].forward(rows.unsqueeze()).squeeze_dim::<2>(0);
+        let y = if of_input { run(rows * share) } else { run(rows) * share };
         match few {
             true => results.push((expert, of_expert, y)),
             false => sum = add(sum, of_expert, y),
@@ -133,7 +167,7 @@ pub(crate) fn mixed_with<E: Expert>(
     for (_, of_expert, y) in results {
         sum = add(sum, of_expert, y);
     }
-    sum.reshape([batch, tokens, hidden])
+    sum
 }
 
 /// As [`mixed_with`], and with what one expert makes of all tokens added.
@@ -179,7 +213,8 @@ pub(crate) fn expert_activations<E: Expert>(
     let rows = pass.rows();
     let of_burn = rows * (3 * hidden + 4 * count + 4 * per_token) as u64
         + (rows * per_token as u64).min(FEW as u64) * hidden as u64;
+    let scaled = if router.routing.of_input { hidden } else { 0 };
     let one = experts.first().map_or(Activations::default(), |expert| expert.activations(pass));
-    one.and(Activations::values(of_burn))
+    one.and(Activations::values(of_burn + rows * scaled as u64))
         .and(Activations::values(rows * hidden as u64).with_unpooled(0))
 }

@@ -16,8 +16,6 @@ pub struct FusedMlp {
     pub down_proj: Linear,
     #[module(skip)]
     activation: Activation,
-    hidden: usize,
-    inner: usize,
 }
 
 impl FusedMlp {
@@ -27,8 +25,6 @@ impl FusedMlp {
             gate_up_proj: Linear::new(hidden, 2 * inner, false, init),
             down_proj: Linear::new(inner, hidden, false, init),
             activation,
-            hidden,
-            inner,
         }
     }
 
@@ -38,33 +34,40 @@ impl FusedMlp {
             gate_up_proj: Linear::in_out(hidden, 2 * inner, false, init),
             down_proj: Linear::in_out(inner, hidden, false, init),
             activation,
-            hidden,
-            inner,
         }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let fused = self.gate_up_proj.forward(x);
-        let inner = fused.dims()[2] / 2;
-        let [gate, up] = [0, inner].map(|start| fused.clone().narrow(2, start, inner));
-        drop(fused);
-        let inner = match has_kernels(&gate.device()) {
-            true => outsize_kernels::gated(self.activation.kernel(), gate, up),
-            false => self.activation.apply(gate) * up,
-        };
-        self.down_proj.forward(inner)
+        fused([&self.gate_up_proj, &self.down_proj], self.activation, x)
     }
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        let (hidden, inner) = (self.hidden, self.inner);
-        // The norm's output and the product with the copy of a tiled one; or the product with copies of both halves; or
-        // what came through, the result and its copy.
-        let inner = 4 * inner as u64;
-        Activations::values(
-            pass.rows() * (hidden as u64 + inner).max(2 * hidden as u64 + inner / 4),
-        )
-        .with_unpooled(pass.rows() * inner / 2)
+        fused_activations(&self.gate_up_proj, &self.down_proj, pass)
     }
+}
+
+/// `last(act(gate) · up)` of one product for both: `[batch, tokens, hidden]` f32 to the same.
+pub(crate) fn fused([first, last]: [&Linear; 2], act: Activation, x: Tensor<3>) -> Tensor<3> {
+    let both = first.forward(x);
+    let inner = both.dims()[2] / 2;
+    let [gate, up] = [0, inner].map(|start| both.clone().narrow(2, start, inner));
+    drop(both);
+    last.forward(match has_kernels(&gate.device()) {
+        true => outsize_kernels::gated(act.kernel(), gate, up),
+        false => act.apply(gate) * up,
+    })
+}
+
+/// What that holds at most, besides the residual stream.
+pub(crate) fn fused_activations(first: &Linear, last: &Linear, pass: &PassShape) -> Activations {
+    let [hidden, inner] = last.widths();
+    // The norm's output and the product with the copy of a tiled one; or the product with copies of both halves; or
+    // what came through, the result and its copy.
+    let inner = 4 * inner as u64;
+    // What is stored the other way round is multiplied into a tensor of Burn's.
+    let unpooled = if first.is_in_out() { inner } else { inner / 2 };
+    Activations::values(pass.rows() * (hidden as u64 + inner).max(2 * hidden as u64 + inner / 4))
+        .with_unpooled(pass.rows() * unpooled)
 }

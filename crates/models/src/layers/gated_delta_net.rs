@@ -9,7 +9,7 @@ use outsize_kernels::{
 };
 
 use super::attention::QueryPositions;
-use super::linear::{lazy, normal, ones};
+use super::linear::{lazy, normal, ones, zeros};
 use super::{Linear, entered};
 use crate::kv_cache::RecurrentState;
 use crate::{Activation, Activations, Error, Init, KvCache, PassShape, RecurrentCache};
@@ -17,14 +17,24 @@ use crate::{Activation, Activations, Error, Init, KvCache, PassShape, RecurrentC
 /// The sizes of a [`GatedDeltaNet`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GatedDeltaNetConfig {
-    /// Heads, and the taps of the convolution before them.
-    pub state: RecurrentCache,
+    /// Heads, of each of which there is a matrix.
+    pub heads: DeltaHeads,
+    /// Taps of the convolution before them.
+    pub taps: usize,
     /// Added to the mean square in the norm of each head.
     pub epsilon: f64,
     /// Which matrices are one.
     pub layout: DeltaLayout,
     /// Whether rates are stored negated, rather than as their logarithms.
     pub rates_are_negated: bool,
+}
+
+impl GatedDeltaNetConfig {
+    /// What it keeps of a text.
+    pub(crate) fn state(&self) -> RecurrentCache {
+        let Self { heads, taps, .. } = *self;
+        RecurrentCache { heads: Some(heads), channels: heads.channels(), taps }
+    }
 }
 
 /// Which matrices of a [`GatedDeltaNet`] are one.
@@ -75,6 +85,25 @@ pub struct GatedDeltaNet {
 pub struct CausalConv1d {
     /// `[channels, 1, taps]`: the last tap is that of the token itself.
     pub weight: Param<Tensor<3>>,
+    /// `[channels]`.
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+impl CausalConv1d {
+    /// Without storage.
+    pub fn new(channels: usize, taps: usize, bias: bool, init: &Init) -> Self {
+        Self {
+            weight: lazy([channels, 1, taps], &init.device, normal),
+            bias: bias.then(|| zeros(channels, &init.device)),
+        }
+    }
+
+    /// `[channels, taps]` f32.
+    pub(crate) fn taps(&self) -> Tensor<2> {
+        let taps = self.weight.val().cast(DType::F32);
+        let [channels, _, count] = taps.dims();
+        taps.reshape([channels, count])
+    }
 }
 
 /// The norm of a head, times SiLU of a gate.
@@ -109,7 +138,7 @@ struct Projected {
 impl GatedDeltaNet {
     /// A block without storage.
     pub fn new(hidden: usize, config: &GatedDeltaNetConfig, init: &Init) -> Self {
-        let RecurrentCache { heads, taps } = config.state;
+        let GatedDeltaNetConfig { heads, taps, .. } = *config;
         let (channels, values) = (heads.channels(), heads.value_heads * heads.value_dim);
         let linear = |outputs| Linear::new(hidden, outputs, false, init);
         let linear_if = |has: bool, outputs| has.then(|| linear(outputs));
@@ -122,7 +151,7 @@ impl GatedDeltaNet {
             in_proj_z: linear_if(!is_joint, values),
             in_proj_b: linear_if(are_apart, heads.value_heads),
             in_proj_a: linear_if(are_apart, heads.value_heads),
-            conv1d: CausalConv1d { weight: lazy([channels, 1, taps], &init.device, normal) },
+            conv1d: CausalConv1d::new(channels, taps, false, init),
             dt_bias: ones(heads.value_heads, &init.device),
             A_log: ones(heads.value_heads, &init.device),
             norm: RmsNormGated {
@@ -146,25 +175,25 @@ impl GatedDeltaNet {
         let DeltaHeads { value_heads, value_dim, .. } = self.heads;
         let [batch, tokens, _] = x.dims();
         let Projected { mixed, gate, write, forget } = self.projected(x);
-        let taps = self.conv1d.weight.val().cast(DType::F32);
-        let [channels, _, count] = taps.dims();
+        let taps = self.conv1d.taps();
         let rates = self.A_log.val().cast(DType::F32);
         let rates = if self.rates_are_negated { rates.neg() } else { rates.exp() };
         let bias = self.dt_bias.val().cast(DType::F32);
 
-        let taps = taps.reshape([channels, count]);
         let of_tokens = [mixed, forget, write];
         let mixed = cache.with_state(layer, positions, of_tokens, |of_tokens, state, rows| {
             // The state stays where it is.
-            let device = state.matrices.device();
+            let device = state.inputs.device();
             let [mixed, forget, write] = of_tokens.map(|values| values.to_device(&device));
             let of_heads = [&rates, &bias].map(|values| values.clone().to_device(&device));
-            let RecurrentState { matrices, inputs } = state;
+            let RecurrentState { matrices: Some(matrices), inputs } = state else {
+                unreachable!("a cache of other layers was refused")
+            };
             let taps = taps.clone().to_device(&device);
-            let (mixed, inputs) = causal_convolution(mixed, taps, inputs, rows.clone());
+            let (mixed, inputs) = causal_convolution(mixed, taps, inputs, rows.clone(), true);
             let gates = [forget, write];
             let (mixed, matrices) = delta_rule(self.heads, mixed, gates, of_heads, matrices, rows);
-            (mixed, RecurrentState { matrices, inputs })
+            (mixed, RecurrentState { matrices: Some(matrices), inputs })
         })?;
 
         let gate = gate.reshape([batch, tokens, value_heads, value_dim]);

@@ -47,6 +47,17 @@ impl Linear {
         Self { weight, is_in_out: true, ..Self::new(inputs, outputs, bias, init) }
     }
 
+    /// Values that it gives of a row, and takes.
+    pub(crate) fn widths(&self) -> [usize; 2] {
+        let [rows, columns]: [usize; 2] = self.weight.lazy_shape().dims();
+        if self.is_in_out { [columns, rows] } else { [rows, columns] }
+    }
+
+    /// Whether it was [made so](Self::in_out).
+    pub(crate) fn is_in_out(&self) -> bool {
+        self.is_in_out
+    }
+
     /// `[.., in]` f32 to `[.., out]` f32.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         if self.is_in_out {

@@ -23,6 +23,8 @@ mod resnet_block;
 mod rms_norm;
 mod rope;
 mod router;
+mod shared_attention;
+mod short_convolution;
 
 pub use activation::Activation;
 pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
@@ -38,23 +40,29 @@ pub use embedding::Embedding;
 pub(crate) use entered::{entered, fetched};
 pub(crate) use experts::{
     Expert, announce_all, beside_activations, expert_activations, mixed, mixed_beside, mixed_with,
+    route, spread,
 };
 pub use feed_forward::FeedForward;
 pub(crate) use feed_forward::{two_layer_activations, two_layers};
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
 pub use fused_mlp::FusedMlp;
-pub use gated_delta_net::{DeltaLayout, GatedDeltaNet, GatedDeltaNetConfig};
+pub(crate) use fused_mlp::{fused, fused_activations};
+pub use gated_delta_net::{CausalConv1d, DeltaLayout, GatedDeltaNet, GatedDeltaNetConfig};
 pub use group_norm::GroupNorm;
 pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
-pub(crate) use linear::{lazy, three, zeros};
+pub(crate) use linear::{lazy, ones, three, zeros};
 pub use mlp::Mlp;
 pub(crate) use mlp::{gated, gated_activations};
 pub use norm::Norm;
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};
 pub use rms_norm::RmsNorm;
+pub(crate) use rms_norm::unit_rms_norm;
 pub(crate) use rope::rotated;
 pub use rope::{QueryGrowth, Rope, Rotation};
 pub(crate) use router::correction_of;
 pub use router::{ExpertGroups, Router, Routing, Shares};
+pub(crate) use shared_attention::SharedSeen;
+pub use shared_attention::{KeyValueSource, SharedAttention, SharedAttentionConfig};
+pub use short_convolution::ShortConvolution;

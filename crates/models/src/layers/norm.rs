@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::{Either, LayerNorm, RmsNorm, either, entered};
+use super::{Either, LayerNorm, RmsNorm, either};
 
 /// A norm of either kind.
 pub type Norm = Either<RmsNorm, LayerNorm>;
@@ -10,7 +10,7 @@ pub type Norm = Either<RmsNorm, LayerNorm>;
 impl Norm {
     /// Values of the last dimension.
     pub fn width(&self) -> usize {
-        either!(self, norm => norm.weight.lazy_shape()[0])
+        either!(self, norm => norm.width())
     }
 
     /// `[.., hidden]` f32 to the same.
@@ -29,6 +29,6 @@ impl Norm {
 
     /// Activations where its block computes.
     pub(crate) fn entered<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        either!(self, norm => entered(x, &norm.weight))
+        either!(self, norm => norm.entered(x))
     }
 }

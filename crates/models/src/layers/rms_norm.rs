@@ -78,6 +78,12 @@ impl RmsNorm {
     }
 }
 
+/// `x / sqrt(mean(x²) + epsilon)` over the last dimension; f32.
+pub(crate) fn unit_rms_norm<const D: usize>(x: Tensor<D>, epsilon: f64) -> Tensor<D> {
+    let ones = Tensor::ones([x.dims()[D - 1]], (&x.device(), DType::F32));
+    outsize_kernels::rms_norm(x, ones, epsilon)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,7 +24,7 @@ pub struct Rope {
     growth: Option<QueryGrowth>,
 }
 
-/// How queries grow with their position, by steps: `1 + rate · ln(1 + ⌊position / every⌋)`
+/// How queries grow with their position, by steps: `1 + rate · ln(1 + ⌊(position + first) / every⌋)`
 /// ([Nakanishi, 2025](https://arxiv.org/abs/2501.19399), as Llama 4 has it).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
@@ -32,11 +32,14 @@ pub struct QueryGrowth {
     pub rate: f64,
     /// Positions of a step.
     pub every: usize,
+    /// What the first position counts as: 0 or 1.
+    pub first: usize,
 }
 
 impl QueryGrowth {
     fn at(&self, position: usize) -> f32 {
-        (1.0 + self.rate * ((position / self.every) as f64).ln_1p()) as f32
+        let steps = (position + self.first) / self.every;
+        (1.0 + self.rate * (steps as f64).ln_1p()) as f32
     }
 }
 
@@ -67,6 +70,12 @@ impl Rope {
     /// The same for queries that grow with their position, if they do.
     pub fn growing(self, growth: Option<QueryGrowth>) -> Self {
         Self { growth, ..self }
+    }
+
+    /// One that rotates nothing, for queries that grow with their position.
+    pub fn still(growth: QueryGrowth) -> Self {
+        let config = RopeConfig { theta: 1.0, scaling: RopeScaling::Default };
+        Self::new(&config, 0).growing(Some(growth))
     }
 
     /// Elements of a head that are rotated.
@@ -114,7 +123,7 @@ impl Rope {
             )
         };
         // Nothing grows within the first step.
-        let growth = self.growth.filter(|growth| start + tokens > growth.every);
+        let growth = self.growth.filter(|growth| start + tokens + growth.first > growth.every);
         let growth = growth.map(|growth| {
             let positions = rows.iter().flat_map(|padding| {
                 (start..start + tokens).map(|column| column.saturating_sub(*padding))
@@ -125,8 +134,7 @@ impl Rope {
         });
         Rotation {
             growth,
-            cos: tensor(cos),
-            sin: tensor(sin),
+            angles: (half > 0).then(|| [tensor(cos), tensor(sin)]),
             pairs: self.pairs,
             moved: RefCell::default(),
         }
@@ -173,6 +181,10 @@ fn frequencies(config: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> 
                 frequency / if long { long_factor } else { short_factor }[pair]
             }
             &RopeScaling::Linear { factor } => frequency / factor,
+            &RopeScaling::Proportional { factor, pairs } => match pair < pairs {
+                true => frequency / factor,
+                false => 0.0,
+            },
             &RopeScaling::Dynamic { factor, max_position_embeddings } => {
                 let trained = max_position_embeddings as f64;
                 let growth = factor * (length as f64).max(trained) / trained - (factor - 1.0);
@@ -192,7 +204,7 @@ fn frequencies(config: &RopeConfig, head_dim: usize, length: usize) -> Vec<f32> 
                 let waves = original_max_position_embeddings as f64 * frequency / (2.0 * PI);
                 if waves < low_freq_factor {
                     frequency / factor
-                } else if waves > high_freq_factor {
+                } else if waves >= high_freq_factor {
                     frequency
                 } else {
                     let smooth = (waves - low_freq_factor) / (high_freq_factor - low_freq_factor);
@@ -231,10 +243,8 @@ fn yarn_ramp(config: &RopeConfig, width: f64, pair: usize) -> f64 {
 /// The rotations of some consecutive positions.
 #[derive(Debug, Clone)]
 pub struct Rotation {
-    /// `[1 or batch, tokens, 1, rotated / 2]`.
-    cos: Tensor<4>,
-    /// `[1 or batch, tokens, 1, rotated / 2]`.
-    sin: Tensor<4>,
+    /// Cosines and sines, `[1 or batch, tokens, 1, rotated / 2]` each, if anything is rotated.
+    angles: Option<[Tensor<4>; 2]>,
     pairs: RotaryPairs,
     /// `[1 or batch, tokens, 1, 1]`: what queries are multiplied by, if by anything.
     growth: Option<Tensor<4>>,
@@ -245,8 +255,13 @@ pub struct Rotation {
 impl Rotation {
     /// Rotates `[batch, tokens, heads, head_dim]`; of each head the first `rotated` elements.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        let [cos, sin] = self.on(&x.device());
-        outsize_kernels::rotate(x, self.pairs, cos, sin)
+        match &self.angles {
+            Some(angles) => {
+                let [cos, sin] = self.on(angles, &x.device());
+                outsize_kernels::rotate(x, self.pairs, cos, sin)
+            }
+            None => x,
+        }
     }
 
     /// Rotates queries `[batch, tokens, heads, head_dim]`, and scales them if they grow with their position.
@@ -261,8 +276,8 @@ impl Rotation {
         }
     }
 
-    fn on(&self, device: &Device) -> [Tensor<4>; 2] {
-        let own = [&self.cos, &self.sin].map(Tensor::clone);
+    fn on(&self, angles: &[Tensor<4>; 2], device: &Device) -> [Tensor<4>; 2] {
+        let own = angles.clone();
         if own[0].device() == *device {
             return own;
         }
@@ -461,11 +476,12 @@ mod tests {
                 r#""num_attention_heads": 2, "max_position_embeddings": {trained}, "rope_scaling": {scaling}"#
             ));
             let padded = rope.at(10, 3, 13, &[0, 4], &device);
-            assert_eq!(padded.cos.dims(), [2, 3, 1, 32]);
+            let padded = padded.angles.unwrap();
+            assert_eq!(padded[0].dims(), [2, 3, 1, 32]);
             for (row, padding) in [(0, 0), (1, 4)] {
                 let alone = rope.at(10 - padding, 3, 13 - padding, &[0], &device);
-                for (padded, alone) in [(&padded.cos, &alone.cos), (&padded.sin, &alone.sin)] {
-                    assert_eq!(values(&padded.clone().narrow(0, row, 1)), values(alone));
+                for (padded, alone) in padded.iter().zip(alone.angles.unwrap()) {
+                    assert_eq!(values(&padded.clone().narrow(0, row, 1)), values(&alone));
                 }
             }
         }

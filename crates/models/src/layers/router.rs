@@ -32,8 +32,12 @@ pub struct Routing {
     pub shares: Shares,
     /// Whether the shares of those chosen are made to add up to one.
     pub normalized: bool,
+    /// What is added to the sum before.
+    pub epsilon: f64,
     /// What they are multiplied by then.
     pub scale: f64,
+    /// Whether an expert's input is multiplied by its share, rather than what it makes of it.
+    pub of_input: bool,
     /// Groups of experts, of which only the best take part, if there are such.
     pub groups: Option<ExpertGroups>,
 }
@@ -45,6 +49,8 @@ pub enum Shares {
     Softmax,
     /// The sigmoid of each ([DeepSeek-AI, 2024](https://arxiv.org/abs/2412.19437)).
     Sigmoid,
+    /// The same, of those that are chosen by their scores as they are.
+    SigmoidOfChosen,
 }
 
 /// Experts in groups: each token chooses some groups, then experts in these.
@@ -61,7 +67,16 @@ pub struct ExpertGroups {
 impl Routing {
     /// Of the greatest shares in a softmax over all.
     pub fn softmax(per_token: usize, normalized: bool) -> Self {
-        Self { per_token, shares: Shares::Softmax, normalized, scale: 1.0, groups: None }
+        Self {
+            per_token,
+            shares: Shares::Softmax,
+            normalized,
+            // Sigmoids may all be 0; beside a softmax this is nothing.
+            epsilon: 1e-20,
+            scale: 1.0,
+            of_input: false,
+            groups: None,
+        }
     }
 }
 
@@ -98,13 +113,14 @@ impl Router {
         self.weight.lazy_shape()[1]
     }
 
-    /// The shares of all experts, `[tokens, hidden]` f32, where its weight is, to `[tokens, experts]`.
+    /// The shares of all experts, or the scores that they are made of once some are chosen, `[tokens, hidden]` f32, where its weight is, to `[tokens, experts]`.
     pub(super) fn shares(&self, x: Tensor<2>) -> Tensor<2> {
         let scores = linear::product(ActivationDtype::F32, x, &self.weight);
         let scores = linear::biased(scores, self.bias.as_ref());
         match self.routing.shares {
             Shares::Softmax => softmax(scores, 1),
             Shares::Sigmoid => sigmoid(scores),
+            Shares::SigmoidOfChosen => scores,
         }
     }
 

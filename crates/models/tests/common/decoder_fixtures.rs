@@ -1,4 +1,4 @@
-//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py` and `integers.py`).
+//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py`, `integers.py` and `families.py`).
 
 pub const FIXTURES: &[&str] = &[
     "gpt2",
@@ -148,6 +148,35 @@ pub const FIXTURES: &[&str] = &[
     "llama-gptq-w8-zeros-bf16",
     "qwen3_moe-gptq-f16",
     "mixtral-gptq-w8-f16",
+    "llama4",
+    "llama4-unnormed",
+    "llama4-published-bf16",
+    "gemma4",
+    "gemma4-experts",
+    "gemma4-published-bf16",
+    "gemma3n",
+    "gemma3n-unscaled-bf16",
+    "lfm2",
+    "lfm2-published-bias-bf16",
+    "lfm2_moe",
+    "lfm2_moe-unbiased-bf16",
+    "lfm2_moe-stacked",
+    "olmo",
+    "olmo-published-bf16",
+    "nemotron",
+    "nemotron-published-bf16",
+    "apertus",
+    "apertus-published-bf16",
+    "granitemoe",
+    "granitemoe-published-bf16",
+    "granitemoeshared",
+    "granitemoeshared-none-bf16",
+    "exaone_moe",
+    "exaone_moe-published-bf16",
+    "solar_open",
+    "solar_open-published-bf16",
+    "qwen2_vl",
+    "qwen2_vl-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -166,6 +195,12 @@ pub const EXPERTS: &[&str] = &[
     "qwen3_vl_moe",
     "qwen3_next",
     "qwen3_5_moe",
+    "llama4",
+    "gemma4-experts",
+    "lfm2_moe",
+    "granitemoe",
+    "exaone_moe",
+    "solar_open",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -219,4 +254,16 @@ pub const BATCHES: &[&str] = &[
     "llama-compressed-w4-cut",
     "llama-awq-f16",
     "llama-gptq-f16",
+    "llama4",
+    "gemma4",
+    "gemma3n",
+    "lfm2",
+    "lfm2_moe",
+    "olmo",
+    "nemotron",
+    "apertus",
+    "granitemoe",
+    "granitemoeshared",
+    "exaone_moe",
+    "solar_open",
 ];

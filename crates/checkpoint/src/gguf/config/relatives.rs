@@ -1,5 +1,7 @@
 //! What further relatives of Llama have otherwise than transformers.
 
+use serde_json::Value;
+
 use super::{Config, GgufFault, metadata};
 
 impl Config<'_> {
@@ -12,6 +14,10 @@ impl Config<'_> {
                 self.rename("attention_bias", "use_bias");
                 self.fields.remove("mlp_bias");
             }
+            // Of LayerNorm without weights, which has always this one.
+            "olmo" => _ = self.fields.remove("layer_norm_eps"),
+            "nemotron" => self.rename("layer_norm_eps", "norm_eps"),
+            "lfm2" | "lfm2moe" => self.add_short_convolutions()?,
             "seed_oss" => {
                 let name = "blk.0.attn_output.bias";
                 let has_bias = self.tensors.iter().any(|entry| entry.name == name);
@@ -32,6 +38,34 @@ impl Config<'_> {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Layers with a short convolution: those that have no heads of keys.
+    fn add_short_convolutions(&mut self) -> Result<(), GgufFault> {
+        self.rename("rms_norm_eps", "norm_eps");
+        let field = "num_key_value_heads";
+        if let Some(Value::Array(heads)) = self.fields.get(field) {
+            let kind = |heads: &Value| match heads.as_u64() {
+                Some(0) => "conv",
+                _ => "full_attention",
+            };
+            let kinds: Vec<_> = heads.iter().map(kind).collect();
+            let most = heads.iter().filter_map(Value::as_u64).max();
+            self.set("layer_types", kinds);
+            self.set(field, most);
+        }
+        if self.architecture == "lfm2" {
+            self.set("block_auto_adjust_ff_dim", false);
+            return Ok(());
+        }
+        self.rename("first_k_dense_replace", "num_dense_layers");
+        let field = "expert_gating_func";
+        if let Some(other) = self.unsigned(field)?.filter(|&kind| kind != 2) {
+            let reason = format!("{other} is not built in: 2, a sigmoid, is");
+            return Err(metadata(&self.key(field), reason));
+        }
+        self.fields.remove(field);
         Ok(())
     }
 

@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
+use super::super::exaone4;
 use super::super::expert_fields::EXPERTS;
 use super::super::llama::first_window;
 use super::super::rms_config::{
-    DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults,
+    DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -89,6 +90,49 @@ impl Absent {
                 groups: (1, 1),
                 ..v3
             },
+            "exaone_moe" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 102_400),
+                        ("hidden_size", 4096),
+                        ("intermediate_size", 16_384),
+                        ("num_hidden_layers", 32),
+                        ("num_attention_heads", 32),
+                    ],
+                    key_value_heads: Some(32),
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                experts: 64,
+                moe_intermediate_size: 1024,
+                dense: 1,
+                groups: (1, 1),
+                ..v3
+            },
+            "solar_open" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 196_608),
+                        ("hidden_size", 4096),
+                        // There is no layer without experts.
+                        ("intermediate_size", 1),
+                        ("num_hidden_layers", 48),
+                        ("num_attention_heads", 64),
+                    ],
+                    key_value_heads: Some(8),
+                    head_dim: Some(128),
+                    max_position_embeddings: 131_072,
+                    rms_norm_eps: 1e-5,
+                    rope_theta: 1e6,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                moe_intermediate_size: 1280,
+                dense: 0,
+                scale: 1.0,
+                groups: (1, 1),
+                ..v3
+            },
             "glm4_moe_lite" => Self {
                 sizes: RmsDefaults {
                     max_position_embeddings: 202_752,
@@ -114,6 +158,8 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         "deepseek_v2" => &[V2, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "dots1" => &[DOTS1, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "glm4_moe" => &[GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
+        "exaone_moe" => &[EXAONE, exaone4::WINDOWS, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
+        "solar_open" => &[SOLAR, V3, SHARED, EXPERTS, FIELDS],
         "glm4_moe_lite" => &[GLM_LITE, V3, LATENT, SHARED, EXPERTS, FIELDS],
         _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
     }
@@ -125,13 +171,21 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
         "glm4_moe" => with_attention(fields, &absent.sizes)?,
+        "exaone_moe" => {
+            if fields.flag_or("attention_bias", false)? {
+                let expected = "only false is supported".to_owned();
+                return Err(fields.refuse("attention_bias", expected));
+            }
+            exaone4::with_attention(fields, &absent.sizes)?
+        }
+        "solar_open" => with_attention_of_solar(fields, &absent.sizes)?,
         _ => with_latent_attention(model_type, fields, &absent.sizes)?,
     };
     if model_type == "dots1" {
         for field in ["n_routed_experts", "n_shared_experts"] {
             fields.size(field, MAX_EXPERTS)?;
         }
-    } else {
+    } else if model_type != "exaone_moe" {
         // All layers see everything, whatever else a file may ask for.
         layer_windows(fields, None, config.windows.clone())?;
     }
@@ -143,16 +197,20 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     let normalized = fields.flag_or("norm_topk_prob", absent.normalized)?;
     let mut config = config.with_experts(fields, names, defaults, normalized)?;
     let layers = config.num_hidden_layers;
+    let dense = dense_layers(fields, absent.dense)?;
     config.sparse_layers = match fields.get("mlp_layer_types") {
-        Some(kinds) if model_type == "glm4_moe_lite" => listed_layers(fields, kinds, layers)?,
-        _ => {
-            let dense = dense_layers(fields, absent.dense)?;
-            (0..layers).map(|layer| layer >= dense).collect()
+        Some(kinds) if matches!(model_type, "glm4_moe_lite" | "exaone_moe") => {
+            listed_layers(fields, kinds, layers)?
         }
+        _ => (0..layers).map(|layer| layer >= dense).collect(),
     };
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
-    let shared = shared_width(fields, absent.shared, inner)?;
+    let field = match model_type {
+        "exaone_moe" => field_of(fields, ["num_shared_experts", "n_shared_experts"])?,
+        _ => "n_shared_experts",
+    };
+    let shared = shared_width(fields, field, absent.shared, inner)?;
     let scale = fields.number_or("routed_scaling_factor", absent.scale)?;
     if !(0.0..=MAX_SCALE).contains(&scale) {
         let expected = format!("it must be from 0 to {MAX_SCALE}");
@@ -179,8 +237,12 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
 const MAX_SCALE: f64 = 1e6;
 
 /// Width of the shared experts together, unless null says that there are none.
-fn shared_width(fields: &Fields<'_>, absent: usize, inner: usize) -> Result<Option<usize>, Error> {
-    let field = "n_shared_experts";
+fn shared_width(
+    fields: &Fields<'_>,
+    field: &str,
+    absent: usize,
+    inner: usize,
+) -> Result<Option<usize>, Error> {
     if fields.has(field) && fields.get(field).is_none() {
         return Ok(None);
     }
@@ -276,6 +338,13 @@ fn with_attention(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig
         query_key_norms: normed.then_some(QueryKeyNorms::EachHead),
         ..config
     })
+}
+
+/// Attention as Llama's.
+fn with_attention_of_solar(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+    let config = RmsConfig::read(fields, absent)?.with_rope(fields)?;
+    let attention_in_bias = fields.flag_or("attention_bias", false)?;
+    Ok(RmsConfig { attention_in_bias, ..config })
 }
 
 /// Attention as Qwen3's.
@@ -405,6 +474,11 @@ const DOTS1: &[KnownField] = &[
 ];
 
 const GLM: &[KnownField] = &[("partial_rotary_factor", Read), ("use_qk_norm", Read)];
+
+const EXAONE: &[KnownField] = &[("mlp_layer_types", Read), ("num_shared_experts", Read)];
+
+/// All layers have experts, whatever it says.
+const SOLAR: &[KnownField] = &[("first_k_dense_replace", Harmless)];
 
 const GLM_LITE: &[KnownField] =
     &[("first_k_dense_replace", Effect::ONE), ("mlp_layer_types", Read), ("rope_interleave", Read)];

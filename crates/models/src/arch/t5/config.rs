@@ -106,6 +106,7 @@ impl T5Config {
             key_value_heads: self.num_heads,
             head_dim: self.d_kv,
             window: None,
+            is_chunked: false,
             keys_are_values: false,
         };
         // Positions are distances, of which the longest are all alike: there is no end to them.

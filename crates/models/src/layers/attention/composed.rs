@@ -185,7 +185,12 @@ fn bias(
             // Padding looks at padding: what it computes is not used, but must be finite.
             let padding = if query < padding && !seen.all { 0 } else { padding };
             bias.extend(columns.iter().map(|&key| {
-                let within = seen.all || (key <= query && query - key < seen.window);
+                let same_chunk = || {
+                    let first = |column: usize| column.saturating_sub(padding);
+                    seen.chunk.is_none_or(|chunk| first(key) / chunk == first(query) / chunk)
+                };
+                let within =
+                    seen.all || (key <= query && query - key < seen.window && same_chunk());
                 match positions.alibi {
                     _ if !within || key < padding => f32::NEG_INFINITY,
                     Some(alibi) => {

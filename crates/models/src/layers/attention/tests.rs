@@ -19,7 +19,7 @@ fn spec([_, key_value_heads, head_dim]: [usize; 3], window: Option<usize>) -> Ca
 fn attention(spec: &mut CacheSpec) -> &mut AttentionCache {
     match &mut spec.layers[0] {
         CacheLayer::Attention(layer) => layer,
-        CacheLayer::Recurrent(_) => unreachable!("attention alone"),
+        _ => unreachable!("attention alone"),
     }
 }
 
