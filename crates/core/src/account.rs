@@ -7,7 +7,7 @@ use outsize_plan::{Budget, MemoryOverhead, Tier, Tree};
 pub const PROCESS_BYTES: u64 = 32 << 20;
 
 /// What a process grows by at most while a model runs in it, besides what is counted, in bytes.
-const PROCESS_SLACK: u64 = 16 << 20;
+const PROCESS_SLACK: u64 = 14 << 20;
 
 /// Parameters whose names and handles are part of that.
 const FEW_PARAMETERS: u64 = 2_000;

@@ -85,7 +85,7 @@ fn child() {
     let found = pipe.generate_batch(&prompts, &options).unwrap();
     assert!(found.iter().all(|text| text.outcome.tokens.len() == 20));
     if let Some(stats) = pipe.pipeline().draft_stats() {
-        assert!(stats.drafted > stats.passes, "{stats:?}");
+        assert!(stats.drafted > 0, "{stats:?}");
     }
     println!("budget={budget} peak={}", outsize_machine::peak_rss().unwrap());
 }

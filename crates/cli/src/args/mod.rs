@@ -70,11 +70,12 @@ pub enum Command {
     Bench(BenchArgs),
     /// Start a training program on one rank or many
     Launch(LaunchArgs),
-    /// Try whether ranks exchange, share, train and save as they should
-    Test(TestArgs),
     /// Ask how `launch` starts programs, and keep the answers
     Config(ConfigArgs),
     // Hidden, these, so that the list fits a screen of 24 lines; the documents name them.
+    /// Try whether ranks exchange, share, train and save as they should
+    #[command(hide = true)]
+    Test(TestArgs),
     /// Write a checkpoint of any format as safetensors, in one file
     #[command(hide = true)]
     Merge(RewriteArgs),

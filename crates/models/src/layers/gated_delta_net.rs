@@ -195,6 +195,8 @@ impl GatedDeltaNet {
             let (mixed, matrices) = delta_rule(self.heads, mixed, gates, of_heads, matrices, rows);
             (mixed, RecurrentState { matrices: Some(matrices), inputs })
         })?;
+        // Streamed ones hold a part of the ring.
+        drop((taps, rates, bias));
 
         let gate = gate.reshape([batch, tokens, value_heads, value_dim]);
         let mixed = self.norm.forward(mixed, gate);

@@ -53,6 +53,8 @@ impl ShortConvolution {
             let (x, inputs) = causal_convolution(x, taps, inputs, rows, false);
             (x, RecurrentState { matrices, inputs })
         })?;
+        // Streamed ones hold a part of the ring.
+        drop(taps);
 
         let x = linear::biased(x.to_device(&gate.device()), self.conv.bias.as_ref());
         Ok(self.out_proj.forward(gate * x))
