@@ -83,6 +83,9 @@ fn a_fixture_is_described_as_with_its_weights() {
         if folder.is_file() {
             continue; // A GGUF file's tensors say for themselves what they are stored in.
         }
+        if folder.ends_with("llama-gptq-zeros-f16") {
+            continue; // Patterns of layers that are left alone are not read: only the tensors tell.
+        }
         let bare = describe(&folder.join("config.json")).unwrap();
         assert_eq!(bare.source, SizeSource::Config);
         assert_same(&bare.tree, &expected, &folder);

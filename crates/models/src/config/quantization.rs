@@ -41,7 +41,8 @@ impl Quantization {
         let Some(fields) = all.object(name)? else {
             return Ok(None);
         };
-        let (format, kept, absent) = match fields.text("quant_method")? {
+        let method = fields.text("quant_method")?;
+        let (format, kept, absent) = match method {
             None => return Err(all.refuse(name, "it must have a `quant_method`".to_owned())),
             Some("gguf") => return Ok(Some(Self { format: None, kept: Vec::new() })),
             Some("fp8") => {
@@ -72,7 +73,13 @@ impl Quantization {
                     let names = names.iter().map(|name| name.as_str().map(str::to_owned));
                     names.collect()
                 });
-                names.ok_or_else(|| fields.refuse(kept, "it must be a list of names".to_owned()))?
+                let refused = || fields.refuse(kept, "it must be a list of names".to_owned());
+                let mut names: Vec<String> = names.ok_or_else(refused)?;
+                // These quantise blocks alone, whatever else is listed.
+                if matches!(method, Some("awq" | "gptq")) {
+                    names.extend(absent);
+                }
+                names
             }
         };
         Ok(Some(Self { format: Some(format), kept }))
