@@ -1,6 +1,6 @@
 //! A conversation with a model that is opened as the arguments say.
 
-use crate::args::{DraftArgs, ModelArgs, TextArgs};
+use crate::args::SessionArgs;
 use crate::error::Failure;
 use crate::request::TextRules;
 use crate::views::output::{picture, say, say_wrapped};
@@ -11,7 +11,7 @@ use outsize::generate::{
     OpenedModel, Tokenizer,
 };
 use outsize::machine::Machine;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Tokens of the context if none are asked for, as far as the model has them.
 const CONTEXT: usize = 4096;
@@ -19,12 +19,11 @@ const CONTEXT: usize = 4096;
 /// Opens the model, places it and begins to read; and how it answers by default. `template` gives that of the model in a
 /// folder.
 pub fn open(
-    args: &ModelArgs,
-    text: &TextArgs,
-    drafts: &DraftArgs,
+    args: &SessionArgs,
     template: impl FnOnce(&Path) -> Result<ChatTemplate, TextError>,
 ) -> Result<(ChatSession, ChatOptions), Failure> {
     let machine = Machine::detect();
+    let SessionArgs { model: args, text, drafts, .. } = args;
     let config = model::config(args)?;
     let folder = args.folder();
     let template = template(folder)?;
@@ -48,9 +47,9 @@ pub fn open(
 }
 
 /// The chat template that is asked for by name or file, or the model's own.
-pub fn template(given: Option<&PathBuf>, folder: &Path) -> Result<ChatTemplate, TextError> {
+pub fn template(args: &SessionArgs, folder: &Path) -> Result<ChatTemplate, TextError> {
     let templates = ChatTemplates::open(folder)?;
-    let Some(given) = given else {
+    let Some(given) = &args.chat_template else {
         return templates.default_template();
     };
     let name = given.to_str().filter(|given| templates.names().any(|name| name == *given));

@@ -197,23 +197,26 @@ impl OpenedModel {
         Ok(())
     }
 
-    /// Where everything is to live, and what knows it.
-    fn plan(&self, settings: &PipelineSettings) -> Result<(Planner, Plan), PipelineError> {
+    /// Where everything is to live, and what knows it; and what a model that drafts is opened with.
+    fn plan(
+        &self,
+        settings: &PipelineSettings,
+    ) -> Result<((Planner, Plan), Option<PipelineSettings>), PipelineError> {
         let cache = &settings.workload.cache;
         if cache.draft_tokens == 0 {
-            return self.plan_alone(settings);
+            return Ok((self.plan_alone(settings)?, None));
         }
         if let Some(reason) = cannot_draft(self.config.cache(), cache) {
             return Err(PipelineError::Drafts { reason });
         }
         let Some(draft) = &self.draft else {
-            return self.plan_alone(settings);
+            return Ok((self.plan_alone(settings)?, None));
         };
-        let (_, bytes) = self.draft_settings(draft, settings)?;
+        let (of_draft, bytes) = self.draft_settings(draft, settings)?;
         let mut settings = settings.clone();
         let process = settings.workload.process.max(self.process);
         settings.workload.process = process.saturating_add(bytes);
-        self.plan_alone(&settings)
+        Ok((self.plan_alone(&settings)?, Some(of_draft)))
     }
 
     /// The same without what drafts tokens.
@@ -308,11 +311,9 @@ impl OpenedModel {
         settings: &PipelineSettings,
         observe: impl FnMut(Step<'_>),
     ) -> Result<Pipeline, PipelineError> {
-        let plan = self.plan(settings)?;
+        let (plan, of_draft) = self.plan(settings)?;
         let (most, vocabulary) = (settings.workload.cache.draft_tokens, self.config.vocab_size());
-        let draft = self.draft.take().filter(|_| most > 0);
-        let draft = draft.map(|draft| {
-            let (settings, _) = self.draft_settings(&draft, settings)?;
+        let draft = self.draft.take().zip(of_draft).map(|(draft, settings)| {
             let plan = draft.plan_alone(&settings)?;
             draft.dispatch_alone(&settings, plan, |_| {})
         });

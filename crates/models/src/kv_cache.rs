@@ -222,7 +222,7 @@ impl KvCache {
         (self.prompt, self.waiting) = (None, None);
         (self.position, self.written, self.expected) = (0, 0, 0);
         self.padding = vec![0; self.options.batch];
-        self.drop_snapshot(None);
+        self.drop_snapshot();
         self.snapshot = Snapshot::default();
     }
 
@@ -243,7 +243,9 @@ impl KvCache {
         }
         if position <= self.position {
             self.check_memory(position)?;
-            self.drop_snapshot(Some(position));
+            if self.snapshot.is_behind(position) {
+                self.drop_snapshot();
+            }
             self.position = position;
         }
         self.forget_padding();

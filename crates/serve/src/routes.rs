@@ -82,12 +82,12 @@ pub(crate) fn routes(shared: Arc<Shared>) -> Router {
 async fn allowed(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
     let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    let is_same = |key: &String| {
+    let differs = |key: &String| {
         // In the same time, whatever is given.
         let pairs = key.bytes().zip(given.iter().chain(std::iter::repeat(&0)));
-        pairs.fold(key.len() != given.len(), |differs, (a, b)| differs | (a != *b))
+        pairs.fold(key.len() != given.len(), |found, (a, b)| found | (a != *b))
     };
-    if shared.api_key.as_ref().is_some_and(is_same) {
+    if shared.api_key.as_ref().is_some_and(differs) {
         let message = "the key is missing or another: send `Authorization: Bearer KEY`";
         let code = Some("invalid_api_key");
         return ApiError { code, ..ApiError::new(StatusCode::UNAUTHORIZED, message) }

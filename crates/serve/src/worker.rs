@@ -61,7 +61,8 @@ pub(crate) fn work(
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        let answered = answer(session, &job, stop);
+        let Job { prompt, options, events } = job;
+        let answered = answer(session, prompt, &options, &events, stop);
         match &answered {
             Ok(answer) => observe(Served::Answer(answer)),
             Err(error) => observe(Served::Refused(&error.message)),
@@ -75,29 +76,35 @@ pub(crate) fn work(
             Err(error) => Event::Failed(error),
         };
         // Nobody may listen any more.
-        let _ = job.events.send(event);
+        let _ = events.send(event);
     }
 }
 
-fn answer(session: &mut ChatSession, job: &Job, stop: &AtomicBool) -> Result<ChatAnswer, ApiError> {
+fn answer(
+    session: &mut ChatSession,
+    prompt: Prompt,
+    options: &ChatOptions,
+    events: &UnboundedSender<Event>,
+    stop: &AtomicBool,
+) -> Result<ChatAnswer, ApiError> {
     let on_part = |part: ChatPart<'_>| {
         let event = match part {
             ChatPart::Thought(text) => Event::Thought(text.to_owned()),
             ChatPart::Answer(text) => Event::Text(text.to_owned()),
         };
-        match job.events.send(event).is_err() || stop.load(Ordering::Relaxed) {
+        match events.send(event).is_err() || stop.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
     };
-    let answer = match &job.prompt {
+    let answer = match prompt {
         Prompt::Messages(messages) => {
             session
-                .set_messages(messages.clone())
+                .set_messages(messages)
                 .map_err(|error| ApiError::field("messages", error.to_string()))?;
-            session.reply(&job.options, on_part)
+            session.reply(options, on_part)
         }
-        Prompt::Text(text) => session.complete(text, &job.options, on_part),
+        Prompt::Text(text) => session.complete(&text, options, on_part),
     };
     Ok(answer?)
 }

@@ -71,12 +71,20 @@ pub struct TextArgs {
 /// `outsize chat`.
 #[derive(Args, Debug)]
 pub struct ChatArgs {
-    /// Model and budget.
+    /// What is opened.
     #[command(flatten)]
-    pub model: ModelArgs,
+    pub session: SessionArgs,
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
+}
+
+/// A model that answers conversations.
+#[derive(Args, Debug)]
+pub struct SessionArgs {
+    /// Model and budget.
+    #[command(flatten)]
+    pub model: ModelArgs,
     /// A chat template's file, or the name of one of the model's templates [default: the model's own]
     #[arg(long, value_name = "FILE|NAME")]
     pub chat_template: Option<PathBuf>,

@@ -17,7 +17,9 @@ pub mod workload;
 pub use bench::BenchArgs;
 pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
-pub use generate::{ChatArgs, ChoiceArgs, DraftArgs, EndArgs, LogitsArgs, RunArgs, TextArgs};
+pub use generate::{
+    ChatArgs, ChoiceArgs, DraftArgs, EndArgs, LogitsArgs, RunArgs, SessionArgs, TextArgs,
+};
 pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};

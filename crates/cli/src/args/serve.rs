@@ -1,16 +1,15 @@
 //! `outsize serve`.
 
-use super::{DraftArgs, ModelArgs, TextArgs};
+use super::SessionArgs;
 use clap::Args;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 /// `outsize serve`.
 #[derive(Args, Debug)]
 pub struct ServeArgs {
-    /// Model and budget.
+    /// What is opened.
     #[command(flatten)]
-    pub model: ModelArgs,
+    pub session: SessionArgs,
     /// The address that is listened at; 0.0.0.0 for all of this machine's
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub host: IpAddr,
@@ -23,13 +22,4 @@ pub struct ServeArgs {
     /// The model's name for clients [default: as MODEL is called]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// A chat template's file, or the name of one of the model's templates [default: the model's own]
-    #[arg(long, value_name = "FILE|NAME")]
-    pub chat_template: Option<PathBuf>,
-    /// How texts are generated, where requests do not say.
-    #[command(flatten)]
-    pub text: TextArgs,
-    /// What guesses tokens.
-    #[command(flatten)]
-    pub drafts: DraftArgs,
 }

@@ -75,13 +75,13 @@ struct Chat {
 impl Chat {
     /// Opens the model, and begins to read.
     fn open(args: &ChatArgs) -> Result<Self, Failure> {
-        let template = |folder: &Path| session::template(args.chat_template.as_ref(), folder);
-        let (session, options) = session::open(&args.model, &args.text, &args.drafts, template)?;
+        let template = |folder: &Path| session::template(&args.session, folder);
+        let (session, options) = session::open(&args.session, template)?;
         let mut chat = Self {
             session,
             options,
             system: args.system.as_ref().map(|text| ChatMessage::new("system", text)),
-            model: args.model.model.clone(),
+            model: args.session.model.model.clone(),
             last: None,
         };
         chat.begin()?;

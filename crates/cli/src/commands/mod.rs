@@ -24,23 +24,29 @@ mod synth_pipeline;
 mod test;
 
 use crate::args::{
-    ChatArgs, Command, LogitsArgs, ModelArgs, RewriteArgs, RunArgs, ServeArgs, ShardArgs,
+    ChatArgs, Command, LogitsArgs, ModelArgs, RewriteArgs, RunArgs, ServeArgs, SessionArgs,
+    ShardArgs,
 };
 use crate::error::Failure;
 use crate::hub::Wanted;
 use crate::model;
-use std::path::PathBuf;
 use std::time::Instant;
 
 /// Runs a command; `began` is when the process did.
 pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
-    let called = match &command {
-        Command::Serve(args) => args.model.model.clone(),
-        _ => PathBuf::new(),
-    };
+    if let Command::Serve(ServeArgs { name, session, .. }) = &mut command {
+        // As MODEL is called, before it is where it lies.
+        name.get_or_insert_with(|| serve::name(&session.model.model));
+    }
     if let Command::Run(RunArgs { model: ModelArgs { model, .. }, .. })
-    | Command::Chat(ChatArgs { model: ModelArgs { model, .. }, .. })
-    | Command::Serve(ServeArgs { model: ModelArgs { model, .. }, .. })
+    | Command::Chat(ChatArgs {
+        session: SessionArgs { model: ModelArgs { model, .. }, .. },
+        ..
+    })
+    | Command::Serve(ServeArgs {
+        session: SessionArgs { model: ModelArgs { model, .. }, .. },
+        ..
+    })
     | Command::Logits(LogitsArgs { model: ModelArgs { model, .. }, .. })
     | Command::Shard(ShardArgs { rewrite: RewriteArgs { model, .. }, .. })
     | Command::Merge(RewriteArgs { model, .. }) = &mut command
@@ -50,7 +56,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
     match &command {
         Command::Run(args) => run::run(args, began),
         Command::Chat(args) => chat::chat(args),
-        Command::Serve(args) => serve::serve(args, &called),
+        Command::Serve(args) => serve::serve(args),
         Command::Image(args) => image::image(args, began),
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),

@@ -17,8 +17,8 @@ const NO_TEMPLATE: &str = "{{ raise_exception('this model has no chat template: 
 /// The environment's variable of the key.
 const KEY: &str = "OUTSIZE_API_KEY";
 
-/// Runs the command; `called` is MODEL as it was given.
-pub fn serve(args: &ServeArgs, called: &Path) -> Result<(), Failure> {
+/// Runs the command.
+pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
     let address = (args.host, args.port);
     // Before the model is read.
     let listener = TcpListener::bind(address).map_err(|error| {
@@ -26,9 +26,9 @@ pub fn serve(args: &ServeArgs, called: &Path) -> Result<(), Failure> {
         Failure::Failed(format!("cannot listen at {}:{}: {error}: {advice}", args.host, args.port))
     })?;
     let template = |folder: &Path| template(args, folder);
-    let (mut session, defaults) = session::open(&args.model, &args.text, &args.drafts, template)?;
+    let (mut session, defaults) = session::open(&args.session, template)?;
     let at = listener.local_addr().map_err(outsize_serve::ServeError::from)?;
-    let model = args.name.clone().unwrap_or_else(|| name(called));
+    let model = args.name.clone().unwrap_or_default();
     let api_key = args.api_key.clone().or_else(|| std::env::var(KEY).ok());
     if !at.ip().is_loopback() && api_key.is_none() {
         say("note: whoever reaches this address can use the model: --api-key asks for a key");
@@ -45,8 +45,8 @@ pub fn serve(args: &ServeArgs, called: &Path) -> Result<(), Failure> {
 
 /// The chat template; a model without one has one that says so.
 fn template(args: &ServeArgs, folder: &Path) -> Result<ChatTemplate, TextError> {
-    match session::template(args.chat_template.as_ref(), folder) {
-        Err(TextError::NoChatTemplate { .. }) if args.chat_template.is_none() => {
+    match session::template(&args.session, folder) {
+        Err(TextError::NoChatTemplate { .. }) if args.session.chat_template.is_none() => {
             ChatTemplate::new("none", NO_TEMPLATE, BTreeMap::new())
         }
         template => template,
@@ -54,7 +54,7 @@ fn template(args: &ServeArgs, folder: &Path) -> Result<ChatTemplate, TextError> 
 }
 
 /// The model's name: `org/name` as on the Hub, else that of the folder or file.
-fn name(called: &Path) -> String {
+pub fn name(called: &Path) -> String {
     let text = called.to_string_lossy();
     match (called.exists(), called.file_name()) {
         (true, Some(name)) => name.to_string_lossy().into_owned(),

@@ -8,7 +8,7 @@ mod layer;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::gemma4::{PerLayerInputs, per_layer_inputs};
+use super::gemma4::{NAMES, PerLayerInputs, per_layer_inputs};
 use super::rms_decoder::capped;
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
@@ -202,13 +202,3 @@ fn resized(x: Tensor<3>, size: &Tensor<3>) -> Tensor<3> {
     let size = size.clone().to_device(&x.device());
     x * size / own
 }
-
-const NAMES: MultimodalNames = MultimodalNames {
-    prefixes: &[("model.language_model.", "model.")],
-    others: &[
-        "model.vision_tower.",
-        "model.embed_vision.",
-        "model.audio_tower.",
-        "model.embed_audio.",
-    ],
-};

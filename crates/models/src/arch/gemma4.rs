@@ -190,7 +190,8 @@ pub(super) fn per_layer_inputs(inputs: &Tensor<4>, layer: usize) -> Tensor<3> {
     inputs.clone().narrow(2, layer, 1).reshape([batch, tokens, width])
 }
 
-const NAMES: MultimodalNames = MultimodalNames {
+/// Of Gemma 3n too.
+pub(super) const NAMES: MultimodalNames = MultimodalNames {
     prefixes: &[("model.language_model.", "model.")],
     others: &[
         "model.vision_tower.",

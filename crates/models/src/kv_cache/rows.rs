@@ -30,7 +30,7 @@ impl KvCache {
             // So many columns in that any text begins in one that there is, and not in the first.
             (self.position, self.padding) = (self.options.context + 1, Vec::new());
         }
-        self.drop_snapshot(None);
+        self.drop_snapshot();
         let (position, tokens) = (self.position, batch.tokens());
         if tokens > self.options.context || tokens >= position {
             let capacity = self.options.context.min(position);
@@ -119,7 +119,7 @@ impl KvCache {
         if held > batch {
             return Err(Error::BatchRows { rows: held, batch });
         }
-        self.drop_snapshot(None);
+        self.drop_snapshot();
         for &(from, to) in copies {
             for (index, layer) in self.layers.iter_mut().enumerate() {
                 let lost = Error::CacheLost { layer: index };

@@ -15,6 +15,13 @@ pub(super) struct Snapshot {
     taken: Option<usize>,
 }
 
+impl Snapshot {
+    /// Whether one was taken behind that position.
+    pub fn is_behind(&self, position: usize) -> bool {
+        self.taken.is_some_and(|taken| taken > position)
+    }
+}
+
 impl KvCache {
     /// Has the pass that goes on from `position`, or across it, take a snapshot there, in place of an earlier one:
     /// [`go_back`](Self::go_back) then finds it, whatever comes after. Nothing happens in a cache that was made
@@ -53,12 +60,8 @@ impl KvCache {
         self.forget_padding();
     }
 
-    /// Forgets the snapshot; with `after` only one that was taken behind that position.
-    pub(super) fn drop_snapshot(&mut self, after: Option<usize>) {
-        let taken = self.snapshot.taken;
-        if after.is_some_and(|position| taken.is_none_or(|taken| taken <= position)) {
-            return;
-        }
+    /// Forgets the snapshot.
+    pub(super) fn drop_snapshot(&mut self) {
         self.snapshot.taken = None;
         for layer in &mut self.layers {
             match layer {
@@ -78,7 +81,7 @@ impl KvCache {
     /// Makes room for the snapshot that a pass takes.
     pub(super) fn begin_snapshot(&mut self, tokens: usize) {
         if self.tokens_before_snapshot(tokens).is_some() {
-            self.drop_snapshot(None);
+            self.drop_snapshot();
         }
     }
 

@@ -8,8 +8,7 @@ use outsize_kernels::has_kernels;
 use super::{Gemma3nAltUp, Gemma3nConfig};
 use crate::decoder::Pass;
 use crate::layers::{
-    Activation, Linear, RmsNorm, Rotation, SharedAttention, SharedAttentionConfig, SharedSeen,
-    gated, gated_activations,
+    Activation, Linear, RmsNorm, Rotation, SharedAttention, SharedSeen, gated, gated_activations,
 };
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -125,18 +124,7 @@ impl Gemma3nDecoderLayer {
                 linear_right: linear(config.laurel_rank, hidden),
                 post_laurel_norm: norm(),
             },
-            self_attn: SharedAttention::new(
-                &SharedAttentionConfig {
-                    hidden,
-                    heads: text.num_attention_heads,
-                    key_value_heads: own.key_value_heads,
-                    head_dim: own.head_dim,
-                    bias: text.attention_in_bias,
-                    epsilon: text.rms_norm_eps,
-                    source: own.source,
-                },
-                init,
-            ),
+            self_attn: SharedAttention::new(&config.base.attention(index), init),
             post_attention_layernorm: norm(),
             pre_feedforward_layernorm: norm(),
             mlp: Gemma3nMlp {

@@ -9,7 +9,7 @@ use crate::config::{
     COMMON, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE,
     MAX_LAYERS, MAX_VOCAB, ROPE, RopeConfig, RopeScaling, check, layer_windows, sliding_window,
 };
-use crate::layers::{Activation, KeyValueSource, Rope};
+use crate::layers::{Activation, KeyValueSource, Rope, SharedAttentionConfig};
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error};
 
 /// The configuration of a Gemma 4's text part.
@@ -69,6 +69,20 @@ impl Gemma4Config {
         };
         let local = self.text.local_rope.as_ref().unwrap_or(&self.text.rope);
         [Rope::new(&self.text.rope, width(false)), Rope::new(local, width(true))]
+    }
+
+    /// Attention of the layer of that number.
+    pub(in crate::arch) fn attention(&self, index: usize) -> SharedAttentionConfig {
+        let (text, own) = (&self.text, &self.layers[index]);
+        SharedAttentionConfig {
+            hidden: text.hidden_size,
+            heads: text.num_attention_heads,
+            key_value_heads: own.key_value_heads,
+            head_dim: own.head_dim,
+            bias: text.attention_in_bias,
+            epsilon: text.rms_norm_eps,
+            source: own.source,
+        }
     }
 
     pub(in crate::arch) fn cache(&self) -> CacheSpec {

@@ -7,8 +7,7 @@ use super::Gemma4Config;
 use crate::decoder::Pass;
 use crate::layers::{
     Activation, Expert, FusedMlp, Linear, Mlp, RmsNorm, Rotation, Router, SharedAttention,
-    SharedAttentionConfig, SharedSeen, announce_all, entered, expert_activations, ones, route,
-    spread,
+    SharedSeen, announce_all, entered, expert_activations, ones, route, spread,
 };
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -92,18 +91,7 @@ impl Gemma4DecoderLayer {
         let activation = text.activation;
         Self {
             input_layernorm: norm(),
-            self_attn: SharedAttention::new(
-                &SharedAttentionConfig {
-                    hidden,
-                    heads: text.num_attention_heads,
-                    key_value_heads: own.key_value_heads,
-                    head_dim: own.head_dim,
-                    bias: text.attention_in_bias,
-                    epsilon: text.rms_norm_eps,
-                    source: own.source,
-                },
-                init,
-            ),
+            self_attn: SharedAttention::new(&config.attention(index), init),
             post_attention_layernorm: norm(),
             pre_feedforward_layernorm: norm(),
             mlp: Mlp::new(hidden, own.intermediate_size, false, activation, init),
