@@ -1,3 +1,4 @@
+use crate::dispatched::Matrices;
 use crate::gpu_share::GpuShare;
 use crate::load::{Load, load_scales};
 use crate::matching::{Matched, match_parameters};
@@ -16,7 +17,7 @@ use outsize_plan::{DeviceMap, PlacedBlock, Tier};
 use outsize_stream::{Source, Stream};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 /// Opens the checkpoint, decides what stays in memory, and attaches the rest: steps 2 to 4 of the
 /// [crate]'s table.
@@ -80,17 +81,19 @@ pub fn dispatch<M: Module>(
         devices: &devices,
         options,
         upload,
+        matrices: HashMap::new(),
         error: None,
     };
     let module = module.apply_reparameterization(&mut attach);
     if let Some(error) = attach.error.take() {
         return Err(error);
     }
+    let matrices = std::mem::take(&mut attach.matrices);
     // Until everything is on its GPU.
     drop(attach);
     slots.iter().try_for_each(Slots::wait)?;
     stream.begin()?;
-    Ok(Dispatched::new(module, map.clone(), stream, pass, slots))
+    Ok(Dispatched::new(module, map.clone(), stream, pass, slots, matrices))
 }
 
 /// Memory of each GPU for what passes through it.
@@ -127,6 +130,8 @@ struct Attach<'a> {
     devices: &'a Devices,
     options: &'a Options,
     upload: Upload,
+    /// The handles of matrices, by path, and their shapes as they are stored.
+    matrices: Matrices,
     /// What went wrong first.
     error: Option<Error>,
 }
@@ -201,7 +206,12 @@ impl Reparameterizer for &mut Attach<'_> {
             slots: self.slots.clone(),
             tile_rows,
             convert: entry.convert.clone(),
+            low_rank: RwLock::default(),
         });
+        if let [rows, columns] = param.lazy_shape()[..] {
+            let shape = if entry.transposed { [columns, rows] } else { [rows, columns] };
+            self.matrices.insert(path.into(), (handle.clone(), shape));
+        }
         (param, Some(handle))
     }
 }

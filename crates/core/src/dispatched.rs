@@ -1,8 +1,9 @@
-use crate::Error;
 use crate::pass::{Pass, PassKind};
 use crate::slots::Slots;
+use crate::{Error, LowRank, Streamed};
 use outsize_plan::DeviceMap;
 use outsize_stream::{Stats, Stream};
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -27,7 +28,11 @@ pub struct Dispatched<M> {
     stream: Stream,
     pass: Arc<Pass>,
     slots: Arc<[Slots]>,
+    matrices: Matrices,
 }
+
+/// The handles of matrices, by path, and their shapes as they are stored.
+pub(crate) type Matrices = HashMap<Arc<str>, (Streamed, [usize; 2])>;
 
 impl<M> Dispatched<M> {
     pub(crate) fn new(
@@ -36,8 +41,9 @@ impl<M> Dispatched<M> {
         stream: Stream,
         pass: Arc<Pass>,
         slots: Arc<[Slots]>,
+        matrices: Matrices,
     ) -> Self {
-        Self { module, map, stream, pass, slots }
+        Self { module, map, stream, pass, slots, matrices }
     }
 
     /// Runs one pass: `pass` gets the module and calls it like any other.
@@ -112,6 +118,27 @@ impl<M> Dispatched<M> {
                 failed.map_or_else(|| resume_unwind(payload), Err)
             }
         }
+    }
+
+    /// Adds to weights, by path, what an adapter says, from the next pass on; to no other.
+    ///
+    /// The matrices are kept as they are given, beside the budget: count them in
+    /// [`Options::needs`](crate::Options::needs).
+    ///
+    /// # Errors
+    /// [`Error::Adapter`]: a path that is not that of a dispatched matrix, or other shapes. Nothing is changed then.
+    pub fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), Error> {
+        for (path, low_rank) in parts {
+            let Some((_, shape)) = self.matrices.get(path.as_str()) else {
+                let reason = "the module has no matrix of that path in the checkpoint".into();
+                return Err(Error::Adapter { path: path.clone(), reason });
+            };
+            low_rank.check(path, *shape)?;
+        }
+        for (path, (handle, _)) in &self.matrices {
+            handle.set_low_rank(parts.get(&**path).cloned());
+        }
+        Ok(())
     }
 
     /// Where everything lives.

@@ -107,6 +107,14 @@ pub enum Error {
         /// The parameter's path in the module.
         path: String,
     },
+    /// What an adapter adds to a parameter cannot be added.
+    #[error("the adapter of `{path}` cannot be used: {reason}")]
+    Adapter {
+        /// The parameter's path in the module.
+        path: String,
+        /// Why.
+        reason: String,
+    },
     /// The module's own weights are quantised.
     #[error(
         "parameter `{path}` is quantised: its value comes from the checkpoint and is held as it is stored or \

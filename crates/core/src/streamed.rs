@@ -3,7 +3,7 @@ mod to_gpu;
 use crate::integers::block_weight;
 use crate::pass::{Pass, PassKind};
 use crate::slots::Slots;
-use crate::{Access, Error};
+use crate::{Access, Error, LowRank};
 use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use bytes::Bytes as SharedBytes;
@@ -13,7 +13,7 @@ use outsize_stream::{ChunkId, Convert, Lease, Stream};
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// The handle of a parameter whose value comes from the checkpoint.
 ///
@@ -56,6 +56,8 @@ pub(crate) struct Inner {
     pub(crate) tile_rows: usize,
     /// The conversion on the way in, for reading single rows.
     pub(crate) convert: Option<Convert>,
+    /// What is added to the value where it is used.
+    pub(crate) low_rank: RwLock<Option<LowRank>>,
 }
 
 /// How a parameter's value is divided into chunks of streaming.
@@ -93,7 +95,11 @@ impl Reparameterization for Streamed {
     const NAME: &'static str = "streamed";
 
     fn apply<const D: usize>(&self, _placeholder: Tensor<D>) -> Tensor<D> {
-        self.inner.or_raise(self.inner.value())
+        let value = self.inner.or_raise(self.inner.value());
+        match self.low_rank() {
+            Some(low_rank) => self.inner.adapted(value, &low_rank),
+            None => value,
+        }
     }
 }
 
@@ -119,6 +125,17 @@ impl Streamed {
             Chunks::Tiles { .. } => Access::Tiles,
             Chunks::Rows => Access::Rows,
         }
+    }
+
+    /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by [`Self::weight`] or
+    /// [`Self::tiles`] adds it to what is computed with that.
+    pub fn low_rank(&self) -> Option<LowRank> {
+        self.inner.low_rank.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds this to the weight from now on, instead of what was added before.
+    pub(crate) fn set_low_rank(&self, low_rank: Option<LowRank>) {
+        *self.inner.low_rank.write().unwrap_or_else(PoisonError::into_inner) = low_rank;
     }
 
     /// Where its block computes in this pass: where what it is used with should be.
@@ -286,6 +303,16 @@ impl Inner {
             let _ = resident.set(Arc::new(tensor.clone()));
         }
         Ok(tensor)
+    }
+
+    /// The value with what an adapter adds to it, which is for matrices as they are stored.
+    fn adapted<const D: usize>(&self, value: Tensor<D>, low_rank: &LowRank) -> Tensor<D> {
+        let mut more = low_rank.product();
+        if self.transposed {
+            more = more.transpose();
+        }
+        let more = more.reshape(value.dims()).to_device(&value.device());
+        (value.clone().cast(DType::F32) + more).cast(value.dtype())
     }
 
     /// What the parameter makes of a value that is loaded.

@@ -1,13 +1,14 @@
 //! Decoders whose architecture is known at run time only.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Dispatched, Names, Parameter, PassKind, Routed, parameters};
+use outsize_core::{Dispatched, LowRank, Names, Parameter, PassKind, Routed, parameters};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
@@ -70,6 +71,12 @@ pub trait DispatchedDecoder: Debug {
         cache: &mut KvCache,
     ) -> Result<Result<(), Error>, outsize_core::Error>;
 
+    /// Adds to weights, by path, what an adapter says: see [`Dispatched::set_low_rank`].
+    ///
+    /// # Errors
+    /// As there.
+    fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), outsize_core::Error>;
+
     /// Where everything lives.
     fn device_map(&self) -> &DeviceMap;
 
@@ -94,6 +101,10 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         cache: &mut KvCache,
     ) -> Result<Result<(), Error>, outsize_core::Error> {
         self.run_once(|model| model.encode_batch(prompt, cache))
+    }
+
+    fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), outsize_core::Error> {
+        self.set_low_rank(parts)
     }
 
     fn device_map(&self) -> &DeviceMap {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
-use outsize_core::{Access, Streamed};
+use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, add_linear_in_out,
     gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
@@ -138,9 +138,9 @@ pub(crate) fn gated<const D: usize>(
     Some(gated_linear(gate.compute, x.clone(), gate_weight, up_weight, act))
 }
 
-/// Whether a weight does not come in tiles. More than one such may be held at a time.
+/// Whether a weight is all that its layer multiplies, and does not come in tiles. More than one such may be held at a time.
 fn is_whole(weight: &Param<Tensor<2>>) -> bool {
-    Streamed::of(weight).is_none_or(Streamed::is_resident)
+    Streamed::of(weight).is_none_or(|weight| weight.is_resident() && weight.low_rank().is_none())
 }
 
 /// A weight that is in memory, as it is held: of floats, or in blocks.
@@ -151,9 +151,32 @@ pub(crate) fn whole(weight: &Param<Tensor<2>>) -> WeightTensor {
     }
 }
 
+/// `x · Wᵀ`, and what an adapter adds to it.
+pub(crate) fn product<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+) -> Tensor<D> {
+    match Streamed::of(weight).and_then(Streamed::low_rank) {
+        Some(adapter) => adapted(compute, product_alone(compute, x.clone(), weight), x, adapter),
+        None => product_alone(compute, x, weight),
+    }
+}
+
+/// `y + scale · x · downᵀ · upᵀ`.
+fn adapted<const D: usize>(
+    compute: ActivationDtype,
+    y: Tensor<D>,
+    x: Tensor<D>,
+    LowRank { down, up, scale, .. }: LowRank,
+) -> Tensor<D> {
+    let [down, up] = [down, up].map(|part| part.to_device(&x.device()));
+    y + linear_with(compute, linear_with(compute, x, down), up) * scale
+}
+
 /// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since
 /// each output depends on its own row of the weight alone.
-pub(crate) fn product<const D: usize>(
+fn product_alone<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
     weight: &Param<Tensor<2>>,
@@ -172,7 +195,7 @@ pub(crate) fn product<const D: usize>(
     }
 }
 
-/// `x · W + b` with a weight `[in, out]` and perhaps a bias `[out]`.
+/// `x · W + b` with a weight `[in, out]` and perhaps a bias `[out]`, and what an adapter adds to it.
 pub(super) fn product_in_out<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
@@ -180,6 +203,21 @@ pub(super) fn product_in_out<const D: usize>(
     bias: Option<&Param<Tensor<1>>>,
 ) -> Tensor<D> {
     let x = entered(x, weight);
+    match Streamed::of(weight).and_then(Streamed::low_rank) {
+        Some(adapter) => {
+            let y = product_in_out_alone(compute, x.clone(), weight, bias);
+            adapted(compute, y, x, adapter)
+        }
+        None => product_in_out_alone(compute, x, weight, bias),
+    }
+}
+
+fn product_in_out_alone<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    bias: Option<&Param<Tensor<1>>>,
+) -> Tensor<D> {
     let mut dims = x.dims();
     dims[D - 1] = weight.lazy_shape()[1];
     let y = match bias {
