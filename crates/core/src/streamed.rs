@@ -1,3 +1,4 @@
+mod frozen;
 mod to_gpu;
 
 use crate::integers::block_weight;

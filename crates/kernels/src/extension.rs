@@ -16,11 +16,22 @@ use crate::matmul::{
     InOutMatmul, Matmul, MatmulActivations, Size, add_linear_in_out_into, input_gradient_into,
     linear_each_into, weight_gradient_into,
 };
-use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
+use crate::{ActivationDtype, ActivationFunction, FrozenOperand, Isa, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex, Autodiff)]
 pub trait StoredWeightOps: Backend {
+    /// `x · Wᵀ`, or `x · W`, of a weight that is [fetched for it](crate::frozen_linear).
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    fn frozen_linear(
+        x: FloatTensor<Self>,
+        weight: FrozenOperand,
+        compute: ActivationDtype,
+    ) -> FloatTensor<Self>;
+
     /// `x · Wᵀ`: `x [.., k]` f32, `weight [n, k]` bf16, f16, f32 or blocks, to `[.., n]` f32.
     ///
     /// A weight that lies in memory row after row, be it a slice of the rows of another, is read in
@@ -91,6 +102,10 @@ pub trait StoredWeightOps: Backend {
 }
 
 impl StoredWeightOps for Flex {
+    fn frozen_linear(x: FlexTensor, weight: FrozenOperand, compute: ActivationDtype) -> FlexTensor {
+        weight.product(x, compute)
+    }
+
     fn stored_linear(
         x: FlexTensor,
         weight: WeightOperand<Self>,
@@ -288,7 +303,7 @@ fn result((n, y): (usize, Buffer), mut shape: Shape) -> FlexTensor {
     FlexTensor::from_data(buffer::data(y, shape))
 }
 
-fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
+pub(crate) fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
     match weight {
         WeightOperand::Float(tensor) => dims(tensor, name),
         WeightOperand::Blocks(weight) => weight.shape(),
@@ -305,14 +320,14 @@ pub(crate) fn dims<const N: usize>(tensor: &FlexTensor, name: &str) -> [usize; N
 }
 
 /// A weight of floats that lie row after row; see [`contiguous`].
-fn contiguous_rows(weight: WeightOperand<Flex>) -> WeightOperand<Flex> {
+pub(crate) fn contiguous_rows(weight: WeightOperand<Flex>) -> WeightOperand<Flex> {
     match weight {
         WeightOperand::Float(tensor) => WeightOperand::Float(contiguous(tensor)),
         blocks => blocks,
     }
 }
 
-fn operand<'a>(weight: &'a WeightOperand<Flex>, name: &str) -> Weight<'a> {
+pub(crate) fn operand<'a>(weight: &'a WeightOperand<Flex>, name: &str) -> Weight<'a> {
     match weight {
         WeightOperand::Float(tensor) => stored(tensor, name),
         WeightOperand::Blocks(weight) => Weight::Blocks(weight.view()),

@@ -12,7 +12,11 @@ use outsize_core::{Dispatched, LowRank, Names, Parameter, PassKind, Routed, para
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
-use crate::{Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Logits, PassShape};
+use crate::low_rank_gradients::low_rank_gradients;
+use crate::{
+    Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Logits, LowRankGradients,
+    PassShape, Targets,
+};
 
 /// A decoder of any architecture that is all in memory.
 pub trait FilledDecoder {
@@ -77,6 +81,20 @@ pub trait DispatchedDecoder: Debug {
     /// As there.
     fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), outsize_core::Error>;
 
+    /// The loss of a batch under an adapter, given by the paths of weights, and the adapter's gradients, in one pass forward
+    /// and backward. For a module on an autodiff device, with [frozen](outsize_core::Options::frozen) weights; the adapter's
+    /// matrices are in f32 on the device within.
+    ///
+    /// # Errors
+    /// Of weights that no adapter fits or that are outside of blocks, of models that cannot be run block by block, of ids that
+    /// are no tokens; and what reading said.
+    fn low_rank_gradients(
+        &self,
+        batch: &Batch,
+        targets: Targets<'_>,
+        adapter: &HashMap<String, LowRank>,
+    ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error>;
+
     /// Where everything lives.
     fn device_map(&self) -> &DeviceMap;
 
@@ -105,6 +123,23 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
 
     fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), outsize_core::Error> {
         self.set_low_rank(parts)
+    }
+
+    fn low_rank_gradients(
+        &self,
+        batch: &Batch,
+        targets: Targets<'_>,
+        adapter: &HashMap<String, LowRank>,
+    ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error> {
+        self.set_low_rank(adapter)?;
+        let set = |parts: &_| {
+            self.set_low_rank(parts).expect("its parts fit as all of it does");
+        };
+        let gradients = self.run_kind(PassKind::Prefill, |model| {
+            low_rank_gradients(model, batch, targets, adapter, &set)
+        });
+        set(&HashMap::new());
+        gradients
     }
 
     fn device_map(&self) -> &DeviceMap {

@@ -6,7 +6,7 @@ use outsize_core::{Names, Routed};
 
 use crate::architecture::Architecture;
 use crate::layers::{Embedding, Linear, QueryPositions, Rope, Rotation, fetched};
-use crate::{Activations, Batch, CacheSpec, Error, KvCache, Logits, PassShape};
+use crate::{Activations, Batch, Blocks, CacheSpec, Error, KvCache, Logits, PassShape};
 
 /// An architecture that predicts the next token from those before it.
 pub trait Decoder: Architecture {
@@ -74,12 +74,26 @@ pub trait Decoder: Architecture {
     /// [`Error::CacheLost`].
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error>;
 
+    /// The same as blocks of which each can be run by itself, where they depend on each other by the residual stream alone.
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        None
+    }
+
     /// What makes logits of hidden states.
     fn head(&self) -> Head<'_>;
 
+    /// What logits stay below in magnitude, if anything: they are `cap · tanh(logit / cap)`.
+    fn logit_softcap(&self) -> Option<f64> {
+        None
+    }
+
     /// The logits of hidden states `[batch, positions, hidden]` f32: `[batch, positions, vocabulary]` f32.
     fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        self.head().project(hidden)
+        let logits = self.head().project(hidden);
+        match self.logit_softcap() {
+            Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
+            None => logits,
+        }
     }
 
     /// What a pass holds in activations at most, as its layers say, and so does the encoder's.
@@ -161,7 +175,7 @@ pub trait Decoder: Architecture {
     }
 }
 
-fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
+pub(crate) fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
     for (row, ids) in batch.ids().chunks_exact(batch.tokens()).enumerate() {
         let outside = |id: &u32| *id as usize >= vocab_size;
         if let Some(column) = ids.iter().position(outside) {
@@ -239,7 +253,7 @@ pub struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    fn new(batch: &'a Batch, cache: &KvCache, logits: Logits) -> Self {
+    pub(crate) fn new(batch: &'a Batch, cache: &KvCache, logits: Logits) -> Self {
         let padding = cache.padding().iter().zip(batch.padding());
         Self {
             batch,

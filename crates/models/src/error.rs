@@ -185,6 +185,20 @@ pub enum Error {
         /// The layer, counted from 0.
         layer: usize,
     },
+    /// Gradients were asked for of a model whose blocks depend on each other by more than the residual stream.
+    #[error(
+        "this model cannot learn block by block: its layers share keys and values, or it has an encoder"
+    )]
+    NoBlocks,
+    /// A weight was to learn that is in no block.
+    #[error("`{path}` cannot learn: it is in none of the model's blocks")]
+    OutsideBlocks {
+        /// The weight's path.
+        path: String,
+    },
+    /// A module was to learn an adapter that is not dispatched.
+    #[error("an adapter of a model that is not dispatched cannot learn")]
+    NotDispatched,
     /// A device cannot hold the cache's type.
     #[error(
         "the GPU's backend holds no tensors of {dtype}, so that no KV cache of this type can be there: keep keys and values in \

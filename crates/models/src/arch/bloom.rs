@@ -12,7 +12,10 @@ use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
 };
-use crate::{Activations, Alibi, CacheSpec, Error, KvCache, PassShape};
+use crate::{
+    Activations, Alibi, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual,
+    Rotation,
+};
 
 /// The configuration of a BLOOM.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,15 +127,11 @@ impl Decoder for BloomForCausalLm {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        let model = &self.transformer;
-        let mut x = model.word_embeddings_layernorm.forward(pass.embed(&model.word_embeddings));
-        let mut pending = None;
-        for (index, block) in model.h.iter().enumerate() {
-            let (sum, more) = block.forward(x, pending, pass, cache, index)?;
-            (x, pending) = (sum, Some(more));
-        }
-        let pending = pending.map(|more| pass.wanted(more));
-        Ok(model.ln_f.after(pass.wanted(x), pending).1)
+        self.through(pass, cache)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     fn head(&self) -> Head<'_> {
@@ -151,6 +150,34 @@ impl Decoder for BloomForCausalLm {
         // Alive throughout: the residual stream.
         let hidden = self.transformer.word_embeddings.width() as u64;
         most.and(Activations::values(pass.rows() * hidden))
+    }
+}
+
+impl Blocks for BloomForCausalLm {
+    fn count(&self) -> usize {
+        self.transformer.h.len()
+    }
+
+    fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
+        let model = &self.transformer;
+        let x = model.word_embeddings_layernorm.forward(pass.embed(&model.word_embeddings));
+        Ok(BlockInputs { residual: Residual::new(x), rotations: Vec::new() })
+    }
+
+    fn block(
+        &self,
+        index: usize,
+        residual: Residual,
+        _rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<Residual, Error> {
+        self.transformer.h[index].forward(residual, pass, cache, index)
+    }
+
+    fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
+        let Residual { stream, pending } = residual.wanted(pass);
+        self.transformer.ln_f.after(stream, pending).1
     }
 }
 
@@ -176,12 +203,11 @@ impl BloomBlock {
     /// Takes the residual stream and what is still to be added to it, and gives them.
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+    ) -> Result<Residual, Error> {
         let residual = |x, normed: &Tensor<3>| if self.post_layernorm { normed.clone() } else { x };
         let (x, normed) = self.input_layernorm.after(x, pending);
         let x = residual(x, &normed);
@@ -189,7 +215,7 @@ impl BloomBlock {
             self.self_attention.forward(normed, None, &pass.query_positions(), cache, index)?;
         let (x, normed) = self.post_attention_layernorm.after(x, Some(mixed));
         let x = residual(x, &normed);
-        Ok((x, self.mlp.forward(normed)))
+        Ok(Residual { stream: x, pending: Some(self.mlp.forward(normed)) })
     }
 }
 

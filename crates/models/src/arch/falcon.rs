@@ -17,7 +17,9 @@ use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
     Rope, Rotation,
 };
-use crate::{Activations, Alibi, CacheSpec, Error, KvCache, PassShape};
+use crate::{
+    Activations, Alibi, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual,
+};
 
 /// The configuration of a Falcon.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,16 +169,11 @@ impl Decoder for FalconForCausalLm {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        let model = &self.transformer;
-        let mut x = pass.embed(&model.word_embeddings);
-        let rotation = self.rope.as_ref().map(|rope| pass.rotation(rope, &x.device()));
-        let mut pending = None;
-        for (index, layer) in model.h.iter().enumerate() {
-            let (sum, more) = layer.forward(x, pending, rotation.as_ref(), pass, cache, index)?;
-            (x, pending) = (sum, Some(more));
-        }
-        let pending = pending.map(|more| pass.wanted(more));
-        Ok(model.ln_f.after(pass.wanted(x), pending).1)
+        self.through(pass, cache)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     fn head(&self) -> Head<'_> {
@@ -200,6 +197,34 @@ impl Decoder for FalconForCausalLm {
         // Alive throughout: the residual stream, and the rotations.
         let alive = hidden + self.rope.as_ref().map_or(0, Rope::width) as u64;
         most.and(Activations::values(pass.rows() * alive))
+    }
+}
+
+impl Blocks for FalconForCausalLm {
+    fn count(&self) -> usize {
+        self.transformer.h.len()
+    }
+
+    fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
+        let x = pass.embed(&self.transformer.word_embeddings);
+        let rotations = self.rope.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
+        Ok(BlockInputs { residual: Residual::new(x), rotations })
+    }
+
+    fn block(
+        &self,
+        index: usize,
+        residual: Residual,
+        rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<Residual, Error> {
+        self.transformer.h[index].forward(residual, rotations.first(), pass, cache, index)
+    }
+
+    fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
+        let Residual { stream, pending } = residual.wanted(pass);
+        self.transformer.ln_f.after(stream, pending).1
     }
 }
 
@@ -228,13 +253,12 @@ impl FalconDecoderLayer {
     /// Takes the residual stream and what is still to be added to it, and gives them.
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         rotation: Option<&Rotation>,
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+    ) -> Result<Residual, Error> {
         let first = self.ln_attn.as_ref().or(self.input_layernorm.as_ref());
         let (x, normed) = match first {
             Some(norm) => norm.after(x, pending),
@@ -246,13 +270,13 @@ impl FalconDecoderLayer {
         if let Some(norm) = &self.post_attention_layernorm {
             let mixed = attend(normed, cache)?;
             let (x, normed) = norm.after(x, Some(mixed));
-            return Ok((x, self.mlp.forward(normed)));
+            return Ok(Residual { stream: x, pending: Some(self.mlp.forward(normed)) });
         }
         let (mixed, normed) = match &self.ln_mlp {
             Some(norm) => (attend(normed, cache)?, norm.forward(x.clone())),
             None => (attend(normed.clone(), cache)?, normed),
         };
-        Ok((x, mixed + self.mlp.forward(normed)))
+        Ok(Residual { stream: x, pending: Some(mixed + self.mlp.forward(normed)) })
     }
 }
 

@@ -9,7 +9,6 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::gemma4::{NAMES, PerLayerInputs, per_layer_inputs};
-use super::rms_decoder::capped;
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
@@ -170,8 +169,8 @@ impl Decoder for Gemma3nForCausalLm {
         }
     }
 
-    fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        capped(self.head().project(hidden), self.config.base.text.logit_softcap)
+    fn logit_softcap(&self) -> Option<f64> {
+        self.config.base.text.logit_softcap
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

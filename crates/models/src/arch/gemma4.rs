@@ -9,7 +9,6 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::{Names, Routed};
 
-use super::rms_decoder::capped;
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
@@ -163,8 +162,8 @@ impl Decoder for Gemma4ForCausalLm {
         }
     }
 
-    fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        capped(self.head().project(hidden), self.config.text.logit_softcap)
+    fn logit_softcap(&self) -> Option<f64> {
+        self.config.text.logit_softcap
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -9,7 +9,9 @@ use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
 use crate::layers::{Activation, Conv1d, Embedding, LayerNorm, Linear, attend};
-use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
+use crate::{
+    Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual, Rotation,
+};
 
 /// The configuration of a GPT-2.
 #[derive(Debug, Clone, PartialEq)]
@@ -134,20 +136,11 @@ impl Decoder for Gpt2LmHeadModel {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        let model = &self.transformer;
-        let x = pass.embed(&model.wte);
-        // The tables may be on different devices.
-        let positions = pass.embed_positions(&model.wpe, 0)?.to_device(&x.device());
-        let mut x = x + positions;
-        let mut pending = None;
-        for (index, block) in model.h.iter().enumerate() {
-            let (sum, normed) = block.ln_1.after(x, pending);
-            let mixed = block.attn.forward(normed, pass, cache, index)?;
-            let (sum, normed) = block.ln_2.after(sum, Some(mixed));
-            (x, pending) = (sum, Some(block.mlp.forward(normed)));
-        }
-        let pending = pending.map(|more| pass.wanted(more));
-        Ok(model.ln_f.after(pass.wanted(x), pending).1)
+        self.through(pass, cache)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     fn head(&self) -> Head<'_> {
@@ -167,6 +160,40 @@ impl Decoder for Gpt2LmHeadModel {
         }
         // Alive throughout: the residual stream.
         most.and(Activations::values(pass.rows() * self.transformer.wte.width() as u64))
+    }
+}
+
+impl Blocks for Gpt2LmHeadModel {
+    fn count(&self) -> usize {
+        self.transformer.h.len()
+    }
+
+    fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
+        let model = &self.transformer;
+        let x = pass.embed(&model.wte);
+        // The tables may be on different devices.
+        let positions = pass.embed_positions(&model.wpe, 0)?.to_device(&x.device());
+        Ok(BlockInputs { residual: Residual::new(x + positions), rotations: Vec::new() })
+    }
+
+    fn block(
+        &self,
+        index: usize,
+        residual: Residual,
+        _rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<Residual, Error> {
+        let block = &self.transformer.h[index];
+        let (sum, normed) = block.ln_1.after(residual.stream, residual.pending);
+        let mixed = block.attn.forward(normed, pass, cache, index)?;
+        let (stream, normed) = block.ln_2.after(sum, Some(mixed));
+        Ok(Residual { stream, pending: Some(block.mlp.forward(normed)) })
+    }
+
+    fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
+        let Residual { stream, pending } = residual.wanted(pass);
+        self.transformer.ln_f.after(stream, pending).1
     }
 }
 

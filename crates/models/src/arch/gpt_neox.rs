@@ -15,7 +15,7 @@ use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
     Rope, Rotation,
 };
-use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
+use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
 /// The configuration of a GPT-NeoX.
 #[derive(Debug, Clone, PartialEq)]
@@ -148,16 +148,11 @@ impl Decoder for GptNeoxForCausalLm {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        let model = &self.gpt_neox;
-        let mut x = pass.embed(&model.embed_in);
-        let rotation = pass.rotation(&self.rope, &x.device());
-        let mut pending = None;
-        for (index, layer) in model.layers.iter().enumerate() {
-            let (sum, more) = layer.forward(x, pending, &rotation, pass, cache, index)?;
-            (x, pending) = (sum, Some(more));
-        }
-        let pending = pending.map(|more| pass.wanted(more));
-        Ok(model.final_layer_norm.after(pass.wanted(x), pending).1)
+        self.through(pass, cache)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     fn head(&self) -> Head<'_> {
@@ -178,6 +173,34 @@ impl Decoder for GptNeoxForCausalLm {
         }
         // Alive throughout: the residual stream, and the rotations.
         most.and(Activations::values(hidden + pass.rows() * self.rope.width() as u64))
+    }
+}
+
+impl Blocks for GptNeoxForCausalLm {
+    fn count(&self) -> usize {
+        self.gpt_neox.layers.len()
+    }
+
+    fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
+        let x = pass.embed(&self.gpt_neox.embed_in);
+        let rotations = vec![pass.rotation(&self.rope, &x.device())];
+        Ok(BlockInputs { residual: Residual::new(x), rotations })
+    }
+
+    fn block(
+        &self,
+        index: usize,
+        residual: Residual,
+        rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<Residual, Error> {
+        self.gpt_neox.layers[index].forward(residual, &rotations[0], pass, cache, index)
+    }
+
+    fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
+        let Residual { stream, pending } = residual.wanted(pass);
+        self.gpt_neox.final_layer_norm.after(stream, pending).1
     }
 }
 
@@ -202,13 +225,12 @@ impl GptNeoxLayer {
     /// Takes the residual stream and what is still to be added to it, and gives them.
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         rotation: &Rotation,
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+    ) -> Result<Residual, Error> {
         let (x, normed) = self.input_layernorm.after(x, pending);
         let mixed = self.attention.forward(
             normed,
@@ -219,10 +241,10 @@ impl GptNeoxLayer {
         )?;
         if self.parallel {
             let normed = self.post_attention_layernorm.forward(x.clone());
-            return Ok((x, mixed + self.mlp.forward(normed)));
+            return Ok(Residual { stream: x, pending: Some(mixed + self.mlp.forward(normed)) });
         }
         let (x, normed) = self.post_attention_layernorm.after(x, Some(mixed));
-        Ok((x, self.mlp.forward(normed)))
+        Ok(Residual { stream: x, pending: Some(self.mlp.forward(normed)) })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, RopeConfig, RopeScaling};
 use crate::decoder::{Decoder, Head, Pass};
 use crate::layers::{Activation, Embedding, LayerNorm, Linear, Rope, Rotation, attend, three};
-use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
+use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
 /// The configuration of a GPT-J.
 #[derive(Debug, Clone, PartialEq)]
@@ -140,16 +140,11 @@ impl Decoder for GptjForCausalLm {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        let mut x = pass.embed(&self.transformer.wte);
-        let rotation = pass.rotation(&self.rope, &x.device());
-        let mut pending = None;
-        for (index, block) in self.transformer.h.iter().enumerate() {
-            let (sum, normed) = block.ln_1.after(x, pending);
-            let mixed = (block.attn).forward(normed.clone(), &rotation, pass, cache, index)?;
-            (x, pending) = (sum, Some(mixed + block.mlp.forward(normed)));
-        }
-        let pending = pending.map(|more| pass.wanted(more));
-        Ok(self.transformer.ln_f.after(pass.wanted(x), pending).1)
+        self.through(pass, cache)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     fn head(&self) -> Head<'_> {
@@ -169,6 +164,37 @@ impl Decoder for GptjForCausalLm {
         // Alive throughout: the residual stream, the norm's output, and the rotations.
         let alive = 2 * hidden + self.rope.width() as u64;
         most.and(Activations::values(pass.rows() * alive))
+    }
+}
+
+impl Blocks for GptjForCausalLm {
+    fn count(&self) -> usize {
+        self.transformer.h.len()
+    }
+
+    fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
+        let x = pass.embed(&self.transformer.wte);
+        let rotations = vec![pass.rotation(&self.rope, &x.device())];
+        Ok(BlockInputs { residual: Residual::new(x), rotations })
+    }
+
+    fn block(
+        &self,
+        index: usize,
+        residual: Residual,
+        rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<Residual, Error> {
+        let block = &self.transformer.h[index];
+        let (stream, normed) = block.ln_1.after(residual.stream, residual.pending);
+        let mixed = block.attn.forward(normed.clone(), &rotations[0], pass, cache, index)?;
+        Ok(Residual { stream, pending: Some(mixed + block.mlp.forward(normed)) })
+    }
+
+    fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
+        let Residual { stream, pending } = residual.wanted(pass);
+        self.transformer.ln_f.after(stream, pending).1
     }
 }
 

@@ -23,7 +23,7 @@ use crate::layers::{
     Attention, Either, Expert, RmsNorm, Rotation, Router, Routing, Shares, ShortConvolution,
     announce_all, correction_of, either, expert_activations, mixed_with, zeros,
 };
-use crate::{Activations, Error, KvCache, PassShape};
+use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// An LFM2 with its language-modelling head.
 pub type Lfm2ForCausalLm = RmsForCausalLm<Lfm2DecoderLayer>;
@@ -108,13 +108,12 @@ impl RmsBlock for Lfm2DecoderLayer {
 
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         rotations: &[Rotation],
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+    ) -> Result<Residual, Error> {
         if let Either::Other(experts) = &self.feed_forward {
             announce_all(&experts.experts, &experts.gate, pass.rows());
         }
@@ -128,7 +127,10 @@ impl RmsBlock for Lfm2DecoderLayer {
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
         let (x, normed) = self.ffn_norm.add_forward(x, mixed);
-        Ok((x, either!(&self.feed_forward, block => block.forward(normed))))
+        Ok(Residual {
+            stream: x,
+            pending: Some(either!(&self.feed_forward, block => block.forward(normed))),
+        })
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

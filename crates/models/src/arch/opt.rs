@@ -10,7 +10,9 @@ use crate::config::{self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE};
 use crate::decoder::{Decoder, Head, Pass};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend, three};
-use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
+use crate::{
+    Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual, Rotation,
+};
 
 /// Rows of the table of positions that come before that of the first one.
 const OFFSET: usize = 2;
@@ -160,28 +162,11 @@ impl Decoder for OptForCausalLm {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        let decoder = &self.model.decoder;
-        let mut x = pass.embed(&decoder.embed_tokens);
-        if let Some(project) = &decoder.project_in {
-            x = project.forward(x);
-        }
-        // The tables may be on different devices.
-        let positions = pass.embed_positions(&decoder.embed_positions, OFFSET)?;
-        let positions = positions.to_device(&x.device());
-        x = x + positions;
-        let mut pending = None;
-        for (index, layer) in decoder.layers.iter().enumerate() {
-            (x, pending) = layer.forward(x, pending, pass, cache, index)?;
-        }
-        let (x, pending) = (pass.wanted(x), pending.map(|more| pass.wanted(more)));
-        let x = match &decoder.final_layer_norm {
-            Some(norm) => norm.after(x, pending).1,
-            None => x,
-        };
-        Ok(match &decoder.project_out {
-            Some(project) => project.forward(x),
-            None => x,
-        })
+        self.through(pass, cache)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     fn head(&self) -> Head<'_> {
@@ -211,6 +196,49 @@ impl Decoder for OptForCausalLm {
     }
 }
 
+impl Blocks for OptForCausalLm {
+    fn count(&self) -> usize {
+        self.model.decoder.layers.len()
+    }
+
+    fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
+        let decoder = &self.model.decoder;
+        let mut x = pass.embed(&decoder.embed_tokens);
+        if let Some(project) = &decoder.project_in {
+            x = project.forward(x);
+        }
+        // The tables may be on different devices.
+        let positions = pass.embed_positions(&decoder.embed_positions, OFFSET)?;
+        let positions = positions.to_device(&x.device());
+        let x = x + positions;
+        Ok(BlockInputs { residual: Residual::new(x), rotations: Vec::new() })
+    }
+
+    fn block(
+        &self,
+        index: usize,
+        residual: Residual,
+        _rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<Residual, Error> {
+        self.model.decoder.layers[index].forward(residual, pass, cache, index)
+    }
+
+    fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
+        let decoder = &self.model.decoder;
+        let Residual { stream, pending } = residual.wanted(pass);
+        let x = match &decoder.final_layer_norm {
+            Some(norm) => norm.after(stream, pending).1,
+            None => stream,
+        };
+        match &decoder.project_out {
+            Some(project) => project.forward(x),
+            None => x,
+        }
+    }
+}
+
 impl OptDecoderLayer {
     fn new(config: &OptConfig, init: &Init) -> Self {
         let (sizes, bias) = (&config.sizes, config.enable_bias);
@@ -233,26 +261,24 @@ impl OptDecoderLayer {
     }
 
     /// Takes the residual stream and what is still to be added to it, and gives them.
-    #[allow(clippy::type_complexity, reason = "a pair of tensors")]
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Option<Tensor<3>>), Error> {
+    ) -> Result<Residual, Error> {
         let mlp = |x| self.fc2.forward(self.activation.activate(self.fc1.forward(x)));
         if self.norm_before {
             let (x, normed) = self.self_attn_layer_norm.after(x, pending);
             let mixed = self.self_attn.forward(normed, pass, cache, index)?;
             let (x, normed) = self.final_layer_norm.after(x, Some(mixed));
-            return Ok((x, Some(mlp(normed))));
+            return Ok(Residual { stream: x, pending: Some(mlp(normed)) });
         }
         let mixed = self.self_attn.forward(x.clone(), pass, cache, index)?;
         let x = self.self_attn_layer_norm.after(x, Some(mixed)).1;
         let inner = mlp(x.clone());
-        Ok((self.final_layer_norm.after(x, Some(inner)).1, None))
+        Ok(Residual { stream: self.final_layer_norm.after(x, Some(inner)).1, pending: None })
     }
 }
 

@@ -14,7 +14,7 @@ use crate::decoder::Pass;
 use crate::layers::{
     Activation, Linear, Norm, Rotation, attend, three, two_layer_activations, two_layers,
 };
-use crate::{Activations, Error, KvCache, PassShape};
+use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// A Phi with its language-modelling head.
 pub type PhiForCausalLm = RmsForCausalLm<PhiDecoderLayer>;
@@ -119,17 +119,19 @@ impl RmsBlock for PhiDecoderLayer {
 
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         rotations: &[Rotation],
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+    ) -> Result<Residual, Error> {
         let (x, normed) = self.input_layernorm.after(x, pending);
         let mixed = self.self_attn.forward(normed.clone(), &rotations[0], pass, cache, index)?;
         let PhiMlp { fc1, fc2, activation } = &self.mlp;
-        Ok((x, mixed + two_layers([fc1, fc2], *activation, normed)))
+        Ok(Residual {
+            stream: x,
+            pending: Some(mixed + two_layers([fc1, fc2], *activation, normed)),
+        })
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

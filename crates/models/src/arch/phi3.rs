@@ -10,7 +10,7 @@ use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, RopeConfig, RopeScaling, sliding_window, uniform_windows};
 use crate::decoder::Pass;
 use crate::layers::{FusedMlp, Linear, RmsNorm, Rotation, attend};
-use crate::{Activations, Error, KvCache, PassShape};
+use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// A Phi-3 with its language-modelling head.
 pub type Phi3ForCausalLm = RmsForCausalLm<Phi3DecoderLayer>;
@@ -97,17 +97,16 @@ impl RmsBlock for Phi3DecoderLayer {
 
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         rotations: &[Rotation],
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+    ) -> Result<Residual, Error> {
         let (x, normed) = self.input_layernorm.after(x, pending);
         let mixed = self.self_attn.forward(normed, &rotations[0], pass, cache, index)?;
         let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed);
-        Ok((x, self.mlp.forward(normed)))
+        Ok(Residual { stream: x, pending: Some(self.mlp.forward(normed)) })
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -11,7 +11,7 @@ use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head, Pass};
 use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
-use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
+use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
 /// A decoder layer, and what its models have besides such layers.
 pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
@@ -67,13 +67,12 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`Decoder::hidden`].
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        residual: Residual,
         rotations: &[Rotation],
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error>;
+    ) -> Result<Residual, Error>;
 
     /// What it holds at most, besides the residual stream and the rotations.
     fn activations(&self, pass: &PassShape) -> Activations;
@@ -236,27 +235,11 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        let mut x = pass.embed(&self.model.embed_tokens);
-        if let Some(scale) = self.embed_scale {
-            x = x * scale;
-        }
-        let rotations: Vec<_> =
-            self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
-        let mut pending = None;
-        for (index, layer) in self.model.layers.iter().enumerate() {
-            let (sum, more) = layer.forward(x, pending, &rotations, pass, cache, index)?;
-            (x, pending) = (sum, Some(more));
-        }
-        let pending = pending.map(|more| pass.wanted(more));
-        let RmsModel { norm, final_layernorm, embedding_norm, .. } = &self.model;
-        let norm = norm.as_ref().or(final_layernorm.as_ref()).or(embedding_norm.as_ref());
-        let norm = norm.expect("a model is made with one of them");
-        let x = norm.after(pass.wanted(x), pending).1;
-        // Of the head's input, which is narrower than the logits.
-        Ok(match self.logit_scale {
-            Some(scale) => x * scale,
-            None => x,
-        })
+        self.through(pass, cache)
+    }
+
+    fn blocks(&self) -> Option<&dyn Blocks> {
+        Some(self)
     }
 
     fn head(&self) -> Head<'_> {
@@ -266,8 +249,8 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         }
     }
 
-    fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
-        capped(self.head().project(hidden), self.logit_softcap)
+    fn logit_softcap(&self) -> Option<f64> {
+        self.logit_softcap
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
@@ -280,10 +263,41 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 }
 
-/// Logits that stay below `cap` in magnitude, if there is one.
-pub(super) fn capped(logits: Tensor<3>, cap: Option<f64>) -> Tensor<3> {
-    match cap {
-        Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
-        None => logits,
+impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
+    fn count(&self) -> usize {
+        self.model.layers.len()
+    }
+
+    fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
+        let mut x = pass.embed(&self.model.embed_tokens);
+        if let Some(scale) = self.embed_scale {
+            x = x * scale;
+        }
+        let rotations = self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
+        Ok(BlockInputs { residual: Residual::new(x), rotations })
+    }
+
+    fn block(
+        &self,
+        index: usize,
+        residual: Residual,
+        rotations: &[Rotation],
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<Residual, Error> {
+        self.model.layers[index].forward(residual, rotations, pass, cache, index)
+    }
+
+    fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
+        let RmsModel { norm, final_layernorm, embedding_norm, .. } = &self.model;
+        let norm = norm.as_ref().or(final_layernorm.as_ref()).or(embedding_norm.as_ref());
+        let norm = norm.expect("a model is made with one of them");
+        let Residual { stream, pending } = residual.wanted(pass);
+        let x = norm.after(stream, pending).1;
+        // Of the head's input, which is narrower than the logits.
+        match self.logit_scale {
+            Some(scale) => x * scale,
+            None => x,
+        }
     }
 }

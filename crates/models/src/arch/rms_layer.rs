@@ -15,7 +15,7 @@ use crate::layers::{
     Activation, Attention, Either, GatedDeltaNet, LatentAttention, Linear, Mlp, Norm, Rotation,
     either, fused, fused_activations,
 };
-use crate::{Activations, Error, KvCache, PassShape};
+use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// What a decoder layer has behind attention, and the models that have it.
 pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static {
@@ -256,13 +256,12 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
 
     fn forward(
         &self,
-        x: Tensor<3>,
-        pending: Option<Tensor<3>>,
+        Residual { stream: x, pending }: Residual,
         rotations: &[Rotation],
         pass: &Pass<'_>,
         cache: &mut KvCache,
         index: usize,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+    ) -> Result<Residual, Error> {
         let feed_forward = self.behind_attention();
         feed_forward.announce(pass.rows());
         let behind = self.post_attention_layernorm.as_ref().or(self.feedforward_layernorm.as_ref());
@@ -288,7 +287,10 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             match (behind, &self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
                 (None, ..) => {
                     let normed = beside.expect("what is side by side takes the same");
-                    return Ok((x, mixed + self.scaled(feed_forward.forward(normed))));
+                    return Ok(Residual {
+                        stream: x,
+                        pending: Some(mixed + self.scaled(feed_forward.forward(normed))),
+                    });
                 }
                 (Some(behind), _, None) => behind.after(x, Some(mixed)),
                 (Some(behind), None, Some(_)) => twice(x + behind.forward(mixed)),
@@ -303,7 +305,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             None => inner,
         });
         let inner = normed_if(&self.post_feedforward_layernorm, inner);
-        Ok((x, normed_if(&self.post_mlp_layernorm, inner)))
+        Ok(Residual { stream: x, pending: Some(normed_if(&self.post_mlp_layernorm, inner)) })
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, add_linear_in_out,
-    gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
+    frozen_linear, gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
 };
 
 use super::convolution::convolved;
@@ -140,7 +140,9 @@ pub(crate) fn gated<const D: usize>(
 
 /// Whether a weight is all that its layer multiplies, and does not come in tiles. More than one such may be held at a time.
 fn is_whole(weight: &Param<Tensor<2>>) -> bool {
-    Streamed::of(weight).is_none_or(|weight| weight.is_resident() && weight.low_rank().is_none())
+    Streamed::of(weight).is_none_or(|weight| {
+        weight.is_resident() && weight.low_rank().is_none() && !weight.device().is_autodiff()
+    })
 }
 
 /// A weight that is in memory, as it is held: of floats, or in blocks.
@@ -182,6 +184,9 @@ fn product_alone<const D: usize>(
     weight: &Param<Tensor<2>>,
 ) -> Tensor<D> {
     match Streamed::of(weight) {
+        Some(streamed) if x.device().is_autodiff() => {
+            frozen_linear(compute, x, streamed.frozen(false))
+        }
         Some(streamed) if is_gpu(&x.device()) => {
             let tiles = streamed.tiles_on(&x.device());
             let parts = tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
@@ -220,6 +225,9 @@ fn product_in_out_alone<const D: usize>(
 ) -> Tensor<D> {
     let mut dims = x.dims();
     dims[D - 1] = weight.lazy_shape()[1];
+    if let Some(streamed) = Streamed::of(weight).filter(|_| x.device().is_autodiff()) {
+        return biased(frozen_linear(compute, x, streamed.frozen(true)), bias);
+    }
     let y = match bias {
         Some(bias) => {
             let bias = bias.val().cast(DType::F32).to_device(&x.device());

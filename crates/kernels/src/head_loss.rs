@@ -1,0 +1,156 @@
+//! The loss of a language model under a frozen head: logits exist for some of the vocabulary at a
+//! time, so that memory does not grow with it.
+
+use std::ops::Range;
+
+use burn::backend::Flex;
+use burn::tensor::{DType, Tensor, TensorData};
+use rayon::prelude::*;
+
+use crate::exp::exp;
+use crate::extension::f32_elements;
+use crate::{ActivationDtype, FrozenWeight, WeightTensor, add_linear_in_out, is_flex, linear_with};
+
+/// Tokens of the vocabulary whose logits exist at once, at most.
+const AT_ONCE: usize = 1024;
+
+/// What makes logits of hidden states.
+#[derive(Debug, Clone, Copy)]
+pub struct FrozenHead<'a> {
+    /// `[vocabulary, hidden]`.
+    pub weight: &'a dyn FrozenWeight,
+    /// `[vocabulary]`.
+    pub bias: Option<&'a [f32]>,
+    /// Logits stay below this in magnitude: `cap · tanh(logit / cap)`.
+    pub softcap: Option<f32>,
+    /// The type in which hidden states are multiplied.
+    pub compute: ActivationDtype,
+}
+
+/// The sum of the cross-entropies of `hidden [rows, hidden]` f32, on Flex, and the tokens that were
+/// to come, `targets [rows]`; and its gradient with respect to `hidden`, of the same shape.
+///
+/// The head is gone through twice: it is read for the sums of exponentials, and once more for the
+/// gradient. Neither result depends on how it is cut into tiles, by a bit.
+///
+/// # Panics
+///
+/// If sizes do not fit each other, or if a target is not below the vocabulary.
+pub fn head_loss(hidden: Tensor<2>, targets: &[u32], head: FrozenHead<'_>) -> (f64, Tensor<2>) {
+    let ([rows, width], [vocabulary, inputs]) = (hidden.dims(), head.weight.dims());
+    assert_eq!((width, rows), (inputs, targets.len()), "loss: sizes do not fit each other");
+    assert!(targets.iter().all(|target| (*target as usize) < vocabulary), "loss: no such token");
+    assert!(is_flex(&hidden.device()), "loss: hidden states must be on Flex");
+
+    let mut sums = vec![Sum::default(); rows];
+    head.for_each_part(&hidden, |tokens, logits, _| {
+        let each = sums.par_iter_mut().zip(targets).zip(logits.par_chunks(tokens.len()));
+        each.for_each(|((sum, target), logits)| sum.add(logits, &tokens, *target));
+    });
+    let loss = sums.iter().map(Sum::loss).sum();
+
+    let normalizers: Vec<f32> = sums.iter().map(Sum::normalizer).collect();
+    let mut gradient = Some(Tensor::zeros([rows, width], (&hidden.device(), DType::F32)));
+    head.for_each_part(&hidden, |tokens, logits, part| {
+        let mut by_logit = vec![0.0; logits.len()];
+        let each = by_logit.par_chunks_mut(tokens.len()).zip(logits.par_chunks(tokens.len()));
+        let each = each.zip(&normalizers).zip(targets);
+        each.for_each(|(((by_logit, logits), normalizer), &target)| {
+            for (by_logit, logit) in by_logit.iter_mut().zip(logits) {
+                *by_logit = exp(logit - normalizer);
+            }
+            if let Some(at) = (target as usize).checked_sub(tokens.start)
+                && let Some(by_logit) = by_logit.get_mut(at)
+            {
+                *by_logit -= 1.0;
+            }
+            if let Some(cap) = head.softcap {
+                for (by_logit, logit) in by_logit.iter_mut().zip(logits) {
+                    *by_logit *= 1.0 - (logit / cap) * (logit / cap);
+                }
+            }
+        });
+        let by_logit = TensorData::new(by_logit, [rows, tokens.len()]);
+        let by_logit = Tensor::from_data(by_logit, (&hidden.device(), DType::F32));
+        let sum = gradient.take().expect("it is put back");
+        gradient = Some(add_linear_in_out(ActivationDtype::F32, sum, by_logit, 0, part));
+    });
+    (loss, gradient.expect("it is put back"))
+}
+
+impl FrozenHead<'_> {
+    /// Calls `each` with some tokens of the vocabulary, their logits `[rows, tokens.len()]`, and what makes these.
+    fn for_each_part(
+        &self,
+        hidden: &Tensor<2>,
+        mut each: impl FnMut(Range<usize>, &[f32], WeightTensor),
+    ) {
+        for (tile_rows, tile) in self.weight.tiles() {
+            for start in tile_rows.clone().step_by(AT_ONCE) {
+                let tokens = start..tile_rows.end.min(start + AT_ONCE);
+                let part = tile.slice(start - tile_rows.start..tokens.end - tile_rows.start);
+                let part = WeightTensor::on_flex(part);
+                let logits = linear_with(self.compute, hidden.clone(), part.clone());
+                let mut logits = logits.try_into_primitive::<Flex>().expect("it is on Flex");
+                if self.bias.is_some() || self.softcap.is_some() {
+                    let values = crate::extension::f32_elements_mut(&mut logits, "logits");
+                    values.par_chunks_mut(tokens.len()).for_each(|row| {
+                        self.finish(row, &tokens);
+                    });
+                }
+                each(tokens, f32_elements(&logits, "logits"), part);
+            }
+        }
+    }
+
+    /// Makes logits of products.
+    fn finish(&self, row: &mut [f32], tokens: &Range<usize>) {
+        if let Some(bias) = self.bias {
+            row.iter_mut().zip(&bias[tokens.clone()]).for_each(|(logit, bias)| *logit += bias);
+        }
+        if let Some(cap) = self.softcap {
+            row.iter_mut().for_each(|logit| *logit = crate::exp::tanh(*logit / cap) * cap);
+        }
+    }
+}
+
+/// What one row's logits have come to so far, taken one after the other.
+#[derive(Debug, Clone)]
+struct Sum {
+    largest: f32,
+    /// Of `exp(logit - largest)`.
+    exponentials: f64,
+    target: f32,
+}
+
+impl Default for Sum {
+    fn default() -> Self {
+        Self { largest: f32::NEG_INFINITY, exponentials: 0.0, target: 0.0 }
+    }
+}
+
+impl Sum {
+    fn add(&mut self, logits: &[f32], tokens: &Range<usize>, target: u32) {
+        for &logit in logits {
+            if logit > self.largest {
+                self.exponentials *= f64::from(exp(self.largest - logit));
+                self.largest = logit;
+            }
+            self.exponentials += f64::from(exp(logit - self.largest));
+        }
+        if let Some(at) = (target as usize).checked_sub(tokens.start)
+            && let Some(logit) = logits.get(at)
+        {
+            self.target = *logit;
+        }
+    }
+
+    /// The logarithm of the sum of all exponentials.
+    fn normalizer(&self) -> f32 {
+        (f64::from(self.largest) + self.exponentials.ln()) as f32
+    }
+
+    fn loss(&self) -> f64 {
+        f64::from(self.largest) + self.exponentials.ln() - f64::from(self.target)
+    }
+}

@@ -1,0 +1,165 @@
+//! Products with weights that are fetched anew, and the loss under a head of which only a part exists at a time, against the
+//! operations that hold all of it.
+
+mod common;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use common::values;
+use outsize_kernels::{
+    ActivationDtype, FrozenHead, FrozenOperand, FrozenWeight, WeightTensor, cross_entropy,
+    frozen_linear, head_loss, linear_with,
+};
+
+/// A weight in tiles of so many rows.
+#[derive(Debug)]
+struct Tiled {
+    weight: Tensor<2>,
+    rows: usize,
+    fetched: AtomicUsize,
+}
+
+impl Tiled {
+    fn new(weight: &Tensor<2>, rows: usize) -> Arc<Self> {
+        Arc::new(Self { weight: weight.clone(), rows, fetched: AtomicUsize::new(0) })
+    }
+}
+
+impl FrozenWeight for Tiled {
+    fn dims(&self) -> [usize; 2] {
+        self.weight.dims()
+    }
+
+    fn tiles(&self) -> Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + '_> {
+        self.fetched.fetch_add(1, Ordering::Relaxed);
+        let all = self.weight.dims()[0];
+        Box::new((0..all).step_by(self.rows).map(move |start| {
+            let range = start..all.min(start + self.rows);
+            let tile = self.weight.clone().narrow(0, start, range.len());
+            (range, tile.into())
+        }))
+    }
+}
+
+fn tensor(dims: [usize; 2], seed: u64, dtype: DType) -> Tensor<2> {
+    let data = TensorData::new(values(dims[0] * dims[1], seed), dims);
+    Tensor::<2>::from_data(data, (&Device::flex(), DType::F32)).cast(dtype)
+}
+
+fn elements(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.into_data().iter::<f32>().collect()
+}
+
+fn near(what: &str, found: &[f32], want: &[f32]) {
+    let largest = want.iter().fold(0.0f32, |largest, want| largest.max(want.abs()));
+    assert!(largest > 0.0 && found.len() == want.len(), "{what}");
+    for (found, want) in found.iter().zip(want) {
+        assert!((found - want).abs() <= 2e-6 * largest, "{what}: {found} for {want}");
+    }
+}
+
+/// A product of leaves, and their gradient for a sum in which each output counts differently.
+fn product(x: &Tensor<2>, work: impl Fn(Tensor<2>) -> Tensor<2>) -> [Vec<f32>; 2] {
+    let x = x.clone().autodiff().require_grad();
+    let y = work(x.clone());
+    let weights = tensor(y.dims(), 99, DType::F32).autodiff();
+    let grads = (y.clone() * weights).sum().backward();
+    [elements(y.inner()), elements(x.grad(&grads).expect("x is tracked"))]
+}
+
+#[test]
+fn products_and_gradients_are_those_of_a_weight_that_is_held() {
+    let compute = ActivationDtype::F32;
+    for (rows, [out, inputs]) in [(1, [7, 5]), (3, [33, 64]), (70, [130, 48])] {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let (x, weight) =
+                (tensor([rows, inputs], 1, DType::F32), tensor([out, inputs], 2, dtype));
+            let held = weight.clone().autodiff();
+            let [y, dx] = product(&x, |x| linear_with(compute, x, held.clone()));
+            let turned = weight.clone().transpose().cast(DType::F32).cast(dtype);
+            for tile in [1, 4, 40, 1000] {
+                let what = format!("{rows} rows, [{out}, {inputs}] {dtype:?}, tiles of {tile}");
+                let tiled = Tiled::new(&weight, tile);
+                let operand = FrozenOperand { weight: tiled.clone(), in_out: false };
+                let found = product(&x, |x| frozen_linear(compute, x, operand.clone()));
+                assert_eq!(found[0], y, "{what}");
+                near(&what, &found[1], &dx);
+                assert_eq!(tiled.fetched.load(Ordering::Relaxed), 2, "{what}");
+                let whole = FrozenOperand { weight: Tiled::new(&weight, out), in_out: false };
+                let same = product(&x, |x| frozen_linear(compute, x, whole.clone()));
+                assert_eq!(found, same, "{what}");
+
+                let operand = FrozenOperand { weight: Tiled::new(&turned, tile), in_out: true };
+                let found = product(&x, |x| frozen_linear(compute, x, operand.clone()));
+                near(&what, &found[0], &y);
+                near(&what, &found[1], &dx);
+                let whole = FrozenOperand { weight: Tiled::new(&turned, inputs), in_out: true };
+                assert_eq!(
+                    found,
+                    product(&x, |x| frozen_linear(compute, x, whole.clone())),
+                    "{what}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_fetched_for_a_gradient_that_nobody_asks_for() {
+    let tiled = Tiled::new(&tensor([6, 4], 1, DType::F32), 2);
+    let operand = FrozenOperand { weight: tiled.clone(), in_out: false };
+    let x = tensor([3, 4], 2, DType::F32);
+    let y = frozen_linear(ActivationDtype::F32, x.clone().autodiff(), operand.clone());
+    assert!(!y.is_tracked());
+    let plain = frozen_linear(ActivationDtype::F32, x, operand);
+    assert_eq!(elements(y.inner()), elements(plain));
+    assert_eq!(tiled.fetched.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn the_loss_under_a_head_is_that_of_all_logits() {
+    // More tokens than there are logits at once, and rows that no tile ends at.
+    let (rows, width, vocabulary) = (5, 24, 2_500);
+    let hidden = tensor([rows, width], 1, DType::F32) * 3.0;
+    let weight = tensor([vocabulary, width], 2, DType::BF16);
+    let bias = values(vocabulary, 3);
+    let targets = [0, 2_499, 1_024, 1_023, 7];
+    for (bias, softcap) in
+        [(None, None), (Some(&bias), None), (None, Some(2.5)), (Some(&bias), Some(4.0))]
+    {
+        let leaf = hidden.clone().autodiff().require_grad();
+        let mut logits = linear_with(ActivationDtype::F32, leaf.clone(), weight.clone().autodiff());
+        if let Some(bias) = bias {
+            let bias = TensorData::new(bias.clone(), [1, vocabulary]);
+            logits = logits + Tensor::from_data(bias, &Device::flex().autodiff());
+        }
+        if let Some(cap) = softcap {
+            logits = (logits / cap).tanh() * cap;
+        }
+        let ids = Tensor::<1, Int>::from_data(targets, &Device::flex().autodiff());
+        let mean = cross_entropy(logits, ids);
+        let want = leaf.grad(&mean.backward()).expect("it is tracked") * rows as f32;
+        let mean = mean.into_scalar::<f32>();
+
+        let run = |tile| {
+            let head = FrozenHead {
+                weight: &*Tiled::new(&weight, tile),
+                bias: bias.map(Vec::as_slice),
+                softcap,
+                compute: ActivationDtype::F32,
+            };
+            let (loss, gradient) =
+                head_loss(hidden.clone(), &targets.map(|target: i64| target as u32), head);
+            (loss, elements(gradient))
+        };
+        let (loss, gradient) = run(vocabulary);
+        assert!((loss as f32 / rows as f32 - mean).abs() <= 2e-6 * mean, "{loss} for {mean}");
+        near("the gradient", &gradient, &elements(want.clone()));
+        for tile in [1, 300, 1_024, 1_025] {
+            assert_eq!(run(tile), (loss, gradient.clone()), "tiles of {tile}");
+        }
+    }
+}

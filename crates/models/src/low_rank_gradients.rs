@@ -1,0 +1,151 @@
+//! Gradients of what an adapter adds to weights that do not learn, block by block: of the activations that a backward pass
+//! needs, only those of one block exist at a time. The others are computed again from what their block took.
+
+use std::collections::HashMap;
+
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
+use outsize_core::{LowRank, Streamed};
+use outsize_kernels::{FrozenHead, head_loss};
+
+use crate::blocks::{BlockInputs, Blocks, Residual};
+use crate::decoder::{Decoder, Head, Pass, check_ids};
+use crate::{Batch, Error, KvCache, Logits};
+
+/// The loss of a batch, and the gradients of an adapter.
+#[derive(Debug)]
+pub struct LowRankGradients {
+    /// The sum of the cross-entropies of all targets.
+    pub loss: f64,
+    /// How many targets there were.
+    pub targets: usize,
+    /// By the path of the weight: gradients of that sum for what is multiplied first `[rank, in]`, and second `[out, rank]`, in
+    /// f32.
+    pub gradients: HashMap<String, [Tensor<2>; 2]>,
+}
+
+/// What a batch's positions are to predict: for each position of each row, the token that is to come, or none.
+pub type Targets<'a> = &'a [Option<u32>];
+
+/// The loss of a batch under an adapter, and its gradients. `set` adds to weights, by path, what it is given.
+pub(crate) fn low_rank_gradients<D: Decoder>(
+    model: &D,
+    batch: &Batch,
+    targets: Targets<'_>,
+    adapter: &HashMap<String, LowRank>,
+    set: &dyn Fn(&HashMap<String, LowRank>),
+) -> Result<LowRankGradients, Error> {
+    let blocks = model.blocks().ok_or(Error::NoBlocks)?;
+    check_ids(batch, model.head().vocab_size())?;
+    let mut parts = by_block::<D>(adapter, blocks.count())?;
+    let first = parts.iter().position(|part| !part.is_empty()).unwrap_or(blocks.count());
+
+    let mut cache = KvCache::without_storage(model.cache(), batch);
+    let pass = Pass::new(batch, &cache, Logits::All);
+    set(adapter);
+    let BlockInputs { residual, rotations } = blocks.inputs(&pass)?;
+    let mut stream = summed(residual);
+    let mut taken = Vec::with_capacity(blocks.count());
+    for index in 0..blocks.count() {
+        if index >= first {
+            taken.push(stream.clone());
+        }
+        let residual = Residual::new(stream);
+        stream = summed(blocks.block(index, residual, &rotations, &pass, &mut cache)?);
+    }
+
+    let (loss, count, mut gradient) = loss(model, blocks, stream, &pass, targets)?;
+    let mut gradients = HashMap::new();
+    for (index, taken) in (first..blocks.count()).zip(taken).rev() {
+        let learning: HashMap<_, _> =
+            parts[index].drain().map(|(path, part)| (path, learning(part))).collect();
+        set(&learning);
+        let input = taken.require_grad();
+        let residual = Residual::new(input.clone());
+        let output = blocks.block(index, residual, &rotations, &pass, &mut cache)?;
+        let mut of_block = (summed(output) * gradient.autodiff()).sum().backward();
+        for (path, part) in learning {
+            let [down, up] = [part.down, part.up].map(|part| {
+                let gradient = part.grad_remove(&mut of_block);
+                gradient.unwrap_or_else(|| part.zeros_like().inner())
+            });
+            gradients.insert(path, [down, up]);
+        }
+        gradient = input.grad_remove(&mut of_block).unwrap_or_else(|| input.zeros_like().inner());
+    }
+    Ok(LowRankGradients { loss, targets: count, gradients })
+}
+
+/// The parts of an adapter, each with the block that its weight is in.
+fn by_block<D: Decoder>(
+    adapter: &HashMap<String, LowRank>,
+    count: usize,
+) -> Result<Vec<HashMap<String, LowRank>>, Error> {
+    let mut parts = vec![HashMap::new(); count];
+    for (path, part) in adapter {
+        let within = path.strip_prefix(D::LAYERS).and_then(|rest| rest.strip_prefix('.'));
+        let index = within.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        match index.and_then(|index| parts.get_mut(index)) {
+            Some(of_block) => of_block.insert(path.clone(), part.clone()),
+            None => return Err(Error::OutsideBlocks { path: path.clone() }),
+        };
+    }
+    Ok(parts)
+}
+
+/// What is still to be added to the residual stream is not kept apart.
+fn summed(Residual { stream, pending }: Residual) -> Tensor<3> {
+    match pending {
+        Some(more) => stream + more,
+        None => stream,
+    }
+}
+
+fn learning(LowRank { down, up, scale, in_out }: LowRank) -> LowRank {
+    let [down, up] = [down, up].map(|part| part.autodiff().detach().require_grad());
+    LowRank { down, up, scale, in_out }
+}
+
+/// The loss of what the last block gives, how many targets it is of, and its gradient.
+fn loss<D: Decoder>(
+    model: &D,
+    blocks: &dyn Blocks,
+    stream: Tensor<3>,
+    pass: &Pass<'_>,
+    targets: Targets<'_>,
+) -> Result<(f64, usize, Tensor<3>), Error> {
+    let stream = stream.require_grad();
+    let hidden = blocks.normed(Residual::new(stream.clone()), pass);
+    let [rows, tokens, width] = hidden.dims();
+    assert_eq!(targets.len(), rows * tokens, "a target, or none, for each position");
+    let (positions, tokens): (Vec<i64>, Vec<u32>) = (targets.iter().enumerate())
+        .filter_map(|(position, token)| Some((position as i64, (*token)?)))
+        .unzip();
+    let vocab_size = model.head().vocab_size();
+    if let Some(index) = tokens.iter().position(|token| *token as usize >= vocab_size) {
+        return Err(Error::TokenId { id: tokens[index], index, vocab_size });
+    }
+    let values = hidden.clone().inner().reshape([targets.len() as i32, width as i32]);
+    let device = values.device();
+    let positions = TensorData::new(positions, [tokens.len()]);
+    let positions = Tensor::<1, Int>::from_data(positions, (&device, DType::I64));
+    let zeros = Tensor::<2>::zeros(values.dims(), (&device, DType::F32));
+    let (weight, bias, compute) = match model.head() {
+        Head::Own(linear) => (&linear.weight, linear.bias.as_ref(), linear.compute),
+        Head::Tied(table) => (&table.weight, None, table.compute),
+    };
+    let bias: Option<Vec<f32>> =
+        bias.map(|bias| bias.val().cast(DType::F32).into_data().iter().collect());
+    let weight = Streamed::of(weight).ok_or(Error::NotDispatched)?.frozen(false).weight;
+    let head = FrozenHead {
+        weight: &*weight,
+        bias: bias.as_deref(),
+        softcap: model.logit_softcap().map(|cap| cap as f32),
+        compute,
+    };
+    let (sum, by_values) = head_loss(values.select(0, positions.clone()), &tokens, head);
+    let by_hidden = zeros.select_assign(0, positions, by_values, IndexingUpdateOp::Add);
+    let by_hidden = by_hidden.reshape(hidden.dims()).autodiff();
+    let mut of_norm = (hidden * by_hidden).sum().backward();
+    let gradient = stream.grad_remove(&mut of_norm).expect("the norm is of the stream");
+    Ok((sum, tokens.len(), gradient))
+}
