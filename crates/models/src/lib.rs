@@ -32,6 +32,7 @@ mod layers;
 mod logits;
 mod loss;
 mod model_config;
+mod modules;
 mod pass_shape;
 mod picture_size;
 mod picture_work;
@@ -61,6 +62,7 @@ pub use layers::{
 pub use logits::Logits;
 pub use loss::next_token_loss;
 pub use model_config::ModelConfig;
+pub use modules::{ModuleKind, ModuleSpec};
 pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;
 pub use outsize_kernels::attention::Alibi;
