@@ -9,10 +9,8 @@ use outsize_models::ModelConfig;
 use crate::targets::{PREFIX, Selection};
 use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget};
 
-/// The file that an adapter's matrices are in.
-pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
-/// The same as `torch.save` writes it.
-const TORCH_WEIGHTS: &str = "adapter_model.bin";
+/// The file that an adapter's matrices are in: of safetensors, or else as `torch.save` writes it.
+pub const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
 /// The most bytes of an `adapter_config.json`.
 const CONFIG_LIMIT: u64 = 1 << 24;
 /// Longest name quoted in a message, in characters.
@@ -30,10 +28,23 @@ pub struct LoraAdapter {
     layers: Vec<Layer>,
 }
 
+/// What an adapter takes in memory beside its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AdapterMemory {
+    /// Its matrices, in bytes.
+    pub bytes: u64,
+    /// Bytes of activations that it adds to a pass for each row, at most: what goes from the one matrix to the other, and
+    /// what is added to a layer's outputs.
+    pub row_bytes: u64,
+    /// The same of the output head, for each row that logits are wanted of.
+    pub logit_row_bytes: u64,
+}
+
 /// A target and its tensors.
 #[derive(Debug)]
 struct Layer {
     target: LoraTarget,
+    is_head: bool,
     down: TensorInfo,
     up: TensorInfo,
 }
@@ -79,17 +90,22 @@ impl LoraAdapter {
         self.layers.iter().map(|layer| &layer.target)
     }
 
+    /// What it takes in memory.
+    pub fn memory(&self) -> AdapterMemory {
+        let values = |is_head: bool| {
+            let layers = self.layers.iter().filter(move |layer| layer.is_head == is_head);
+            let values = layers.map(|Layer { target, .. }| target.shape[0] + 2 * target.rank);
+            // In f32.
+            values.max().unwrap_or(0) as u64 * 4
+        };
+        let (row_bytes, logit_row_bytes) = (values(false), values(true));
+        AdapterMemory { bytes: self.bytes(), row_bytes, logit_row_bytes }
+    }
+
     /// Bytes that [its matrices](Self::parts) take in memory.
     pub fn bytes(&self) -> u64 {
         let bytes = self.layers.iter().map(|layer| layer.down.len + layer.up.len);
         bytes.sum::<u64>() + 2 * PER_MATRIX * self.layers.len() as u64
-    }
-
-    /// Bytes of f32 activations that it adds to those of a pass of `rows` tokens in all, at most: what goes from the
-    /// one matrix to the other, and what is added to a layer's outputs.
-    pub fn activation_bytes(&self, rows: u64) -> u64 {
-        let values = self.targets().map(|target| (target.shape[0] + 2 * target.rank) as u64);
-        values.max().unwrap_or(0).saturating_mul(4).saturating_mul(rows)
     }
 
     /// Reads its matrices, in the type in which they are stored: by the path of the parameter that they are for, as
@@ -98,7 +114,7 @@ impl LoraAdapter {
     /// # Errors
     /// A file that cannot be read, or has changed since it was opened.
     pub fn parts(&self) -> Result<HashMap<String, LowRank>, Error> {
-        let part = |Layer { target, down, up }: &Layer| {
+        let part = |Layer { target, down, up, .. }: &Layer| {
             let low_rank = LowRank {
                 down: self.matrix(down)?,
                 up: self.matrix(up)?,
@@ -149,10 +165,10 @@ fn read_config(folder: &Path) -> Result<LoraConfig, Error> {
 }
 
 fn weights(folder: &Path) -> Result<PathBuf, Error> {
-    let found = [WEIGHTS, TORCH_WEIGHTS].map(|name| folder.join(name)).into_iter();
-    found.into_iter().find(|file| file.exists()).ok_or_else(|| Error::NotAnAdapter {
+    let found = ADAPTER_WEIGHTS.map(|name| folder.join(name)).into_iter();
+    found.into_iter().find(|file: &PathBuf| file.exists()).ok_or_else(|| Error::NotAnAdapter {
         folder: folder.to_owned(),
-        reason: format!("it has neither {WEIGHTS} nor {TORCH_WEIGHTS}"),
+        reason: format!("it has no {}", ADAPTER_WEIGHTS.join(" or ")),
     })
 }
 
@@ -235,7 +251,8 @@ impl<'a> Reader<'a> {
         let layer = |(target, found): (&LoraTarget, [Option<&TensorInfo>; 2])| {
             match found {
             [Some(down), Some(up)] => {
-                Ok(Layer { target: target.clone(), down: down.clone(), up: up.clone() })
+                let is_head = self.selection.head.as_ref() == Some(&target.path);
+                Ok(Layer { target: target.clone(), is_head, down: down.clone(), up: up.clone() })
             }
             [down, _] => Err(Error::Tensor {
                 file: file.clone(),

@@ -29,7 +29,7 @@ mod pattern;
 mod saving;
 mod targets;
 
-pub use adapter::LoraAdapter;
+pub use adapter::{ADAPTER_WEIGHTS, AdapterMemory, LoraAdapter};
 pub use config::{ADAPTER_CONFIG, LoraConfig};
 pub use error::Error;
 pub use pattern::ModulePattern;

@@ -6,8 +6,7 @@ use outsize_checkpoint::{Dtype, FileWriter, OutputFolder, TensorSpec, write_file
 use outsize_core::LowRank;
 use outsize_models::ModelConfig;
 
-use crate::adapter::WEIGHTS;
-use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget};
+use crate::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Error, LoraConfig, LoraTarget};
 
 /// Writes an adapter that PEFT loads: `parts` are the matrices by the path of the parameter that they are for, as
 /// [`LoraAdapter::parts`](crate::LoraAdapter::parts) gives them, in the type in which they are held. Their scale is
@@ -28,7 +27,7 @@ pub fn save(
     let specs = tensors
         .iter()
         .map(|(name, dtype, tensor)| TensorSpec::new(name.clone(), *dtype, tensor.dims()));
-    let mut writer = FileWriter::create(output.folder().join(WEIGHTS), specs.collect())?;
+    let mut writer = FileWriter::create(output.folder().join(ADAPTER_WEIGHTS[0]), specs.collect())?;
     for (name, _, tensor) in tensors {
         writer.write(&name, tensor.into_data().as_bytes())?;
     }

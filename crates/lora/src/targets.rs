@@ -64,6 +64,8 @@ pub(crate) struct Selection {
     pub(crate) targets: Vec<LoraTarget>,
     /// The names that each of them may have.
     pub(crate) names: Vec<Vec<String>>,
+    /// The path of the output head's weight, if it is among them.
+    pub(crate) head: Option<String>,
     /// Modules that no adapter can be added to, and why.
     pub(crate) refused: Vec<(ModuleSpec, &'static str)>,
 }
@@ -87,6 +89,8 @@ impl Selection {
             return Err(none(config, model, &all));
         }
         let names: Vec<_> = chosen.iter().map(|module| module.names.clone()).collect();
+        let head = chosen.iter().find(|module| module.kind == ModuleKind::Head);
+        let head = head.map(|module| module.path.clone());
         let ranks = first_matches("rank_pattern", &config.rank_pattern, &names)?;
         let alphas = first_matches("alpha_pattern", &config.alpha_pattern, &names)?;
         let targets = chosen.into_iter().zip(ranks.into_iter().zip(alphas));
@@ -101,7 +105,7 @@ impl Selection {
                 shape: module.shape,
             }
         });
-        Ok(Self { targets: targets.collect(), names, refused })
+        Ok(Self { targets: targets.collect(), names, head, refused })
     }
 }
 
