@@ -56,6 +56,7 @@ macro_rules! failed {
 
 failed!(
     outsize::launch::Error;
+    outsize::lora::Error;
     outsize::checkpoint::Error;
     outsize::checkpoint::ConfigFileError;
     CoreError, core_flags;

@@ -39,7 +39,7 @@ pub fn run(
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
     let (folder, opened_at) = (args.model.folder(), Instant::now());
-    let mut model = OpenedModel::new(&args.model.model, config)?;
+    let mut model = model::opened(&args.model, config)?;
     let opened = opened_at.elapsed();
     let machine = machine.and_then(|thread| thread.join().ok()).unwrap_or_else(Machine::detect);
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;

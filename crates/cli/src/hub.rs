@@ -37,7 +37,9 @@ pub enum Wanted<'a> {
     Text,
     /// A model of pictures.
     Pictures(Option<&'a str>),
-    /// Either.
+    /// A LoRA adapter.
+    Adapter,
+    /// A language model, or one of pictures.
     Any(Option<&'a str>),
 }
 
@@ -48,7 +50,7 @@ impl<'a> Wanted<'a> {
     /// It is not wanted.
     fn variant(self, address: &Address) -> Result<Option<&'a str>, Failure> {
         match self {
-            Self::Text => Err(Failure::usage(format!(
+            Self::Text | Self::Adapter => Err(Failure::usage(format!(
                 "{address} is a model that makes pictures: `outsize image` runs it"
             ))),
             Self::Pictures(variant) | Self::Any(variant) => Ok(variant),

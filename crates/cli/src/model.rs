@@ -7,13 +7,14 @@ use crate::hub::{self, Address, Wanted};
 use crate::interrupt;
 use crate::map_file;
 use crate::views::output::{note_unknown, say};
-use outsize::checkpoint::{model_folder, shown};
+use outsize::checkpoint::{model_folder, read_object, shown};
 use outsize::core::{Planning, gpu};
 use outsize::diffuse::{ImageModel, PipelineFiles};
 use outsize::generate::{
     ConfigText, Described, GenerationWorkload, OpenedModel, PipelineSettings, default_budget,
     describe, read_config,
 };
+use outsize::lora::ADAPTER_CONFIG;
 use outsize::machine::{Machine, current_rss};
 use outsize::models::{CacheOptions, ModelConfig, presets};
 use outsize::plan::{Budget, Tier, format_size};
@@ -75,14 +76,25 @@ fn within(folder: &Path) -> Result<PathBuf, Failure> {
             ))),
         };
     }
-    match folder.join("adapter_config.json").exists() {
-        true => Err(Failure::usage(format!(
-            "{} is a PEFT adapter, which changes another model: merge the two (`merge_and_unload` of peft), and save the result",
-            folder.display()
-        ))),
+    match folder.join(ADAPTER_CONFIG).exists() {
+        true => Err(Failure::usage(an_adapter(folder))),
         // The error says what a folder needs.
         false => Ok(folder.to_owned()),
     }
+}
+
+/// What the folder of an adapter is, and what to do with it.
+fn an_adapter(folder: &Path) -> String {
+    let config = read_object(&folder.join(ADAPTER_CONFIG)).ok().flatten().unwrap_or_default();
+    let base = config.get("base_model_name_or_path").and_then(|base| base.as_str());
+    let folder = shown(&folder.to_string_lossy(), 200);
+    let (base, of) = match base.filter(|base| !base.is_empty()) {
+        Some(base) => (shown(base, 200), format!(", {}", shown(base, 200))),
+        None => ("MODEL".to_owned(), String::new()),
+    };
+    format!(
+        "{folder} is an adapter of another model{of}: run that with it, `{base} --adapter {folder}`"
+    )
 }
 
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
@@ -104,6 +116,36 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
         ));
     }
     Ok(config)
+}
+
+/// The model opened, with the adapter that is asked for.
+pub fn opened(args: &ModelArgs, config: ModelConfig) -> Result<OpenedModel, Failure> {
+    let mut model = OpenedModel::new(&args.model, config)?;
+    if let Some(adapter) = &args.adapter {
+        model.adapt(&adapter_folder(adapter)?)?;
+    }
+    Ok(model)
+}
+
+/// Where an adapter is: the path itself, or the snapshot of a name on the Hub.
+pub fn adapter_folder(path: &Path) -> Result<PathBuf, Failure> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(path.to_owned());
+    }
+    let name = path.to_str().unwrap_or_default();
+    let on_hub = name.strip_prefix("hf://");
+    let Some(address) = Address::parse(on_hub.unwrap_or(name)) else {
+        return Err(Failure::usage(format!(
+            "--adapter: {} does not exist: give the folder of adapter_config.json and adapter_model.safetensors, or a name on \
+             the Hub",
+            shown(name, 200)
+        )));
+    };
+    if on_hub.is_none() && Path::new(&address.org).is_dir() {
+        return Err(beside_folder(&shown(name, 200), &address));
+    }
+    let settings = hub::HubSettings::from_env()?;
+    Ok(hub::cached_or_fetched(&settings, &address, Wanted::Adapter)?.folder)
 }
 
 /// Describes a model without its weights, and of a model of pictures a variant. `path` is a folder, a file, the name of a preset

@@ -8,7 +8,7 @@ use crate::views::run::predicted;
 use crate::{cache, model};
 use outsize::generate::{
     ChatAnswer, ChatOptions, ChatSession, ChatTemplate, ChatTemplates, Error as TextError,
-    OpenedModel, Tokenizer,
+    Tokenizer,
 };
 use outsize::machine::Machine;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub fn open(
     let config = model::config(args)?;
     let folder = args.folder();
     let template = template(folder)?;
-    let mut opened = OpenedModel::new(&args.model, config)?;
+    let mut opened = model::opened(args, config)?;
     let usual = CONTEXT.min(opened.config().cache().longest_context);
     let mut settings = model::settings(args, opened.config(), [usual, usual], &machine)?;
     let cache = &mut settings.workload.cache;

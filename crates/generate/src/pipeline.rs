@@ -1,5 +1,6 @@
 //! From a checkpoint's folder and a budget to a model that generates.
 
+mod adapter;
 mod drafts;
 mod error;
 mod placement;
@@ -14,6 +15,7 @@ use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::{Devices, Planning, gpu, process_bytes};
 use outsize_kernels::BufferReuse;
+use outsize_lora::LoraAdapter;
 use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
     MAX_BATCH, ModelConfig, WhenFull,
@@ -122,6 +124,8 @@ pub struct OpenedModel {
     process: u64,
     /// What drafts tokens; else they are looked up in the text.
     draft: Option<Box<Self>>,
+    /// What is added to its linear layers.
+    adapter: Option<LoraAdapter>,
 }
 
 impl OpenedModel {
@@ -134,7 +138,7 @@ impl OpenedModel {
         let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
         let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
         let process = process_bytes(outsize_machine::current_rss().unwrap_or(0));
-        Ok(Self { config, checkpoint, tree, process, draft: None })
+        Ok(Self { config, checkpoint, tree, process, draft: None, adapter: None })
     }
 
     /// Its configuration.
@@ -267,6 +271,7 @@ impl OpenedModel {
             return Err(ModelError::Batch { batch: sequences, max: MAX_BATCH }.into());
         }
         workload.process = workload.process.max(self.process);
+        workload.adapter = self.adapter.as_ref().map(LoraAdapter::memory).unwrap_or_default();
         let gpus = settings.max_memory.iter().filter_map(|(tier, bytes)| match tier {
             Tier::Gpu(number) if bytes > 0 => Some(number),
             _ => None,
@@ -345,7 +350,11 @@ impl OpenedModel {
         let devices = config.cache_devices(map, &devices);
         let cache = KvCache::on(config.cache(), &workload.cache, &devices)?;
         let init = Init { device, compute: settings.workload.compute };
+        let parts = self.adapter.as_ref().map(LoraAdapter::parts).transpose()?;
         let model = config.dispatch(&init, checkpoint, map, &self.options(settings))?;
+        if let Some(parts) = parts {
+            model.set_low_rank(&parts)?;
+        }
         observe(Step::Dispatched);
         let (spec, done) = (config.cache().clone(), Arc::default());
         let start = config.decoder_start().map(|token| [token]);

@@ -6,6 +6,7 @@ use outsize_core::{
     LEAST_RING, PROCESS_BYTES, gpu_overhead, longest_pass, many_parameters_bytes, memory_overhead,
     upload_bytes, with_longest_passes,
 };
+use outsize_lora::AdapterMemory;
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig, WhenFull};
 use outsize_plan::{
     Budget, Casts, DeviceMap, Error, ManualMap, Options, Passes, Strategy, Tree, Workload, assign,
@@ -30,6 +31,8 @@ pub struct GenerationWorkload {
     pub process: u64,
     /// What the tokenizer takes, in bytes.
     pub tokenizer: u64,
+    /// What an adapter takes.
+    pub adapter: AdapterMemory,
     /// What a GPU's driver takes of its memory, in bytes.
     pub gpu_context: u64,
 }
@@ -45,6 +48,7 @@ impl GenerationWorkload {
             compute: ActivationDtype::F32,
             process: PROCESS_BYTES,
             tokenizer: 0,
+            adapter: AdapterMemory::default(),
             gpu_context: 0,
         }
     }
@@ -102,16 +106,23 @@ impl GenerationWorkload {
         let most = |bytes: &dyn Fn(&ModelConfig, usize, &CacheOptions) -> u64| {
             config.map_or(0, |config| self.most(config, tokens, bytes))
         };
+        let pass_bytes = |config: &ModelConfig, tokens, cache: &CacheOptions, logits| {
+            let [rows, logit_rows] = config.pass_rows(tokens, cache, logits);
+            let added = rows.saturating_mul(self.adapter.row_bytes);
+            let added = added.max(logit_rows.saturating_mul(self.adapter.logit_row_bytes));
+            config.activation_bytes(tokens, cache, logits).saturating_add(added)
+        };
         let activations = most(&|config, tokens, cache| {
-            let pass = config.activation_bytes(tokens, cache, self.logits);
+            let pass = pass_bytes(config, tokens, cache, self.logits);
             match cache.draft_tokens {
                 0 => pass,
-                more => pass.max(config.activation_bytes(1 + more, cache, Logits::All)),
+                more => pass.max(pass_bytes(config, 1 + more, cache, Logits::All)),
             }
         });
         let packed =
             most(&|config, tokens, cache| config.packed_bytes(self.compute, tokens, cache));
         let process = self.process.saturating_add(self.tokenizer);
+        let process = process.saturating_add(self.adapter.bytes);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.
         options.gpu_activations = gpu_overhead(activations).saturating_add(self.gpu_context);

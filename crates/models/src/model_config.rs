@@ -189,6 +189,15 @@ impl ModelConfig {
         }
     }
 
+    /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that logits are wanted of.
+    pub fn pass_rows(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> [u64; 2] {
+        let shape = |tokens| PassShape::new(tokens, self.cache(), cache, logits, 1);
+        // Of a prompt there is one sequence, of what follows as many as beams.
+        let (pass, next) = (shape(tokens), shape(tokens.min(1)));
+        let rows = pass.rows().max(next.rows()).max(pass.of_prompt().rows());
+        [rows, pass.logit_rows().max(next.logit_rows())]
+    }
+
     /// What products take besides, in bytes, for passes of `tokens` new tokens of each sequence: the activations
     /// of the widest one as [`ActivationDtype`] and this processor want them; and, with weights in blocks, the rows that each
     /// thread dequantises.

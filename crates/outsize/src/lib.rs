@@ -66,6 +66,7 @@
 //! | [`plan`] | sizes and budgets in, device map out |
 //! | [`core`] | the five steps for any Burn module |
 //! | [`models`] | well-known architectures |
+//! | [`lora`] | adapters of PEFT: read, checked against a model, written |
 //! | [`generate`] | tokens in, tokens out |
 //! | [`diffuse`] | noise in, pictures out |
 //! | [`mod@bench`] | measures the machine, and runs a model beside its limits |
@@ -85,6 +86,7 @@ pub use outsize_diffuse as diffuse;
 pub use outsize_generate as generate;
 pub use outsize_kernels as kernels;
 pub use outsize_launch as launch;
+pub use outsize_lora as lora;
 pub use outsize_machine as machine;
 pub use outsize_models as models;
 pub use outsize_plan as plan;

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::views::output::{self, say};
 use crate::{interrupt, model};
 use outsize::checkpoint::{Dtype, FileWriter, TensorSpec};
-use outsize::generate::{Pipeline, Step};
+use outsize::generate::Step;
 use outsize::machine::Machine;
 use outsize::models::Logits;
 
@@ -32,8 +32,7 @@ pub fn logits(args: &LogitsArgs) -> Result<(), Failure> {
     settings.workload.logits = Logits::All;
     settings.workload.position = ids.len();
     settings.workload.cache.prompt = prompt.as_ref().map_or(0, Vec::len);
-    let folder = &args.model.model;
-    let mut pipeline = Pipeline::open(folder, config, &settings, |step| {
+    let mut pipeline = model::opened(&args.model, config)?.dispatch(&settings, |step| {
         if let Step::Planned { map, .. } = step {
             say(output::picture(map));
         }

@@ -11,6 +11,7 @@ use crate::views::style;
 use crate::{cache, map_file, model};
 use outsize::checkpoint::write_file;
 use outsize::generate::{Described, Planner};
+use outsize::lora::LoraAdapter;
 use outsize::machine::{Machine, complete_budget, detected_budget};
 use outsize::plan::{Budget, Options, Tier, Tree, break_even_prompt};
 use std::path::Path;
@@ -32,7 +33,15 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
             return image::plan(args, path, &described, notes);
         }
     };
-    let request = workload::request(&args.workload, &described)?;
+    let mut request = workload::request(&args.workload, &described)?;
+    if let Some(adapter) = &args.adapter {
+        let config = described.config.as_ref().ok_or_else(|| {
+            Failure::usage(
+                "--adapter: the model's architecture is not built in, so nothing tells its layers",
+            )
+        })?;
+        request.adapter = LoraAdapter::open(model::adapter_folder(adapter)?, config)?.memory();
+    }
     let machine = Machine::detect();
     let given = args.workload.figures.as_deref();
     let (figures, figures_source) = cache::figures_of(given, path, &machine)?;

@@ -9,7 +9,7 @@ use crate::views::output::{picture, print_json, refuse_to_overwrite, say, say_wr
 use crate::views::progress;
 use crate::views::run::predicted;
 use crate::{cache, interrupt, model};
-use outsize::generate::{OpenedModel, Request, Tokenizer, generate_many};
+use outsize::generate::{Request, Tokenizer, generate_many};
 use outsize::machine::Machine;
 use outsize::models::WhenFull;
 use outsize::plan::{DeviceMap, format_size};
@@ -96,7 +96,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     let machine = Machine::detect();
     let config = model::config(&args.model)?;
     let folder = args.model.folder();
-    let opened = OpenedModel::new(&args.model.model, config)?;
+    let opened = model::opened(&args.model, config)?;
     let mut settings = model::settings(&args.model, opened.config(), [1, 1], &machine)?;
     let cache = &mut settings.workload.cache;
     (cache.batch, cache.when_full) = (batch, WhenFull::Replace);

@@ -4,6 +4,7 @@ use super::{Address, HubSettings, Wanted, gguf};
 use outsize::checkpoint::{Checkpoint, read_text};
 use outsize::diffuse::PipelineFiles;
 use outsize::generate::SizeSource;
+use outsize::lora::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
 use std::path::{Path, PathBuf};
 
 /// The most bytes of a file that names a commit. Real ones have 40.
@@ -53,6 +54,10 @@ impl Snapshot {
                 PipelineFiles::open(&self.folder, variant).is_ok_and(|files| {
                     files.parts.iter().all(|part| is_there(self.folder.join(&part.weights)))
                 })
+            }
+            Wanted::Adapter => {
+                let mut weights = ADAPTER_WEIGHTS.iter().map(|name| self.folder.join(name));
+                self.folder.join(ADAPTER_CONFIG).exists() && weights.any(is_there)
             }
             _ => {
                 let is_whole = gguf::is_one(&self.folder.to_string_lossy());

@@ -14,6 +14,7 @@ use crate::views::{output::say, progress};
 use indicatif::ProgressBar;
 use outsize::checkpoint::weights_file;
 use outsize::diffuse::MODEL_INDEX;
+use outsize::lora::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
 use outsize::machine::volume;
 use outsize::plan::format_size;
 use sha1::Sha1;
@@ -61,6 +62,7 @@ pub fn fetch(
     }
     let client = Client::open(settings, address)?;
     let names = match (pictures::is_one(&client), wanted) {
+        (_, Wanted::Adapter) => adapter_names(&client)?,
         (true, wanted) => pictures::names(&client, wanted.variant(address)?)?,
         (false, Wanted::Pictures(_)) => {
             return Err(Failure::usage(format!(
@@ -146,6 +148,19 @@ fn names(client: &Client<'_>) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
+/// The files of an adapter.
+fn adapter_names(client: &Client<'_>) -> Result<Vec<String>, Failure> {
+    let has = |name: &&str| client.find(name).is_some();
+    match (ADAPTER_WEIGHTS.into_iter().find(has), has(&ADAPTER_CONFIG)) {
+        (Some(weights), true) => Ok(vec![ADAPTER_CONFIG.into(), weights.into()]),
+        _ => Err(Failure::Failed(format!(
+            "{} is no LoRA adapter: it has no {ADAPTER_CONFIG} with {} beside it",
+            client.address,
+            ADAPTER_WEIGHTS.join(" or ")
+        ))),
+    }
+}
+
 /// The model in the cache, downloaded if it is not there.
 ///
 /// # Errors
@@ -165,8 +180,8 @@ pub fn cached_or_fetched(
 /// What a model is that cannot be run.
 fn no_model(client: &Client<'_>) -> Failure {
     let what = match () {
-        () if client.find("adapter_config.json").is_some() => {
-            "is a PEFT adapter, which changes another model: merge the two (`merge_and_unload` of peft), and give the result's folder"
+        () if client.find(ADAPTER_CONFIG).is_some() => {
+            "is an adapter of another model: run that, and give this to --adapter"
         }
         () => {
             "has no config.json with weights beside it (model.safetensors, pytorch_model.bin, or an index of shards)"

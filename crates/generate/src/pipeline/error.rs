@@ -59,6 +59,9 @@ pub enum PipelineError {
         /// What the model is for.
         right: TextTask,
     },
+    /// An adapter cannot be added to the model.
+    #[error(transparent)]
+    Adapter(#[from] outsize_lora::Error),
     /// Drafts cannot be verified.
     #[error("tokens cannot be drafted here: {reason}")]
     Drafts {

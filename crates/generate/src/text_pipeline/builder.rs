@@ -23,13 +23,14 @@ pub struct TextPipelineOptions {
     prompt: Option<usize>,
     beams: Option<usize>,
     draft: Option<PathBuf>,
+    adapter: Option<PathBuf>,
     cache: CacheOptions,
 }
 
 impl Default for TextPipelineOptions {
     fn default() -> Self {
         let cache = CacheOptions::new(0);
-        Self { context: None, prompt: None, beams: None, draft: None, cache }
+        Self { context: None, prompt: None, beams: None, draft: None, adapter: None, cache }
     }
 }
 
@@ -70,6 +71,13 @@ impl PipelineBuilder<TextTask> {
     /// [`draft_model`](Self::draft_model) has a model guess them.
     pub fn prompt_lookup(mut self, tokens: usize) -> Self {
         (self.options.draft, self.options.cache.draft_tokens) = (None, tokens);
+        self
+    }
+
+    /// Adds what the LoRA adapter in a folder says, as PEFT publishes them, to the model's linear layers. One that
+    /// [drafts](Self::draft_model) stays as it is.
+    pub fn adapter(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.options.adapter = Some(folder.into());
         self
     }
 
@@ -126,6 +134,9 @@ impl PipelineTask for TextTask {
         let mut model = OpenedModel::new(path, config)?;
         if let Some(draft) = &builder.options.draft {
             model.draft_with(OpenedModel::new(draft, read_config(model_folder(draft))?)?)?;
+        }
+        if let Some(adapter) = &builder.options.adapter {
+            model.adapt(adapter)?;
         }
         let mut settings = builder.settings(&model, &defaults);
         let file = model.tokenizer_file(folder, &mut settings)?;

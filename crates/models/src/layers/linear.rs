@@ -165,7 +165,7 @@ pub(crate) fn product<const D: usize>(
     }
 }
 
-/// `y + scale · x · downᵀ · upᵀ`.
+/// `y + (scale · x · downᵀ) · upᵀ`.
 fn adapted<const D: usize>(
     compute: ActivationDtype,
     y: Tensor<D>,
@@ -173,7 +173,7 @@ fn adapted<const D: usize>(
     LowRank { down, up, scale, .. }: LowRank,
 ) -> Tensor<D> {
     let [down, up] = [down, up].map(|part| part.to_device(&x.device()));
-    y + linear_with(compute, linear_with(compute, x, down), up) * scale
+    y + linear_with(compute, linear_with(compute, x, down) * scale, up)
 }
 
 /// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since

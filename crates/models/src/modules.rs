@@ -1,0 +1,91 @@
+//! The modules of a model that hold a matrix, by the names that `transformers` has for them.
+
+use outsize_core::Parameter;
+
+use crate::ModelConfig;
+
+/// A module that holds a matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleSpec {
+    /// What `transformers` calls it. Of a language model that is a part of others there are several
+    /// names, the one of the present version first.
+    pub names: Vec<String>,
+    /// The path of its matrix in our own module.
+    pub path: String,
+    /// `[out, in]`; of a table of embeddings `[rows, width]`.
+    pub shape: [usize; 2],
+    /// What it does with the matrix.
+    pub kind: ModuleKind,
+}
+
+/// What a module does with its matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModuleKind {
+    /// A linear layer, `[out, in]` as it is stored.
+    Linear,
+    /// The same, stored as `[in, out]`: GPT-2's `Conv1D`.
+    InOut,
+    /// A linear layer that makes logits.
+    Head,
+    /// A table of embeddings.
+    Embedding,
+    /// The table of embeddings, as the output head that has no matrix of its own.
+    TiedHead,
+    /// A linear layer of an expert.
+    Expert,
+    /// A layer that chooses experts.
+    Router,
+    /// A linear layer of which latent attention multiplies parts.
+    HeadMatrices,
+}
+
+impl ModelConfig {
+    /// Its modules that hold a matrix, in the order in which the model declares them.
+    pub fn modules(&self) -> Vec<ModuleSpec> {
+        let tied = self.tied_head().map(|(table, head)| {
+            let table = self.parameters().iter().find(|parameter| parameter.path == table);
+            table.and_then(|table| self.module(&head, table, ModuleKind::TiedHead))
+        });
+        let modules = self.parameters().iter().filter_map(|parameter| {
+            self.module(&parameter.path, parameter, self.module_kind(parameter)?)
+        });
+        modules.chain(tied.flatten()).collect()
+    }
+
+    /// What the names of modules of other models begin with, in a checkpoint of several.
+    pub fn other_modules(&self) -> &'static [&'static str] {
+        self.row.multimodal.map_or(&[], |names| names.others)
+    }
+
+    fn module_kind(&self, parameter: &Parameter) -> Option<ModuleKind> {
+        if parameter.field() != "weight" {
+            return None;
+        }
+        Some(match parameter.class() {
+            "Linear" | "Conv1d" if parameter.path.contains(".experts.") => ModuleKind::Expert,
+            "Linear" if parameter.path.strip_suffix(".weight") == Some(self.row.head) => {
+                ModuleKind::Head
+            }
+            "Linear" => ModuleKind::Linear,
+            "Conv1d" => ModuleKind::InOut,
+            "Embedding" => ModuleKind::Embedding,
+            "Router" => ModuleKind::Router,
+            "HeadMatrices" => ModuleKind::HeadMatrices,
+            _ => return None,
+        })
+    }
+
+    /// The module whose matrix would be called `weight`.
+    fn module(&self, weight: &str, parameter: &Parameter, kind: ModuleKind) -> Option<ModuleSpec> {
+        let [rows, columns] = parameter.shape[..] else { return None };
+        let shape = if kind == ModuleKind::InOut { [columns, rows] } else { [rows, columns] };
+        let name = weight.strip_suffix(".weight")?;
+        let prefixes = self.row.multimodal.map_or(&[][..], |names| names.prefixes);
+        let named = |(theirs, ours): &(&str, &str)| {
+            name.strip_prefix(ours).map(|rest| format!("{theirs}{rest}"))
+        };
+        let mut names: Vec<_> = prefixes.iter().filter_map(named).collect();
+        names.push(name.to_owned());
+        Some(ModuleSpec { names, path: parameter.path.clone(), shape, kind })
+    }
+}
