@@ -101,7 +101,7 @@ pub enum Error {
     /// The module lives on an autodiff device.
     #[error(
         "parameter `{path}` is on an autodiff device, and a streamed weight has no gradient: \
-         create the module on `device.inner()` for inference, or say `Options::frozen`"
+         create the module on `device.inner()` for inference"
     )]
     Autodiff {
         /// The parameter's path in the module.

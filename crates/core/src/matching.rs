@@ -146,7 +146,7 @@ pub(crate) fn match_parameters(
     options: &Options,
 ) -> Result<Vec<Matched>, Error> {
     for parameter in parameters {
-        refuse(parameter, options)?;
+        refuse(parameter)?;
     }
     let mut misfit =
         KeyMismatch { checkpoint: table.place().to_string(), ..KeyMismatch::default() };
@@ -235,12 +235,12 @@ fn weight(
 }
 
 /// What cannot be dispatched, whatever the checkpoint.
-fn refuse(parameter: &Parameter, options: &Options) -> Result<(), Error> {
+fn refuse(parameter: &Parameter) -> Result<(), Error> {
     let path = parameter.path.clone();
     if parameter.hooked {
         return Err(Error::Reparameterized { path });
     }
-    if parameter.autodiff && !options.frozen {
+    if parameter.autodiff {
         return Err(Error::Autodiff { path });
     }
     if parameter.quantized {

@@ -98,9 +98,6 @@ pub struct Options {
     /// Whether the module moves its activations to where each block computes, as those of
     /// `outsize-models` do: [`Streamed::device`](crate::Streamed::device) says where that is.
     pub moves_activations: bool,
-    /// Whether the module may be on an autodiff device, its weights being frozen: gradients flow through them, and none is made
-    /// of them.
-    pub frozen: bool,
     /// Once another thread or a signal sets it, the pass under way ends with [`Error::Stopped`] at the next weight
     /// that it asks for, and so does every later one until it is cleared.
     ///
@@ -133,7 +130,6 @@ impl Default for Options {
             gpu: None,
             gpu_activations: None,
             moves_activations: false,
-            frozen: false,
             stop: None,
         }
     }

@@ -82,8 +82,7 @@ pub trait DispatchedDecoder: Debug {
     fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), outsize_core::Error>;
 
     /// The loss of a batch under an adapter, given by the paths of weights, and the adapter's gradients, in one pass forward
-    /// and backward. For a module on an autodiff device, with [frozen](outsize_core::Options::frozen) weights; the adapter's
-    /// matrices are in f32 on the device within.
+    /// and backward. For a module on Flex; the adapter's matrices are there in f32.
     ///
     /// # Errors
     /// Of weights that no adapter fits or that are outside of blocks, of models that cannot be run block by block, of ids that

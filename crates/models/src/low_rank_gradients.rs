@@ -59,7 +59,7 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
         let learning: HashMap<_, _> =
             parts[index].drain().map(|(path, part)| (path, learning(part))).collect();
         set(&learning);
-        let input = taken.require_grad();
+        let input = taken.autodiff().require_grad();
         let residual = Residual::new(input.clone());
         let output = blocks.block(index, residual, &rotations, &pass, &mut cache)?;
         let mut of_block = (summed(output) * gradient.autodiff()).sum().backward();
@@ -113,7 +113,7 @@ fn loss<D: Decoder>(
     pass: &Pass<'_>,
     targets: Targets<'_>,
 ) -> Result<(f64, usize, Tensor<3>), Error> {
-    let stream = stream.require_grad();
+    let stream = stream.autodiff().require_grad();
     let hidden = blocks.normed(Residual::new(stream.clone()), pass);
     let [rows, tokens, width] = hidden.dims();
     assert_eq!(targets.len(), rows * tokens, "a target, or none, for each position");

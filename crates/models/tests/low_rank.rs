@@ -118,7 +118,6 @@ fn model(name: &str, memory: &str) -> Option<(Box<dyn DispatchedDecoder>, u64)> 
     let checkpoint = Checkpoint::open(folder(name)).unwrap();
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
     let options = Options {
-        frozen: true,
         budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
         tile_bytes: 1400,
         read_bytes: 4096,
@@ -128,7 +127,7 @@ fn model(name: &str, memory: &str) -> Option<(Box<dyn DispatchedDecoder>, u64)> 
         ..config.options(checkpoint.tensors())
     };
     let map = infer(&tree, &options.budget, &options.plan()).ok()?;
-    let init = Init { device: Device::flex().autodiff(), compute: ActivationDtype::F32 };
+    let init = Init { device: Device::flex(), compute: ActivationDtype::F32 };
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
     Some((model, map.streamed_bytes()))
 }

@@ -37,7 +37,7 @@ impl Streamed {
             return x;
         }
         let from = x.device();
-        if from == *to {
+        if from.clone().inner() == *to {
             return x;
         }
         if is_gpu(to) {

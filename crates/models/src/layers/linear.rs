@@ -113,7 +113,8 @@ pub(super) fn biased<const D: usize>(y: Tensor<D>, bias: Option<&Param<Tensor<1>
 pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tensor<D>; 3] {
     let [first, second, third] = layers;
     let x = entered(x, &first.weight);
-    if is_gpu(&x.device()) || !layers.iter().all(|layer| is_whole(&layer.weight)) {
+    let fused = frozen(&x, &first.weight).is_none() && !is_gpu(&x.device());
+    if !fused || !layers.iter().all(|layer| is_whole(&layer.weight)) {
         return layers.map(|layer| layer.forward(x.clone()));
     }
     let weights = layers.map(|layer| whole(&layer.weight));
@@ -127,7 +128,8 @@ pub(crate) fn gated<const D: usize>(
     act: ActivationFunction,
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
-    if Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device())) {
+    let on_gpu = Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device()));
+    if on_gpu || frozen(x, &gate.weight).is_some() {
         return None;
     }
     let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
@@ -140,9 +142,12 @@ pub(crate) fn gated<const D: usize>(
 
 /// Whether a weight is all that its layer multiplies, and does not come in tiles. More than one such may be held at a time.
 fn is_whole(weight: &Param<Tensor<2>>) -> bool {
-    Streamed::of(weight).is_none_or(|weight| {
-        weight.is_resident() && weight.low_rank().is_none() && !weight.device().is_autodiff()
-    })
+    Streamed::of(weight).is_none_or(|weight| weight.is_resident() && weight.low_rank().is_none())
+}
+
+/// The handle of a weight that gradients flow through, and not to.
+fn frozen<'a, const D: usize>(x: &Tensor<D>, weight: &'a Param<Tensor<2>>) -> Option<&'a Streamed> {
+    Streamed::of(weight).filter(|_| x.is_autodiff())
 }
 
 /// A weight that is in memory, as it is held: of floats, or in blocks.
@@ -183,10 +188,10 @@ fn product_alone<const D: usize>(
     x: Tensor<D>,
     weight: &Param<Tensor<2>>,
 ) -> Tensor<D> {
+    if let Some(streamed) = frozen(&x, weight) {
+        return frozen_linear(compute, x, streamed.frozen(false));
+    }
     match Streamed::of(weight) {
-        Some(streamed) if x.device().is_autodiff() => {
-            frozen_linear(compute, x, streamed.frozen(false))
-        }
         Some(streamed) if is_gpu(&x.device()) => {
             let tiles = streamed.tiles_on(&x.device());
             let parts = tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
@@ -225,7 +230,7 @@ fn product_in_out_alone<const D: usize>(
 ) -> Tensor<D> {
     let mut dims = x.dims();
     dims[D - 1] = weight.lazy_shape()[1];
-    if let Some(streamed) = Streamed::of(weight).filter(|_| x.device().is_autodiff()) {
+    if let Some(streamed) = frozen(&x, weight) {
         return biased(frozen_linear(compute, x, streamed.frozen(true)), bias);
     }
     let y = match bias {

@@ -122,8 +122,33 @@ impl Accelerator {
             factor => loss.cast(DType::F32).mul_scalar(factor),
         };
         let started = self.profile_start();
-        let mut gradients = GradientsParams::from_grads(loss.backward(), model);
+        let gradients = GradientsParams::from_grads(loss.backward(), model);
         self.profile_end("backward", started);
+        self.step_gradients(gradients, model, tokens, scale)
+    }
+
+    /// The same as [`backward_tokens`](Self::backward_tokens) of gradients that were computed in another way: those of a sum
+    /// over `tokens` tokens, which no scale of fp16 training was multiplied with.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_gradients<M: Module>(
+        &self,
+        gradients: GradientsParams,
+        tokens: usize,
+        model: &M,
+    ) -> Result<StepGradients, Error> {
+        self.step_gradients(gradients, model, Some(tokens as f64), 1.0)
+    }
+
+    fn step_gradients<M: Module>(
+        &self,
+        mut gradients: GradientsParams,
+        model: &M,
+        tokens: Option<f64>,
+        scale: f64,
+    ) -> Result<StepGradients, Error> {
         let tokens = tokens.map(|tokens| (first_parameter(model), tokens));
         if !self.sync_gradients() {
             self.inner.accumulated().add(model, gradients, tokens);
