@@ -12,7 +12,7 @@ use crate::extension::f32_elements;
 use crate::{ActivationDtype, FrozenWeight, WeightTensor, add_linear_in_out, is_flex, linear_with};
 
 /// Tokens of the vocabulary whose logits exist at once, at most.
-const AT_ONCE: usize = 1024;
+pub const HEAD_TOKENS: usize = 1024;
 
 /// What makes logits of hidden states.
 #[derive(Debug, Clone, Copy)]
@@ -86,8 +86,8 @@ impl FrozenHead<'_> {
         mut each: impl FnMut(Range<usize>, &[f32], WeightTensor),
     ) {
         for (tile_rows, tile) in self.weight.tiles() {
-            for start in tile_rows.clone().step_by(AT_ONCE) {
-                let tokens = start..tile_rows.end.min(start + AT_ONCE);
+            for start in tile_rows.clone().step_by(HEAD_TOKENS) {
+                let tokens = start..tile_rows.end.min(start + HEAD_TOKENS);
                 let part = tile.slice(start - tile_rows.start..tokens.end - tile_rows.start);
                 let part = WeightTensor::on_flex(part);
                 let logits = linear_with(self.compute, hidden.clone(), part.clone());

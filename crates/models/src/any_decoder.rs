@@ -12,6 +12,7 @@ use outsize_core::{Dispatched, LowRank, Names, Parameter, PassKind, Routed, para
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
+use crate::learning_memory::learning_bytes;
 use crate::low_rank_gradients::low_rank_gradients;
 use crate::{
     Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Logits, LowRankGradients,
@@ -184,6 +185,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn routed(&self, path: &str) -> Option<Routed>;
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error>;
     fn activations(&self, pass: &PassShape) -> Activations;
+    fn learning_bytes(&self, pass: PassShape) -> Option<u64>;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
         &self,
@@ -234,6 +236,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         self.model.activations(pass)
+    }
+
+    fn learning_bytes(&self, pass: PassShape) -> Option<u64> {
+        learning_bytes(&self.model, &self.parameters, pass)
     }
 
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder> {

@@ -214,6 +214,11 @@ impl Head<'_> {
         self.weight_shape()[0]
     }
 
+    /// Values of a hidden state.
+    pub(crate) fn width(&self) -> usize {
+        self.weight_shape()[1]
+    }
+
     /// What the last norm and the logits take: the norm's input squared and its output; a tiled product and its copy. And
     /// what a table of embeddings, which is as wide, takes: its rows as they are stored, beside the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {

@@ -1,80 +1,66 @@
-//! What learning an adapter block by block holds in memory.
+//! What learning an adapter, block by block, holds in memory.
 
-use outsize_core::{Parameter, Routed};
+use std::collections::HashMap;
+
+use outsize_core::Parameter;
 use outsize_kernels::HEAD_TOKENS;
 
 use crate::decoder::Decoder;
-use crate::{CacheLayer, PassShape};
+use crate::{Activations, PassShape};
 
-/// Values that a block's graph and its backward pass hold at most, for each row of activations and each value that a linear
-/// layer takes or gives: what layers give with their copies, what elementwise operations make of it, and gradients.
+/// Values that a block's graph and its backward pass hold at most, for each row of activations and every two values that a
+/// linear layer takes or gives: what layers give, what elementwise operations make of it, and gradients.
 const OF_LAYERS: u64 = 3;
 
-/// The same for each value of the residual stream: what norms give, sums, and gradients.
-const OF_STREAM: u64 = 16;
+/// The same for each value of the residual stream: sums, what norms give, and gradients.
+const OF_STREAM: u64 = 6;
 
-/// The same for each value of a state of linear attention, which Burn's own operations make token by token.
-const OF_STATES: u64 = 8;
+/// The same for each expert that a row may go to: scores, shares and what is chosen of them.
+const OF_EXPERTS: u64 = 12;
 
-/// The same for each value that attention of Burn's own operations has of a token and one before it.
-const OF_SCORES: u64 = 12;
-
-/// Bytes of one f32.
-const VALUE_BYTES: u64 = 4;
-
-/// What a pass forward and backward of [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients) allocates at most
-/// besides weights, adapter and its gradients, in bytes; nothing if the model cannot learn so.
+/// What a pass forward and backward of [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients) allocates at most,
+/// besides weights, the adapter and its gradients, in bytes; nothing if the model cannot learn so.
 pub(crate) fn learning_bytes<D: Decoder>(
     model: &D,
     parameters: &[Parameter],
-    pass: &PassShape,
+    pass: PassShape,
 ) -> Option<u64> {
     let blocks = model.blocks()?.count() as u64;
-    let rows = pass.rows();
-    let hidden = match model.head() {
-        crate::Head::Own(head) => head.widths()[1],
-        crate::Head::Tied(table) => table.width(),
-    };
-    let hidden = parameters_hidden::<D>(parameters).unwrap_or(hidden) as u64;
-    let widest = (0..blocks as usize)
-        .map(|index| widths::<D>(model, parameters, index))
-        .max()
-        .unwrap_or(0);
-    let of_rows = OF_LAYERS * widest + OF_STREAM * hidden;
-    let mixing = model.cache().layers.iter().map(|layer| mixing_values(layer, pass)).max();
-    // Of the head, logits of some tokens, and their gradients.
-    let head = 3 * rows * HEAD_TOKENS.min(model.head().vocab_size()) as u64;
-    let values = (blocks + 1) * rows * hidden + (rows * of_rows + mixing.unwrap_or(0)).max(head);
-    Some(values * VALUE_BYTES + model.activations(pass).bytes())
-}
-
-/// Values of a row that the linear layers of a block take and give: of experts, those that a row goes to.
-fn widths<D: Decoder>(model: &D, parameters: &[Parameter], index: usize) -> u64 {
-    let prefix = format!("{}.{index}.", D::LAYERS);
-    let within = parameters.iter().filter(|parameter| parameter.path.starts_with(&prefix));
-    let matrices = within.filter(|parameter| parameter.shape.len() == 2);
-    let (mut all, mut routed) = (0u64, 0u64);
-    let mut share = 0.0f64;
-    for parameter in matrices {
-        let values = parameter.shape.iter().map(|n| *n as u64).sum::<u64>();
-        match model.routed(&parameter.path) {
-            Some(Routed { experts, per_token, .. }) => {
-                routed += values;
-                share = f64::from(per_token) / f64::from(experts);
-            }
-            None => all += values,
+    let (rows, hidden) = (pass.rows(), model.head().width() as u64);
+    let mut of_block: HashMap<&str, u64> = HashMap::new();
+    for parameter in parameters {
+        if let Some(block) = block::<D>(&parameter.path) {
+            *of_block.entry(block).or_default() += row_values(model, parameter);
         }
     }
-    // Besides, rows are gathered for each expert, and their results.
-    all + (2.0 * routed as f64 * share).ceil() as u64
+    let widest = of_block.into_values().max().unwrap_or(0);
+    let inputs = (blocks + 1) * hidden;
+    let block = widest + OF_STREAM * hidden;
+    // Logits of some tokens, and their gradients.
+    let head = 3 * model.head().vocab_size().min(HEAD_TOKENS) as u64 + 4 * hidden;
+    let learning = Activations::values(rows.saturating_mul(block.max(head)));
+    let forward = model.activations(&pass);
+    // Of operations that keep more than others.
+    let more = model.activations(&pass.learning()).beyond(forward);
+    let inputs = Activations::values(rows.saturating_mul(inputs));
+    Some(forward.or(learning).and(more).and(inputs).bytes())
 }
 
-fn mixing_values(layer: &CacheLayer, pass: &PassShape) -> u64 {
-    match layer {
-        CacheLayer::Recurrent(shape) => OF_STATES * pass.rows() * shape.values() as u64,
-        _ => OF_SCORES * pass.rows() * 8,
-    }
+/// The number of the block that a parameter belongs to.
+fn block<D: Decoder>(path: &str) -> Option<&str> {
+    path.strip_prefix(D::LAYERS)?.strip_prefix('.')?.split('.').next()
 }
-fn parameters_hidden<D: Decoder>(_: &[Parameter]) -> Option<usize> {
-    None
+
+/// Values that a block holds of each row for a parameter of a linear layer.
+fn row_values<D: Decoder>(model: &D, parameter: &Parameter) -> u64 {
+    let &[rows, columns] = &parameter.shape[..] else { return 0 };
+    let values = (OF_LAYERS * (rows + columns) as u64).div_ceil(2);
+    match model.routed(&parameter.path) {
+        // Of all experts together a row goes to some; for each it is gathered, and so is what comes of it.
+        Some(routed) => {
+            let of_all = 2 * values * u64::from(routed.per_token) + OF_EXPERTS;
+            of_all.div_ceil(u64::from(routed.experts.max(1)))
+        }
+        None => values,
+    }
 }

@@ -30,6 +30,7 @@ mod decoder;
 mod error;
 mod kv_cache;
 mod layers;
+mod learning_memory;
 mod logits;
 mod loss;
 mod low_rank_gradients;

@@ -25,6 +25,8 @@ pub struct PassShape {
     threads: usize,
     /// The most columns that it looks at in any layer: what is held and the pass itself.
     visible: usize,
+    /// Whether activations are kept for gradients.
+    learns: bool,
     /// Whether any layer may have to overwrite what the pass still looks at.
     slides: bool,
 }
@@ -53,9 +55,31 @@ impl PassShape {
             texts: cache.batch.min(MAX_BATCH),
             positions: logits.positions(tokens),
             threads,
+            learns: false,
             visible: if refuse { (held + tokens).min(context) } else { held + tokens },
             slides: !refuse || windows.into_iter().any(|window| window < context),
         }
+    }
+
+    /// The same pass, keeping what gradients are made of.
+    pub(crate) fn learning(self) -> Self {
+        Self { learns: true, ..self }
+    }
+
+    /// Values that attention of Burn's own operations holds where it is part of a backward pass, in f32: scores and what is
+    /// made of them.
+    pub(crate) fn score_values(&self, heads: usize) -> u64 {
+        /// Tensors of the size of all scores.
+        const TENSORS: u64 = 10;
+        let scores = self.rows().saturating_mul(heads as u64).saturating_mul(self.visible as u64);
+        if self.learns { scores.saturating_mul(TENSORS) } else { 0 }
+    }
+
+    /// The same of linear attention, which has a state of so many values after each token.
+    pub(crate) fn state_values(&self, values: u64) -> u64 {
+        /// Tensors of the size of all states.
+        const TENSORS: u64 = 8;
+        if self.learns { self.rows().saturating_mul(values).saturating_mul(TENSORS) } else { 0 }
     }
 
     /// The pass of an encoder over the prompt.
@@ -148,6 +172,11 @@ impl Activations {
             unpooled: self.unpooled.max(other.unpooled),
             scratch: self.scratch.max(other.scratch),
         }
+    }
+
+    /// What it takes more than another one, as values elsewhere than in the kernels' buffers.
+    pub(crate) fn beyond(self, other: Self) -> Self {
+        Self::values(self.values.saturating_sub(other.values))
     }
 
     /// What both together take.

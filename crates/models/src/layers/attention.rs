@@ -251,7 +251,11 @@ impl Attention {
         // Gates beside the queries, both of them copied; then beside the others, and what comes of them with the result.
         let gate = if self.is_gated { 2 * queries } else { 0 };
         let most = (project + gate).max(attend + gate).max(output).max(2 * gate);
-        Activations::values(pass.rows() * most)
+        let scores = match self.softcap.is_some() || self.sinks.is_some() {
+            true => pass.score_values(self.heads),
+            false => 0,
+        };
+        Activations::values(pass.rows() * most + scores)
             .with_unpooled(pass.rows() * (2 * keys + held_back + gate + gate / 2))
             .with_scratch(pass.attention_scratch(self.heads, self.key_value_heads, self.head_dim))
     }

@@ -244,7 +244,8 @@ impl GatedDeltaNet {
         let output = values + 2 * hidden;
         let state: u64 = self.conv1d.weight.lazy_shape().iter().map(|&n| n as u64).product();
         let unpooled = if self.in_proj_qkvz.is_some() { copies } else { 0 };
-        Activations::values(pass.rows() * project.max(mix).max(output) + 2 * state)
+        let states = pass.state_values(self.heads.state().iter().map(|&n| n as u64).product());
+        Activations::values(pass.rows() * project.max(mix).max(output) + 2 * state + states)
             .with_unpooled(pass.rows() * unpooled + 2 * state)
     }
 }

@@ -1,0 +1,42 @@
+//! What learning an adapter allocates, by a counting allocator. One test: the counter sees all threads.
+
+#[path = "low_rank/fixtures.rs"]
+mod fixtures;
+
+use std::collections::HashMap;
+
+use fixtures::{ALL, Expected};
+use outsize_core::LowRank;
+use outsize_models::Batch;
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
+
+#[test]
+fn learning_takes_no_more_than_is_said() {
+    for name in ALL {
+        let expected = Expected::read(name);
+        let adapter: HashMap<String, LowRank> = fixtures::adapter(name, expected.scale);
+        let (model, config, _) = fixtures::model(name, "16MiB").unwrap();
+        for (rows, tokens) in [(1, 30), (8, 30), (2, 120), (8, 120)] {
+            if tokens > config.cache().longest_context {
+                continue;
+            }
+            let ids: Vec<Vec<u32>> = (0..rows)
+                .map(|row| (0..tokens).map(|at| ((7 * row + 3 * at) % 60) as u32).collect())
+                .collect();
+            let batch = Batch::left_padded(&ids).unwrap();
+            let targets: Vec<_> = batch.ids().iter().map(|id| Some(*id)).collect();
+            let learn = || model.low_rank_gradients(&batch, &targets, &adapter).unwrap().unwrap();
+            // What threads and buffers keep is there from then on.
+            drop(learn());
+            ALLOCATOR.reset_peak_usage();
+            let before = ALLOCATOR.current_usage();
+            drop(learn());
+            let peak = ALLOCATOR.peak_usage().saturating_sub(before) as u64;
+            let bound = config.learning_bytes(rows, tokens).unwrap();
+            assert!(peak <= bound, "{name}, {rows} x {tokens}: {peak} of {bound}");
+        }
+    }
+}
