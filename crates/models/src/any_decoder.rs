@@ -13,7 +13,7 @@ use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
 use crate::learning_memory::learning_bytes;
-use crate::low_rank_gradients::low_rank_gradients;
+use crate::low_rank_gradients::{low_rank_gradients, low_rank_loss};
 use crate::{
     Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Logits, LowRankGradients,
     PassShape, Targets,
@@ -95,6 +95,17 @@ pub trait DispatchedDecoder: Debug {
         adapter: &HashMap<String, LowRank>,
     ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error>;
 
+    /// That loss alone, in a pass forward: the sum of the cross-entropies of all targets.
+    ///
+    /// # Errors
+    /// As [`low_rank_gradients`](Self::low_rank_gradients).
+    fn low_rank_loss(
+        &self,
+        batch: &Batch,
+        targets: Targets<'_>,
+        adapter: &HashMap<String, LowRank>,
+    ) -> Result<Result<f64, Error>, outsize_core::Error>;
+
     /// Where everything lives.
     fn device_map(&self) -> &DeviceMap;
 
@@ -140,6 +151,18 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         });
         set(&HashMap::new());
         gradients
+    }
+
+    fn low_rank_loss(
+        &self,
+        batch: &Batch,
+        targets: Targets<'_>,
+        adapter: &HashMap<String, LowRank>,
+    ) -> Result<Result<f64, Error>, outsize_core::Error> {
+        self.set_low_rank(adapter)?;
+        let loss = self.run_kind(PassKind::Prefill, |model| low_rank_loss(model, batch, targets));
+        self.set_low_rank(&HashMap::new())?;
+        loss
     }
 
     fn device_map(&self) -> &DeviceMap {

@@ -75,6 +75,20 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
     Ok(LowRankGradients { loss, targets: count, gradients })
 }
 
+/// The loss alone.
+pub(crate) fn low_rank_loss<D: Decoder>(
+    model: &D,
+    batch: &Batch,
+    targets: Targets<'_>,
+) -> Result<f64, Error> {
+    let blocks = model.blocks().ok_or(Error::NoBlocks)?;
+    check_ids(batch, model.head().vocab_size())?;
+    let mut cache = KvCache::without_storage(model.cache(), batch);
+    let pass = Pass::new(batch, &cache, Logits::All);
+    let hidden = blocks.through(&pass, &mut cache)?;
+    Ok(head_gradient(model, hidden, targets)?.0)
+}
+
 /// The parts of an adapter, each with the block that its weight is in.
 fn by_block<D: Decoder>(
     adapter: &HashMap<String, LowRank>,
@@ -115,7 +129,19 @@ fn loss<D: Decoder>(
 ) -> Result<(f64, usize, Tensor<3>), Error> {
     let stream = stream.autodiff().require_grad();
     let hidden = blocks.normed(Residual::new(stream.clone()), pass);
-    let [rows, tokens, width] = hidden.dims();
+    let (loss, count, by_hidden) = head_gradient(model, hidden.clone().inner(), targets)?;
+    let mut of_norm = (hidden * by_hidden.autodiff()).sum().backward();
+    let gradient = stream.grad_remove(&mut of_norm).expect("the norm is of the stream");
+    Ok((loss, count, gradient))
+}
+
+/// The loss of hidden states, how many targets it is of, and its gradient.
+fn head_gradient<D: Decoder>(
+    model: &D,
+    hidden: Tensor<3>,
+    targets: Targets<'_>,
+) -> Result<(f64, usize, Tensor<3>), Error> {
+    let dims @ [rows, tokens, width] = hidden.dims();
     assert_eq!(targets.len(), rows * tokens, "a target, or none, for each position");
     let (positions, tokens): (Vec<i64>, Vec<u32>) = (targets.iter().enumerate())
         .filter_map(|(position, token)| Some((position as i64, (*token)?)))
@@ -124,11 +150,11 @@ fn loss<D: Decoder>(
     if let Some(index) = tokens.iter().position(|token| *token as usize >= vocab_size) {
         return Err(Error::TokenId { id: tokens[index], index, vocab_size });
     }
-    let values = hidden.clone().inner().reshape([targets.len() as i32, width as i32]);
-    let device = values.device();
+    let hidden = hidden.reshape([targets.len(), width]);
+    let device = hidden.device();
     let positions = TensorData::new(positions, [tokens.len()]);
     let positions = Tensor::<1, Int>::from_data(positions, (&device, DType::I64));
-    let zeros = Tensor::<2>::zeros(values.dims(), (&device, DType::F32));
+    let zeros = Tensor::<2>::zeros(hidden.dims(), (&device, DType::F32));
     let (weight, bias, compute) = match model.head() {
         Head::Own(linear) => (&linear.weight, linear.bias.as_ref(), linear.compute),
         Head::Tied(table) => (&table.weight, None, table.compute),
@@ -142,10 +168,7 @@ fn loss<D: Decoder>(
         softcap: model.logit_softcap().map(|cap| cap as f32),
         compute,
     };
-    let (sum, by_values) = head_loss(values.select(0, positions.clone()), &tokens, head);
-    let by_hidden = zeros.select_assign(0, positions, by_values, IndexingUpdateOp::Add);
-    let by_hidden = by_hidden.reshape(hidden.dims()).autodiff();
-    let mut of_norm = (hidden * by_hidden).sum().backward();
-    let gradient = stream.grad_remove(&mut of_norm).expect("the norm is of the stream");
-    Ok((sum, tokens.len(), gradient))
+    let (loss, gradient) = head_loss(hidden.select(0, positions.clone()), &tokens, head);
+    let gradient = zeros.select_assign(0, positions, gradient, IndexingUpdateOp::Add);
+    Ok((loss, tokens.len(), gradient.reshape(dims)))
 }

@@ -47,10 +47,20 @@ pub struct Expected {
     pub prompts: Vec<usize>,
     pub scale: f64,
     pub loss: f64,
+    pub losses: Vec<f64>,
+    pub adamw: AdamW,
+}
+
+#[derive(serde::Deserialize)]
+pub struct AdamW {
+    pub lr: f64,
+    pub betas: [f32; 2],
+    pub eps: f32,
+    pub weight_decay: f32,
 }
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/training").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/training").join(name)
 }
 
 impl Expected {
@@ -62,6 +72,19 @@ impl Expected {
     pub fn batch(&self) -> Batch {
         let rows = self.ids.iter().zip(&self.padding).map(|(ids, padding)| &ids[*padding..]);
         Batch::left_padded(&rows.collect::<Vec<_>>()).unwrap()
+    }
+
+    /// The batch in two parts, its first row and the others, each with what its positions are to predict.
+    pub fn parts(&self) -> [(Batch, Vec<Option<u32>>); 2] {
+        let targets = self.targets();
+        let tokens = targets.len() / self.ids.len();
+        [0..1, 1..self.ids.len()].map(|rows| {
+            let ids: Vec<_> = rows.clone().map(|row| &self.ids[row][self.padding[row]..]).collect();
+            let batch = Batch::left_padded(&ids).unwrap();
+            let targets = targets[rows.start * tokens..rows.end * tokens].chunks(tokens);
+            let cut = tokens - batch.tokens();
+            (batch, targets.flat_map(|row| &row[cut..]).copied().collect())
+        })
     }
 
     /// What each position is to predict.

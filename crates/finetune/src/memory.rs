@@ -1,0 +1,55 @@
+//! What learning takes in main memory besides the model.
+
+use outsize_lora::LoraTarget;
+use outsize_models::{ActivationDtype, CacheOptions, ModelConfig};
+use outsize_plan::Tree;
+
+/// Copies of an adapter's values in f32 that exist at most: the values, their gradients of a pass and of a step, the two
+/// moments of AdamW, and what a step makes of one of these before it forgets the last.
+const COPIES: u64 = 8;
+
+/// What the adapter takes while it learns, in bytes.
+pub(crate) fn adapter_bytes(targets: &[LoraTarget]) -> u64 {
+    targets.iter().map(LoraTarget::parameter_count).sum::<u64>() * 4 * COPIES
+}
+
+/// What a pass over `batch` examples of `context` tokens takes, in bytes; nothing if the model cannot learn.
+pub(crate) fn pass_bytes(
+    config: &ModelConfig,
+    targets: &[LoraTarget],
+    compute: ActivationDtype,
+    [batch, context]: [usize; 2],
+) -> Option<u64> {
+    let rows = (batch as u64).saturating_mul(context as u64);
+    // What an adapter makes of activations, and their gradients: of one block at a time, or less than of all.
+    let widest = targets.iter().map(|target| (2 * target.rank + 2 * target.shape[0]) as u64).max();
+    let of_adapter = rows.saturating_mul(4 * 4 * widest.unwrap_or(0));
+    let cache = CacheOptions { batch, ..CacheOptions::new(context) };
+    let packed = config.packed_bytes(compute, context, &cache);
+    let learning = config.learning_bytes(batch, context)?;
+    Some(learning.saturating_add(of_adapter).saturating_add(packed))
+}
+
+/// The bytes of the largest block, experts that a router chooses left out.
+pub(crate) fn largest_block(tree: &Tree) -> u64 {
+    let mut blocks = std::collections::HashMap::<&str, u64>::new();
+    for tensor in tree.tensors().filter(|tensor| tensor.routed.is_none()) {
+        if let Some(block) = block(&tensor.name) {
+            *blocks.entry(block).or_default() += tensor.bytes;
+        }
+    }
+    blocks.into_values().max().unwrap_or(0)
+}
+
+/// A name up to its first number: `model.layers.0`.
+fn block(name: &str) -> Option<&str> {
+    let mut end = 0;
+    for part in name.split('.') {
+        end += part.len();
+        if part.parse::<usize>().is_ok() {
+            return Some(&name[..end]);
+        }
+        end += 1;
+    }
+    None
+}
