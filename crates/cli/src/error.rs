@@ -69,6 +69,23 @@ failed!(
     serde_json::Error;
 );
 
+impl From<outsize::finetune::FinetuneError> for Failure {
+    fn from(error: outsize::finetune::FinetuneError) -> Self {
+        use outsize::finetune::FinetuneError as Error;
+        let flags = match &error {
+            Error::Core(CoreError::Plan(PlanError::TooSmall(_))) => {
+                "--max-memory, --batch, --context"
+            }
+            Error::Core(error) => core_flags(error),
+            Error::Gpu => "--max-memory",
+            Error::Lora(_) => "--target-modules, --adapter",
+            Error::Loss { .. } => "--learning-rate",
+            _ => "",
+        };
+        Self::Failed(with_flags(&error, flags))
+    }
+}
+
 impl From<outsize::diffuse::Error> for Failure {
     fn from(error: outsize::diffuse::Error) -> Self {
         use outsize::diffuse::Error;

@@ -166,7 +166,6 @@ impl FinetuneBuilder {
             eos,
             context,
             batch: self.batch,
-            stop: self.stop,
         })
     }
 

@@ -72,6 +72,15 @@ pub enum FinetuneError {
         /// The file.
         path: PathBuf,
     },
+    /// A saved state is of another training.
+    #[error(
+        "{} has the state of a training with other settings or examples: go on with those, or remove the folder to begin anew",
+        folder.display()
+    )]
+    OtherTraining {
+        /// The folder of states.
+        folder: PathBuf,
+    },
     /// The loss is no number.
     #[error(
         "the loss of step {step} is {loss}: the adapter learns nothing from it; take a smaller learning rate, and look at the \

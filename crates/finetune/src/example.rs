@@ -4,7 +4,7 @@ use outsize_generate::{ChatMessage, ChatTemplate, Error as TextError, Tokenizer}
 use serde::Deserialize;
 
 /// A text as tokens, and which of them are to be learned.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Example {
     /// The tokens.
     pub tokens: Vec<u32>,

@@ -5,6 +5,8 @@
 //! of all activations those of one block exist at a time, and the weights of one tile.
 //!
 //! ```no_run
+//! use std::ops::ControlFlow;
+//!
 //! use outsize_finetune::{FinetuneOptions, finetune};
 //! use outsize_lora::{LoraConfig, ModulePattern};
 //! use outsize_plan::Budget;
@@ -18,7 +20,10 @@
 //!     .build()?;
 //! let examples = tuner.read_examples("train.jsonl")?;
 //! let options = FinetuneOptions { epochs: 3, ..FinetuneOptions::default() };
-//! tuner.train(&examples, &options, |step| println!("{}: loss {:.3}", step.step, step.loss))?;
+//! tuner.train(&examples, &options, |step| {
+//!     println!("step {} of {}: loss {:.3}", step.step, step.steps, step.loss);
+//!     ControlFlow::Continue(())
+//! })?;
 //! tuner.save("adapter")?;
 //! # Ok(())
 //! # }

@@ -1,6 +1,9 @@
 //! How an adapter learns.
 
 use std::path::PathBuf;
+use std::time::Duration;
+
+use burn::optim::AdamWConfig;
 
 use crate::FinetuneError;
 
@@ -41,10 +44,10 @@ pub struct FinetuneOptions {
     pub max_grad_norm: Option<f64>,
     /// Draws the order of the examples in each epoch; none for that of the file.
     pub shuffle: Option<u64>,
-    /// Where the state is saved, from which the same training goes on if it was interrupted.
+    /// Where the state is saved now and then, and when the caller ends the training: from there the same training goes on.
     pub states: Option<PathBuf>,
-    /// Steps between two states.
-    pub save_steps: usize,
+    /// The least time between two states.
+    pub save_after: Duration,
 }
 
 impl Default for FinetuneOptions {
@@ -62,7 +65,7 @@ impl Default for FinetuneOptions {
             max_grad_norm: Some(1.0),
             shuffle: Some(0),
             states: None,
-            save_steps: 100,
+            save_after: Duration::from_secs(300),
         }
     }
 }
@@ -85,6 +88,14 @@ impl FinetuneOptions {
             }
     }
 
+    pub(crate) fn adamw(&self) -> AdamWConfig {
+        AdamWConfig::new()
+            .with_beta_1(self.betas[0])
+            .with_beta_2(self.betas[1])
+            .with_epsilon(self.epsilon)
+            .with_weight_decay(self.weight_decay)
+    }
+
     pub(crate) fn check(&self) -> Result<(), FinetuneError> {
         let positive = |what, value: f64| match value.is_finite() && value > 0.0 {
             true => Ok(()),
@@ -104,7 +115,6 @@ impl FinetuneOptions {
         };
         positive("the number of epochs", self.epochs as f64)?;
         positive("the number of batches of a step", self.accumulate as f64)?;
-        positive("the number of steps between two states", self.save_steps as f64)?;
         positive("the learning rate", self.learning_rate)?;
         positive("epsilon", f64::from(self.epsilon))?;
         self.max_steps.map_or(Ok(()), |most| positive("the most steps", most as f64))?;

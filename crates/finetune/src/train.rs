@@ -1,14 +1,17 @@
 //! The loop in which an adapter learns.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;
-use burn::optim::AdamWConfig;
 use burn::tensor::Device;
+use outsize_models::LowRankGradients;
 use outsize_train::state::TrainingState;
-use outsize_train::{AcceleratedOptimizer, Accelerator, DataLoaderBuilder};
+use outsize_train::{Accelerator, DataLoaderBuilder};
+use serde::{Deserialize, Serialize};
 
 use crate::{Example, Examples, FinetuneError, FinetuneOptions, Finetuner};
 
@@ -70,18 +73,19 @@ struct Accumulated {
 }
 
 impl Finetuner {
-    /// Learns from the examples. `observe` is told of every step.
+    /// Learns from the examples. `observe` is told of every step, and may break.
     ///
     /// A training with [states](FinetuneOptions::states) goes on from the last one there, with the bits of one that was not
     /// interrupted.
     ///
     /// # Errors
-    /// Settings out of range, a loss that is no number, states that cannot be read or written, and what reading said.
+    /// Settings out of range, a loss that is no number, states that cannot be read or written or that are of another training,
+    /// and what reading said.
     pub fn train(
         &mut self,
         examples: &Examples,
         options: &FinetuneOptions,
-        mut observe: impl FnMut(&FinetuneStep),
+        mut observe: impl FnMut(&FinetuneStep) -> ControlFlow<()>,
     ) -> Result<Finetuned, FinetuneError> {
         options.check()?;
         let builder = Accelerator::builder().device(Device::flex().autodiff());
@@ -93,81 +97,75 @@ impl Finetuner {
         let accelerator = builder.build()?;
         let loader = DataLoaderBuilder::new(Plain).batch_size(self.batch);
         let loader = options.shuffle.into_iter().fold(loader, DataLoaderBuilder::shuffle);
-        let batches = accelerator
-            .prepare_data_loader(loader.build(InMemDataset::new(examples.examples.clone())))?;
+        let loader = loader.build(InMemDataset::new(examples.examples.clone()));
+        let batches = accelerator.prepare_data_loader(loader)?;
         let of_epoch = batches.num_batches().div_ceil(options.accumulate);
         let steps = options.epochs.saturating_mul(of_epoch);
         let steps = options.max_steps.map_or(steps, |most| most.min(steps));
-        let mut adamw = accelerator.prepare_optimizer(
-            AdamWConfig::new()
-                .with_beta_1(options.betas[0])
-                .with_beta_2(options.betas[1])
-                .with_epsilon(options.epsilon)
-                .with_weight_decay(options.weight_decay)
-                .init(),
-        );
-        let done = Arc::new(Mutex::new(0usize));
-        accelerator.register_for_checkpointing("step", &done)?;
-        let mut resumed = None;
-        if options.states.is_some() {
-            let state = TrainingState::new().model(&mut self.adapter).optimizer(&mut adamw);
-            if accelerator.resume(state.data_loader(&batches))?.is_some() {
-                resumed = Some(*done.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut adamw = accelerator.prepare_optimizer(options.adamw().init());
+        let mut done = Progress::new(self.describes(examples, options));
+        let resumed = match &options.states {
+            Some(folder) => {
+                accelerator.register_for_checkpointing("progress", &done.0)?;
+                let state = TrainingState::new().model(&mut self.adapter).optimizer(&mut adamw);
+                let wanted = done.training();
+                let resumed = accelerator.resume(state.data_loader(&batches))?;
+                if done.training() != wanted {
+                    return Err(FinetuneError::OtherTraining { folder: folder.clone() });
+                }
+                resumed.map(|_| done.step())
             }
-        }
-        let mut step = resumed.unwrap_or(0);
-        let mut last = f64::NAN;
-        while step < steps && !self.is_stopped() {
+            None => None,
+        };
+        let (mut is_over, mut saved) = (done.step() >= steps, Instant::now());
+        while !is_over {
             let (mut sums, mut started) = (Accumulated::default(), Instant::now());
             for batch in batches.iter() {
                 accelerator.accumulate();
-                let Some((norm, rate)) = self.learn(
-                    &accelerator,
-                    &mut adamw,
-                    &batch.map_err(|error| outsize_train::Error::Setting(error.to_string()))?,
-                    options,
-                    [step, steps],
-                    &mut sums,
-                )?
-                else {
-                    continue;
-                };
-                step += 1;
-                *done.lock().unwrap_or_else(PoisonError::into_inner) = step;
-                last = sums.loss / sums.targets.max(1) as f64;
-                observe(&FinetuneStep {
-                    step,
+                let batch =
+                    batch.map_err(|error| outsize_train::Error::Setting(error.to_string()))?;
+                let found = self.learn_from(&batch, done.step(), &mut sums)?;
+                let targets = found.targets;
+                let gradients = self.adapter.gradients(found);
+                let mut gradients =
+                    accelerator.with_gradients(gradients, targets, &self.adapter)?;
+                let most = options.max_grad_norm.unwrap_or(f64::INFINITY);
+                let norm = accelerator.clip_grad_norm(&self.adapter, &mut gradients, most);
+                let rate = options.rate(done.step(), steps);
+                self.adapter = adamw.step(rate, self.adapter.clone(), gradients);
+                let Some(norm) = norm else { continue };
+                done.advance(sums.loss / sums.targets as f64);
+                let observed = observe(&FinetuneStep {
+                    step: done.step(),
                     steps,
-                    loss: last,
+                    loss: done.loss(),
                     grad_norm: norm,
                     learning_rate: rate,
                     tokens: sums.tokens,
                     seconds: started.elapsed().as_secs_f64(),
                 });
-                let over = step == steps || self.is_stopped();
-                if options.states.is_some() && (over || step.is_multiple_of(options.save_steps)) {
+                is_over = done.step() == steps || observed.is_break();
+                if options.states.is_some() && (is_over || saved.elapsed() >= options.save_after) {
                     let state = TrainingState::new().model(&mut self.adapter).optimizer(&mut adamw);
                     accelerator.save_state(state.data_loader(&batches))?;
+                    saved = Instant::now();
                 }
-                if over {
+                if is_over {
                     break;
                 }
                 (sums, started) = (Accumulated::default(), Instant::now());
             }
         }
-        Ok(Finetuned { steps: step, of: steps, resumed, loss: last })
+        Ok(Finetuned { steps: done.step(), of: steps, resumed, loss: done.loss() })
     }
 
-    /// Learns from one batch: gives the norm of the gradients and the learning rate, if it ends a step.
-    fn learn(
-        &mut self,
-        accelerator: &Accelerator,
-        adamw: &mut AcceleratedOptimizer,
+    /// The gradients of one batch of a step.
+    fn learn_from(
+        &self,
         examples: &[Example],
-        options: &FinetuneOptions,
-        [step, steps]: [usize; 2],
+        step: usize,
         sums: &mut Accumulated,
-    ) -> Result<Option<(f64, f64)>, FinetuneError> {
+    ) -> Result<LowRankGradients, FinetuneError> {
         let found = self.gradients(examples)?;
         if !found.loss.is_finite() {
             return Err(FinetuneError::Loss { step: step + 1, loss: found.loss });
@@ -176,13 +174,60 @@ impl Finetuner {
         sums.loss += found.loss;
         sums.targets += found.targets;
         sums.tokens += longest * examples.len();
-        let targets = found.targets;
-        let gradients = self.adapter.gradients(found);
-        let mut gradients = accelerator.with_gradients(gradients, targets, &self.adapter)?;
-        let most = options.max_grad_norm.unwrap_or(f64::INFINITY);
-        let norm = accelerator.clip_grad_norm(&self.adapter, &mut gradients, most);
-        let rate = options.rate(step, steps);
-        self.adapter = adamw.step(rate, self.adapter.clone(), gradients);
-        Ok(norm.map(|norm| (norm, rate)))
+        Ok(found)
+    }
+
+    /// What tells a training from others: a state of one is of no use to another.
+    fn describes(&self, examples: &Examples, options: &FinetuneOptions) -> String {
+        let settings =
+            FinetuneOptions { states: None, save_after: Duration::default(), ..options.clone() };
+        let mut hash = DefaultHasher::new();
+        examples.examples.hash(&mut hash);
+        format!(
+            "{settings:?}, batches of {}, examples {:x}, {}",
+            self.batch,
+            hash.finish(),
+            self.lora.to_json()
+        )
+    }
+}
+
+/// How far a training has come, as its states keep it.
+#[derive(Clone)]
+struct Progress(Arc<Mutex<SavedProgress>>);
+
+#[derive(Clone, Serialize, Deserialize)]
+struct SavedProgress {
+    training: String,
+    step: usize,
+    loss: f64,
+}
+
+impl Progress {
+    fn new(training: String) -> Self {
+        Self(Arc::new(Mutex::new(SavedProgress { training, step: 0, loss: f64::NAN })))
+    }
+
+    fn get(&self) -> MutexGuard<'_, SavedProgress> {
+        // Nothing under the lock can panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn training(&self) -> String {
+        self.get().training.clone()
+    }
+
+    fn step(&self) -> usize {
+        self.get().step
+    }
+
+    fn loss(&self) -> f64 {
+        self.get().loss
+    }
+
+    fn advance(&mut self, loss: f64) {
+        let mut progress = self.get();
+        progress.step += 1;
+        progress.loss = loss;
     }
 }

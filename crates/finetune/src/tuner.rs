@@ -1,8 +1,6 @@
 //! A model that an adapter learns on.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use outsize_generate::{ChatTemplate, Tokenizer};
 use outsize_lora::LoraConfig;
@@ -25,7 +23,6 @@ pub struct Finetuner {
     pub(crate) eos: Vec<u32>,
     pub(crate) context: usize,
     pub(crate) batch: usize,
-    pub(crate) stop: Option<Arc<AtomicBool>>,
 }
 
 /// How well examples are foretold.
@@ -101,11 +98,6 @@ impl Finetuner {
     /// What was read and waited for so far, for asking while a pass is running.
     pub fn watch(&self) -> impl Fn() -> Stats + 'static {
         self.model.watch()
-    }
-
-    /// Whether the caller wants the work to end.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 }
 

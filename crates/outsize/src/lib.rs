@@ -66,6 +66,7 @@
 //! | [`plan`] | sizes and budgets in, device map out |
 //! | [`core`] | the five steps for any Burn module |
 //! | [`models`] | well-known architectures |
+//! | [`finetune`] | adapters learn from texts, on models bigger than memory |
 //! | [`lora`] | adapters of PEFT: read, checked against a model, written |
 //! | [`generate`] | tokens in, tokens out |
 //! | [`diffuse`] | noise in, pictures out |
@@ -83,6 +84,7 @@ pub use outsize_bench as bench;
 pub use outsize_checkpoint as checkpoint;
 pub use outsize_core as core;
 pub use outsize_diffuse as diffuse;
+pub use outsize_finetune as finetune;
 pub use outsize_generate as generate;
 pub use outsize_kernels as kernels;
 pub use outsize_launch as launch;

@@ -3,6 +3,7 @@
 mod bench;
 mod estimate;
 mod fetch;
+mod finetune;
 mod generate;
 mod image;
 mod launch;
@@ -17,6 +18,7 @@ pub mod workload;
 pub use bench::BenchArgs;
 pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
+pub use finetune::FinetuneArgs;
 pub use generate::{
     ChatArgs, ChoiceArgs, DraftArgs, EndArgs, LogitsArgs, RunArgs, SessionArgs, TextArgs,
 };
@@ -50,6 +52,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Answer programs that speak OpenAI's HTTP interface, under a memory budget
     Serve(ServeArgs),
+    /// Have a LoRA adapter learn from examples, under a memory budget
+    Finetune(FinetuneArgs),
     /// Make a picture of a text under a memory budget
     Image(ImageArgs),
     /// Draw the device map under a memory budget and predict the speed
@@ -72,9 +76,10 @@ pub enum Command {
     Bench(BenchArgs),
     /// Start a training program on one rank or many
     Launch(LaunchArgs),
-    /// Ask how `launch` starts programs, and keep the answers
-    Config(ConfigArgs),
     // Hidden, these, so that the list fits a screen of 24 lines; the documents name them.
+    /// Ask how `launch` starts programs, and keep the answers
+    #[command(hide = true)]
+    Config(ConfigArgs),
     /// Try whether ranks exchange, share, train and save as they should
     #[command(hide = true)]
     Test(TestArgs),

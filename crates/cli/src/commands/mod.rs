@@ -8,6 +8,7 @@ mod demo;
 mod env;
 mod estimate;
 mod fetch;
+mod finetune;
 mod image;
 mod launch;
 mod list;
@@ -24,12 +25,13 @@ mod synth_pipeline;
 mod test;
 
 use crate::args::{
-    ChatArgs, Command, LogitsArgs, ModelArgs, RewriteArgs, RunArgs, ServeArgs, SessionArgs,
-    ShardArgs,
+    ChatArgs, Command, FinetuneArgs, LogitsArgs, ModelArgs, RewriteArgs, RunArgs, ServeArgs,
+    SessionArgs, ShardArgs,
 };
 use crate::error::Failure;
 use crate::hub::Wanted;
 use crate::model;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Runs a command; `began` is when the process did.
@@ -38,6 +40,10 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         // As MODEL is called, before it is where it lies.
         name.get_or_insert_with(|| serve::name(&session.model.model));
     }
+    let called = match &command {
+        Command::Finetune(FinetuneArgs { model, .. }) => model.clone(),
+        _ => PathBuf::new(),
+    };
     if let Command::Run(RunArgs { model: ModelArgs { model, .. }, .. })
     | Command::Chat(ChatArgs {
         session: SessionArgs { model: ModelArgs { model, .. }, .. },
@@ -47,6 +53,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         session: SessionArgs { model: ModelArgs { model, .. }, .. },
         ..
     })
+    | Command::Finetune(FinetuneArgs { model, .. })
     | Command::Logits(LogitsArgs { model: ModelArgs { model, .. }, .. })
     | Command::Shard(ShardArgs { rewrite: RewriteArgs { model, .. }, .. })
     | Command::Merge(RewriteArgs { model, .. }) = &mut command
@@ -57,6 +64,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Run(args) => run::run(args, began),
         Command::Chat(args) => chat::chat(args),
         Command::Serve(args) => serve::serve(args),
+        Command::Finetune(args) => finetune::finetune(args, &called, began),
         Command::Image(args) => image::image(args, began),
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod calibration;
 pub mod env;
 pub mod estimate;
+pub mod finetune;
 pub mod human;
 pub mod image;
 pub mod list;
