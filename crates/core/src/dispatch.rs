@@ -210,7 +210,7 @@ impl Reparameterizer for &mut Attach<'_> {
         });
         if let [rows, columns] = param.lazy_shape()[..] {
             let shape = if entry.transposed { [columns, rows] } else { [rows, columns] };
-            self.matrices.insert(path.into(), (handle.clone(), shape));
+            self.matrices.insert(handle.inner.path.clone(), (handle.clone(), shape));
         }
         (param, Some(handle))
     }

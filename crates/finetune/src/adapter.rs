@@ -86,6 +86,14 @@ impl LearningAdapter {
         gradients
     }
 
+    /// What an adapter takes while it learns, in bytes.
+    pub fn learning_bytes(targets: &[LoraTarget]) -> u64 {
+        /// Copies of its values in f32 that exist at most: the values, gradients of a pass and of those before it in a step, the
+        /// two moments of AdamW, and what a step makes of one matrix before it forgets the last.
+        const COPIES: u64 = 6;
+        targets.iter().map(LoraTarget::parameter_count).sum::<u64>() * 4 * COPIES
+    }
+
     /// Values of all its matrices.
     pub fn parameter_count(&self) -> u64 {
         self.targets.iter().map(LoraTarget::parameter_count).sum()

@@ -14,7 +14,7 @@ use outsize_machine::{Machine, current_rss};
 use outsize_models::{ActivationDtype, Init, ModelConfig};
 use outsize_plan::{Budget, DeviceMap, Tier, Tree, infer};
 
-use crate::memory::{adapter_bytes, largest_block, pass_bytes};
+use crate::memory::{largest_block, pass_bytes};
 use crate::tuner::Finetuner;
 use crate::{FinetuneError, LearningAdapter};
 
@@ -189,7 +189,7 @@ impl FinetuneBuilder {
         let pass = pass_bytes(config, targets, self.compute, [self.batch, context]);
         let process = process_bytes(held)
             .saturating_add(many_parameters_bytes(tree))
-            .saturating_add(adapter_bytes(targets))
+            .saturating_add(LearningAdapter::learning_bytes(targets))
             .saturating_add(tokenizer);
         let needs = memory_overhead(process, pass.ok_or_else(unsupported)?);
         let options = outsize_core::Options {

@@ -4,15 +4,6 @@ use outsize_lora::LoraTarget;
 use outsize_models::{ActivationDtype, CacheOptions, ModelConfig};
 use outsize_plan::Tree;
 
-/// Copies of an adapter's values in f32 that exist at most: the values, their gradients of a pass and of a step, the two
-/// moments of AdamW, and what a step makes of one of these before it forgets the last.
-const COPIES: u64 = 8;
-
-/// What the adapter takes while it learns, in bytes.
-pub(crate) fn adapter_bytes(targets: &[LoraTarget]) -> u64 {
-    targets.iter().map(LoraTarget::parameter_count).sum::<u64>() * 4 * COPIES
-}
-
 /// What a pass over `batch` examples of `context` tokens takes, in bytes; nothing if the model cannot learn.
 pub(crate) fn pass_bytes(
     config: &ModelConfig,

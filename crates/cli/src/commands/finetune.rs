@@ -79,7 +79,7 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
     match args.json {
         true => print_json(&output),
         false => {
-            say(output.summary());
+            output.summary().lines().for_each(say);
             Ok(())
         }
     }
