@@ -3,7 +3,7 @@ use crate::slots::Slots;
 use crate::{Error, LowRank, Streamed};
 use outsize_plan::DeviceMap;
 use outsize_stream::{Stats, Stream};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -31,8 +31,8 @@ pub struct Dispatched<M> {
     matrices: Matrices,
 }
 
-/// The handles of matrices, by path, and their shapes as they are stored.
-pub(crate) type Matrices = HashMap<Arc<str>, (Streamed, [usize; 2])>;
+/// The handles of matrices, and their shapes as they are stored.
+pub(crate) type Matrices = Vec<(Streamed, [usize; 2])>;
 
 impl<M> Dispatched<M> {
     pub(crate) fn new(
@@ -128,15 +128,19 @@ impl<M> Dispatched<M> {
     /// # Errors
     /// [`Error::Adapter`]: a path that is not that of a dispatched matrix, or other shapes. Nothing is changed then.
     pub fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), Error> {
-        for (path, low_rank) in parts {
-            let Some((_, shape)) = self.matrices.get(path.as_str()) else {
-                let reason = "the module has no matrix of that path in the checkpoint".into();
-                return Err(Error::Adapter { path: path.clone(), reason });
-            };
-            low_rank.check(path, *shape)?;
+        let mut unknown: HashSet<&str> = parts.keys().map(String::as_str).collect();
+        for (handle, shape) in &self.matrices {
+            if let Some(low_rank) = parts.get(handle.path()) {
+                low_rank.check(handle.path(), *shape)?;
+                unknown.remove(handle.path());
+            }
         }
-        for (path, (handle, _)) in &self.matrices {
-            handle.set_low_rank(parts.get(&**path).cloned());
+        if let Some(path) = unknown.into_iter().next() {
+            let reason = "the module has no matrix of that path in the checkpoint".into();
+            return Err(Error::Adapter { path: path.into(), reason });
+        }
+        for (handle, _) in &self.matrices {
+            handle.set_low_rank(parts.get(handle.path()).cloned());
         }
         Ok(())
     }

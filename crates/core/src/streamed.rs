@@ -128,6 +128,11 @@ impl Streamed {
         }
     }
 
+    /// The parameter's path in the module.
+    pub(crate) fn path(&self) -> &str {
+        &self.inner.path
+    }
+
     /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by [`Self::weight`] or
     /// [`Self::tiles`] adds it to what is computed with that.
     pub fn low_rank(&self) -> Option<LowRank> {
