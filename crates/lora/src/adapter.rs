@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, parse_object, read_optional, shown};
 use outsize_core::LowRank;
-use outsize_models::ModelConfig;
+use outsize_models::{ModelConfig, ModuleSpec};
 
-use crate::targets::{PREFIX, Selection};
+use crate::targets::{PREFIX, Selection, refusal};
 use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget};
 
 /// The file that an adapter's matrices are in: of safetensors, or else as `torch.save` writes it.
@@ -184,19 +184,19 @@ struct Reader<'a> {
     checkpoint: &'a Checkpoint,
     /// Targets by each of their names.
     by_name: HashMap<&'a str, usize>,
-    others: &'static [&'static str],
+    model: &'a ModelConfig,
     found: Vec<[Option<&'a TensorInfo>; 2]>,
 }
 
 impl<'a> Reader<'a> {
-    fn new(selection: &'a Selection, model: &ModelConfig, checkpoint: &'a Checkpoint) -> Self {
+    fn new(selection: &'a Selection, model: &'a ModelConfig, checkpoint: &'a Checkpoint) -> Self {
         let names = selection.names.iter().enumerate();
         let by_name = names.flat_map(|(at, names)| names.iter().map(move |name| (&name[..], at)));
         Self {
             selection,
             checkpoint,
             by_name: by_name.collect(),
-            others: model.other_modules(),
+            model,
             found: vec![[None; 2]; selection.targets.len()],
         }
     }
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
     fn take(&mut self, tensor: &'a TensorInfo) -> Result<(), Error> {
         let wrong = |reason: String| Err(fault(self.checkpoint, tensor, reason));
         let name = tensor.name.strip_prefix(PREFIX).unwrap_or(&tensor.name);
-        if self.others.iter().any(|other| name.starts_with(other)) {
+        if self.model.other_modules().iter().any(|other| name.starts_with(other)) {
             return Ok(());
         }
         let Some((module, side)) = parsed(name) else {
@@ -213,10 +213,10 @@ impl<'a> Reader<'a> {
             return wrong(reason.to_owned());
         };
         let Some(at) = self.by_name.get(module).copied() else {
-            let is_it = |names: &[String]| names.iter().any(|name| name == module);
-            let refused = self.selection.refused.iter().find(|(module, _)| is_it(&module.names));
-            let reason = match refused {
-                Some((_, reason)) => format!("is for a module that {reason}"),
+            let is_it = |it: &ModuleSpec| it.names.iter().any(|name| name == module);
+            let known = self.model.modules().into_iter().find(is_it);
+            let reason = match known.and_then(|module| refusal(module.kind)) {
+                Some(reason) => format!("is for a module that {reason}"),
                 None => "is for a module that the model does not have, or that adapter_config.json does not \
                          name: is it the adapter of another model?"
                     .to_owned(),

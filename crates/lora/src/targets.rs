@@ -115,7 +115,7 @@ fn is_linear_layer(kind: ModuleKind) -> bool {
 }
 
 /// Why no adapter can be added to a module.
-fn refusal(kind: ModuleKind) -> Option<&'static str> {
+pub(crate) fn refusal(kind: ModuleKind) -> Option<&'static str> {
     Some(match kind {
         ModuleKind::Linear | ModuleKind::InOut | ModuleKind::Head => return None,
         ModuleKind::Embedding => {
