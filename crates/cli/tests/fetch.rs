@@ -257,7 +257,7 @@ fn lists_that_lie_write_nothing() {
 #[test]
 fn what_cannot_be_run_is_not_downloaded() {
     for (name, part) in [
-        ("adapter_config.json", "PEFT adapter"),
+        ("adapter_config.json", "adapter of another model"),
         ("tf_model.h5", "no config.json with weights beside it"),
     ] {
         let home = folder();

@@ -26,6 +26,7 @@ pub struct LoraAdapter {
     config: LoraConfig,
     checkpoint: Checkpoint,
     layers: Vec<Layer>,
+    passed_over: usize,
 }
 
 /// What an adapter takes in memory beside its model.
@@ -67,12 +68,13 @@ impl LoraAdapter {
         let config = read_config(folder)?;
         let selection = Selection::new(&config, model)?;
         let checkpoint = Checkpoint::open(weights(folder)?)?;
-        let mut reader = Reader::new(&selection, model, &checkpoint);
+        let mut reader = Reader::new(&config, &selection, model, &checkpoint);
         for tensor in checkpoint.tensors() {
             reader.take(tensor)?;
         }
+        let passed_over = reader.passed_over;
         let layers = reader.finish()?;
-        Ok(Self { folder: folder.to_owned(), config, checkpoint, layers })
+        Ok(Self { folder: folder.to_owned(), config, checkpoint, layers, passed_over })
     }
 
     /// The folder, as it was given.
@@ -88,6 +90,12 @@ impl LoraAdapter {
     /// The layers that it is for, in the order in which the model declares them.
     pub fn targets(&self) -> impl Iterator<Item = &LoraTarget> {
         self.layers.iter().map(|layer| &layer.target)
+    }
+
+    /// Tensors that are for other models of the checkpoint, which see or hear: they are passed over,
+    /// as those models are.
+    pub fn passed_over(&self) -> usize {
+        self.passed_over
     }
 
     /// What it takes in memory.
@@ -186,10 +194,18 @@ struct Reader<'a> {
     by_name: HashMap<&'a str, usize>,
     model: &'a ModelConfig,
     found: Vec<[Option<&'a TensorInfo>; 2]>,
+    passed_over: usize,
+    /// Of which model the adapter is, for what does not fit.
+    whose: String,
 }
 
 impl<'a> Reader<'a> {
-    fn new(selection: &'a Selection, model: &'a ModelConfig, checkpoint: &'a Checkpoint) -> Self {
+    fn new(
+        config: &LoraConfig,
+        selection: &'a Selection,
+        model: &'a ModelConfig,
+        checkpoint: &'a Checkpoint,
+    ) -> Self {
         let names = selection.names.iter().enumerate();
         let by_name = names.flat_map(|(at, names)| names.iter().map(move |name| (&name[..], at)));
         Self {
@@ -198,6 +214,11 @@ impl<'a> Reader<'a> {
             by_name: by_name.collect(),
             model,
             found: vec![[None; 2]; selection.targets.len()],
+            passed_over: 0,
+            whose: match &config.base_model {
+                Some(base) => format!("the adapter is one of {}", shown(base, MAX_QUOTE)),
+                None => "is it the adapter of another model?".to_owned(),
+            },
         }
     }
 
@@ -205,11 +226,13 @@ impl<'a> Reader<'a> {
         let wrong = |reason: String| Err(fault(self.checkpoint, tensor, reason));
         let name = tensor.name.strip_prefix(PREFIX).unwrap_or(&tensor.name);
         if self.model.other_modules().iter().any(|other| name.starts_with(other)) {
+            self.passed_over += 1;
             return Ok(());
         }
         let Some((module, side)) = parsed(name) else {
-            let reason = "is no part of a linear layer's adapter (`….lora_A.weight`, `….lora_B.weight`), and nothing else \
-                          is built in: merge the adapter into the model with PEFT (merge_and_unload)";
+            let reason = "is no part of a linear layer's adapter (`….lora_A.weight`, \
+                          `….lora_B.weight`), and nothing else is built in: merge the adapter \
+                          into the model with PEFT (merge_and_unload)";
             return wrong(reason.to_owned());
         };
         let Some(at) = self.by_name.get(module).copied() else {
@@ -217,9 +240,11 @@ impl<'a> Reader<'a> {
             let known = self.model.modules().into_iter().find(is_it);
             let reason = match known.and_then(|module| refusal(module.kind)) {
                 Some(reason) => format!("is for a module that {reason}"),
-                None => "is for a module that the model does not have, or that adapter_config.json does not \
-                         name: is it the adapter of another model?"
-                    .to_owned(),
+                None => format!(
+                    "is for a module that the model does not have, or that adapter_config.json \
+                     does not name: {}",
+                    self.whose
+                ),
             };
             return wrong(reason);
         };
@@ -227,9 +252,8 @@ impl<'a> Reader<'a> {
         let expected = if side == Side::Down { [rank, inputs] } else { [out, rank] };
         if tensor.shape != expected {
             let reason = format!(
-                "has the shape {:?}, and the model and adapter_config.json say {expected:?}: is it the adapter of another \
-                 model?",
-                tensor.shape
+                "has the shape {:?}, and the model and adapter_config.json say {expected:?}: {}",
+                tensor.shape, self.whose
             );
             return wrong(reason);
         }
@@ -248,8 +272,7 @@ impl<'a> Reader<'a> {
     fn finish(self) -> Result<Vec<Layer>, Error> {
         let file = self.checkpoint.files().first().map(|file| file.path().to_owned());
         let file = file.unwrap_or_default();
-        let layer = |(target, found): (&LoraTarget, [Option<&TensorInfo>; 2])| {
-            match found {
+        let layer = |(target, found): (&LoraTarget, [Option<&TensorInfo>; 2])| match found {
             [Some(down), Some(up)] => {
                 let is_head = self.selection.head.as_ref() == Some(&target.path);
                 Ok(Layer { target: target.clone(), is_head, down: down.clone(), up: up.clone() })
@@ -257,9 +280,8 @@ impl<'a> Reader<'a> {
             [down, _] => Err(Error::Tensor {
                 file: file.clone(),
                 tensor: if down.is_none() { target.down_name() } else { target.up_name() },
-                reason: "is missing, which adapter_config.json asks for: is it the adapter of another model?".to_owned(),
+                reason: format!("is missing, which adapter_config.json asks for: {}", self.whose),
             }),
-        }
         };
         let layers = self.selection.targets.iter().zip(self.found).map(layer);
         let layers: Vec<_> = layers.collect::<Result<_, _>>()?;

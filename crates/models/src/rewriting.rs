@@ -2,15 +2,15 @@
 
 mod linear_attention;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outsize_checkpoint::{Checkpoint, Dtype, StoredWeight, TensorInfo};
-use outsize_core::{Change, Rewrite};
+use outsize_core::{Change, LowRank, Rewrite};
 use serde_json::{Map, Value};
 
 use self::linear_attention::LinearAttention;
-use crate::Error;
 use crate::config::{Fields, Quantization};
+use crate::{Error, ModelConfig};
 
 /// What a checkpoint becomes.
 #[derive(Debug)]
@@ -20,6 +20,36 @@ pub struct Rewriting {
     pub config: Map<String, Value>,
     /// Its weights, in the order in which they lie now.
     pub weights: Vec<Rewrite>,
+}
+
+impl Rewriting {
+    /// Adds what an adapter says to the weights of a checkpoint with these tensors, which holds such a model: `parts` by the
+    /// path of the parameter that they are for.
+    ///
+    /// # Errors
+    /// A weight that is not there, or does not become floats.
+    pub fn merge(
+        &mut self,
+        model: &ModelConfig,
+        tensors: &[TensorInfo],
+        parts: HashMap<String, LowRank>,
+    ) -> Result<(), Error> {
+        let names = self.weights.iter().enumerate().map(|(at, weight)| (weight.spec().name, at));
+        let by_name: HashMap<String, usize> = names.collect();
+        for (path, part) in parts {
+            let names = model.stored_names(&path, tensors);
+            let core = |error: outsize_core::Error| Error::Core(error.into());
+            let Some(at) = names.iter().find_map(|name| by_name.get(name)) else {
+                let reason = "the checkpoint has no tensor of that name that becomes floats: have quantised weights \
+                              written as floats"
+                    .to_owned();
+                return Err(core(outsize_core::Error::Adapter { path, reason }));
+            };
+            let weight = &mut self.weights[*at];
+            *weight = weight.clone().with_low_rank(part).map_err(core)?;
+        }
+        Ok(())
+    }
 }
 
 /// Decides what becomes of each tensor of a checkpoint with this `config.json` (empty if it has none).
