@@ -20,6 +20,7 @@ pub const ADAPTERS: &[(&str, &str)] = &[
     ("llama-head-f16", "gqa"),
     ("llama-w4", "llama-compressed-w4-bf16"),
     ("llama-w8-ragged", "llama-compressed-w8-ragged-bf16"),
+    ("llama-bin", "gqa"),
     ("gpt2", "gpt2"),
     ("qwen3-rslora-patterns", "qwen3"),
     ("qwen3-layers", "qwen3"),
