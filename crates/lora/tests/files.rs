@@ -189,3 +189,30 @@ fn folders_without_an_adapter_are_named() {
     fs::write(dir.path().join(ADAPTER_CONFIG), "[]").unwrap();
     assert!(refused(dir.path(), &model).contains("is not a JSON object"));
 }
+
+#[test]
+fn damaged_files_give_errors_or_an_adapter() {
+    let model = config("gqa");
+    for (name, weights) in [("llama", ADAPTER_WEIGHTS[0]), ("llama-bin", ADAPTER_WEIGHTS[1])] {
+        let dir = tempdir().unwrap();
+        let whole = fs::read(folder(name).join(weights)).unwrap();
+        fs::copy(folder(name).join(ADAPTER_CONFIG), dir.path().join(ADAPTER_CONFIG)).unwrap();
+        let file = dir.path().join(weights);
+        let try_it = |bytes: &[u8]| {
+            fs::write(&file, bytes).unwrap();
+            LoraAdapter::open(dir.path(), &model).and_then(|adapter| adapter.parts()).is_ok()
+        };
+        assert!(try_it(&whole), "{name}");
+        for cut in (0..whole.len()).step_by(97) {
+            assert!(!try_it(&whole[..cut]), "{name}, {cut} bytes");
+        }
+        // A byte of the header or of the directory, wherever that is.
+        let (ends, mut refused) = (whole.len().saturating_sub(900), 0);
+        for at in (0..900).chain(ends..whole.len()).step_by(7) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 0x11;
+            refused += usize::from(!try_it(&bytes));
+        }
+        assert!(refused > 40, "{name}: {refused}");
+    }
+}
