@@ -2,6 +2,7 @@
 
 mod common;
 
+use burn::tensor::{Device, Tensor, TensorData};
 use common::{done, failed, folder, outsize, path, report, tiny};
 use outsize::checkpoint::Checkpoint;
 use outsize::core::LowRank;
@@ -117,12 +118,59 @@ fn to_bf16(value: f32) -> u16 {
     ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
+#[test]
+fn files_with_rows_in_another_order_have_the_same_adapter() {
+    let dir = folder();
+    for name in ["gguf-llama", "gguf-llama-f16", "gguf-smollm3", "gguf-mixtral-q4_0", "gguf-qwen3"]
+    {
+        let file = base(name).join("model.gguf");
+        let [plain, merged, adapter] =
+            ["plain", "merged", "adapter"].map(|part| dir.path().join(format!("{name}-{part}")));
+        done(&outsize(&["merge", path(&file), path(&plain), "--dtype", "f32"]));
+        let suffixes = ["q_proj", "k_proj", "v_proj", "o_proj"];
+        waves(&adapter, &plain, ModulePattern::suffixes(suffixes));
+        let with = ["--adapter", path(&adapter)];
+        let expected = logits(&plain, "5,6,7,8,9,10", &with);
+        assert!(off(&logits(&plain, "5,6,7,8,9,10", &[]), &expected) > 1e-2, "{name}");
+        assert!(off(&logits(&file, "5,6,7,8,9,10", &with), &expected) < 1e-4, "{name}");
+        let merge = ["merge", path(&file), path(&merged), "--dtype", "f32"];
+        done(&outsize(&[&merge[..], &with].concat()));
+        assert!(off(&logits(&merged, "5,6,7,8,9,10", &[]), &expected) < 1e-4, "{name} merged");
+    }
+    // Whose heads of linear attention are in turns.
+    let file = base("gguf-qwen3_5").join("model.gguf");
+    let [plain, adapter] = ["plain", "adapter"].map(|name| dir.path().join(name));
+    done(&outsize(&["merge", path(&file), path(&plain), "--dtype", "f32"]));
+    waves(&adapter, &plain, ModulePattern::suffixes(["out_proj"]));
+    done(&outsize(&["run", path(&plain), "--ids", "5", "--adapter", path(&adapter)]));
+    let run = ["run", path(&file), "--ids", "5", "--adapter", path(&adapter)];
+    let message = failed(&outsize(&run), 1);
+    assert!(message.contains("is stored in another order"), "{message}");
+}
+
+/// An adapter of which no two rows are alike.
+fn waves(folder: &Path, model: &Path, modules: ModulePattern) {
+    let text = std::fs::read_to_string(model.join("config.json")).unwrap();
+    let model = ModelConfig::from_json(&text).unwrap();
+    let config = LoraConfig::new(3, 1.0, modules);
+    let matrix = |shape: [usize; 2], step: f32| -> Tensor<2> {
+        let values = (0..shape[0] * shape[1]).map(|at| (at as f32 * step).sin() * 0.3);
+        Tensor::from_data(TensorData::new(values.collect::<Vec<f32>>(), shape), &Device::flex())
+    };
+    let parts = config.targets(&model).unwrap().into_iter().map(|target| {
+        let [out, inputs] = target.shape;
+        let (down, up) = (matrix([3, inputs], 0.37), matrix([out, 3], 0.73));
+        (target.path, LowRank { down, up, scale: target.scale, in_out: false })
+    });
+    save(folder, &config, &model, &parts.collect()).unwrap();
+}
+
 /// An adapter of ones for a model.
 fn of_ones(folder: &Path, model: &Path, rank: usize) {
     let text = std::fs::read_to_string(model.join("config.json")).unwrap();
     let model = ModelConfig::from_json(&text).unwrap();
     let config = LoraConfig::new(rank, 1.0, ModulePattern::AllLinear);
-    let ones = |shape: [usize; 2]| burn::tensor::Tensor::ones(shape, &burn::tensor::Device::flex());
+    let ones = |shape: [usize; 2]| Tensor::<2>::ones(shape, &Device::flex());
     let parts = config.targets(&model).unwrap().into_iter().map(|target| {
         let [out, inputs] = target.shape;
         let (down, up) = (ones([rank, inputs]), ones([out, rank]));

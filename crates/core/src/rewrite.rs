@@ -294,7 +294,7 @@ impl Rewrite {
                 let some = start..rows.min(start + piece);
                 let count = some.len();
                 let bytes = through(floats(&blocks, some), 0, &converts);
-                writer.write(name, &self.with_added(start, changed(bytes, count, change)))?;
+                writer.write(name, &changed(self.with_added(start, bytes), count, change))?;
             }
             return Ok(());
         }
@@ -313,9 +313,9 @@ impl Rewrite {
             part.offset += start;
             part.len = piece.min(data.len - start);
             let rows = part.len / weight.row_bytes().max(1);
-            let bytes = changed(converted(checkpoint, part, &converts)?, rows as usize, change);
-            let first = start / weight.row_bytes().max(1);
-            writer.write(name, &self.with_added(first as usize, bytes))?;
+            let bytes = converted(checkpoint, part, &converts)?;
+            let bytes = self.with_added((start / weight.row_bytes().max(1)) as usize, bytes);
+            writer.write(name, &changed(bytes, rows as usize, change))?;
         }
         Ok(())
     }

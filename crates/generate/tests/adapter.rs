@@ -1,4 +1,5 @@
-//! Pipelines with an adapter: all that a pipeline does, it does with the weights that the adapter makes.
+//! Pipelines with an adapter: all that a pipeline does, it does with the weights that the adapter
+//! makes.
 
 mod common;
 

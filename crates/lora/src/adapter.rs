@@ -7,7 +7,7 @@ use outsize_core::LowRank;
 use outsize_models::{ModelConfig, ModuleSpec};
 
 use crate::targets::{PREFIX, Selection, refusal};
-use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget};
+use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget, row_order};
 
 /// The file that an adapter's matrices are in: of safetensors, or else as `torch.save` writes it.
 pub const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
@@ -18,11 +18,10 @@ const MAX_QUOTE: usize = 160;
 /// What a matrix takes beside its values.
 const PER_MATRIX: u64 = 512;
 
-/// An adapter on disk, checked against the model that it is for. Its matrices are read when they are
-/// asked for.
+/// An adapter on disk, checked against the model that it is for. Its matrices are read when they
+/// are asked for.
 #[derive(Debug)]
 pub struct LoraAdapter {
-    folder: PathBuf,
     config: LoraConfig,
     checkpoint: Checkpoint,
     layers: Vec<Layer>,
@@ -34,8 +33,8 @@ pub struct LoraAdapter {
 pub struct AdapterMemory {
     /// Its matrices, in bytes.
     pub bytes: u64,
-    /// Bytes of activations that it adds to a pass for each row, at most: what goes from the one matrix to the other, and
-    /// what is added to a layer's outputs.
+    /// Bytes of activations that it adds to a pass for each row, at most: what goes from the one
+    /// matrix to the other, and what is added to a layer's outputs.
     pub row_bytes: u64,
     /// The same of the output head, for each row that logits are wanted of.
     pub logit_row_bytes: u64,
@@ -46,6 +45,8 @@ pub struct AdapterMemory {
 struct Layer {
     target: LoraTarget,
     is_head: bool,
+    /// As [`ModuleSpec::interleaved_head`].
+    rows: Option<usize>,
     down: TensorInfo,
     up: TensorInfo,
 }
@@ -58,11 +59,12 @@ enum Side {
 }
 
 impl LoraAdapter {
-    /// Opens the adapter in `folder`: reads and checks its configuration and the header of its tensors.
+    /// Opens the adapter in `folder`: reads and checks its configuration and the header of its
+    /// tensors.
     ///
     /// # Errors
-    /// A folder that holds no adapter; a configuration that asks for what is not built in or that does not fit
-    /// the model; a tensor that is missing, of another shape or type, or of no use.
+    /// A folder that holds no adapter; a configuration that asks for what is not built in or that
+    /// does not fit the model; a tensor that is missing, of another shape or type, or of no use.
     pub fn open(folder: impl AsRef<Path>, model: &ModelConfig) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let config = read_config(folder)?;
@@ -74,12 +76,7 @@ impl LoraAdapter {
         }
         let passed_over = reader.passed_over;
         let layers = reader.finish()?;
-        Ok(Self { folder: folder.to_owned(), config, checkpoint, layers, passed_over })
-    }
-
-    /// The folder, as it was given.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+        Ok(Self { config, checkpoint, layers, passed_over })
     }
 
     /// What `adapter_config.json` says.
@@ -92,8 +89,8 @@ impl LoraAdapter {
         self.layers.iter().map(|layer| &layer.target)
     }
 
-    /// Tensors that are for other models of the checkpoint, which see or hear: they are passed over,
-    /// as those models are.
+    /// Tensors that are for other models of the checkpoint, which see or hear: they are passed
+    /// over, as those models are.
     pub fn passed_over(&self) -> usize {
         self.passed_over
     }
@@ -116,16 +113,17 @@ impl LoraAdapter {
         bytes.sum::<u64>() + 2 * PER_MATRIX * self.layers.len() as u64
     }
 
-    /// Reads its matrices, in the type in which they are stored: by the path of the parameter that they are for, as
-    /// [`set_low_rank`](outsize_models::DispatchedDecoder::set_low_rank) takes them.
+    /// Reads its matrices, in the type in which they are stored: by the path of the parameter that
+    /// they are for, as [`set_low_rank`](outsize_models::DispatchedDecoder::set_low_rank) takes
+    /// them.
     ///
     /// # Errors
     /// A file that cannot be read, or has changed since it was opened.
     pub fn parts(&self) -> Result<HashMap<String, LowRank>, Error> {
-        let part = |Layer { target, down, up, .. }: &Layer| {
+        let part = |Layer { target, down, up, rows, .. }: &Layer| {
             let low_rank = LowRank {
                 down: self.matrix(down)?,
-                up: self.matrix(up)?,
+                up: row_order::interleaved(self.matrix(up)?, *rows),
                 scale: target.scale,
                 in_out: target.in_out,
             };
@@ -272,18 +270,26 @@ impl<'a> Reader<'a> {
     fn finish(self) -> Result<Vec<Layer>, Error> {
         let file = self.checkpoint.files().first().map(|file| file.path().to_owned());
         let file = file.unwrap_or_default();
-        let layer = |(target, found): (&LoraTarget, [Option<&TensorInfo>; 2])| match found {
-            [Some(down), Some(up)] => {
-                let is_head = self.selection.head.as_ref() == Some(&target.path);
-                Ok(Layer { target: target.clone(), is_head, down: down.clone(), up: up.clone() })
-            }
-            [down, _] => Err(Error::Tensor {
-                file: file.clone(),
-                tensor: if down.is_none() { target.down_name() } else { target.up_name() },
-                reason: format!("is missing, which adapter_config.json asks for: {}", self.whose),
-            }),
-        };
-        let layers = self.selection.targets.iter().zip(self.found).map(layer);
+        let Selection { targets, heads, .. } = self.selection;
+        let layer =
+            |((target, rows), found): ((&LoraTarget, &_), [Option<&TensorInfo>; 2])| match found {
+                [Some(down), Some(up)] => Ok(Layer {
+                    target: target.clone(),
+                    is_head: self.selection.head.as_ref() == Some(&target.path),
+                    rows: *rows,
+                    down: down.clone(),
+                    up: up.clone(),
+                }),
+                [down, _] => Err(Error::Tensor {
+                    file: file.clone(),
+                    tensor: if down.is_none() { target.down_name() } else { target.up_name() },
+                    reason: format!(
+                        "is missing, which adapter_config.json asks for: {}",
+                        self.whose
+                    ),
+                }),
+            };
+        let layers = targets.iter().zip(heads).zip(self.found).map(layer);
         let layers: Vec<_> = layers.collect::<Result<_, _>>()?;
         match (layers.is_empty(), self.selection.refused.first()) {
             (true, Some((module, reason))) => {
@@ -294,8 +300,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The module that a tensor is for, and which of its matrices: `….lora_A.weight`, or with the adapter's name,
-/// `….lora_A.default.weight`.
+/// The module that a tensor is for, and which of its matrices: `….lora_A.weight`, or with the
+/// adapter's name, `….lora_A.default.weight`.
 fn parsed(name: &str) -> Option<(&str, Side)> {
     let (start, side) = match (name.rfind(".lora_A."), name.rfind(".lora_B.")) {
         (Some(start), None) => (start, Side::Down),

@@ -42,6 +42,25 @@ fn what_is_saved_is_read_again() {
 }
 
 #[test]
+fn rows_in_another_order_are_saved_in_that_of_transformers() {
+    let text = fs::read_to_string(common::base("gqa").join("config.json")).unwrap();
+    let stored_so = text.replacen('{', "{\"rope_interleaved\": true,", 1);
+    let [plain, other] = [text, stored_so].map(|text| ModelConfig::from_json(&text).unwrap());
+    let dir = tempdir().unwrap();
+    let out = dir.path().join("adapter");
+    let adapter = LoraAdapter::open(folder("llama"), &other).unwrap();
+    save(&out, adapter.config(), &other, &adapter.parts().unwrap()).unwrap();
+    let of = |folder: &Path, model| LoraAdapter::open(folder, model).unwrap().parts().unwrap();
+    let (again, parts) = (of(&out, &plain), of(&folder("llama"), &plain));
+    assert!(again.iter().all(|(path, part)| bytes(part) == bytes(&parts[path])));
+    // In memory those of queries are in the order of the checkpoint, and those of values as ever.
+    let moved = of(&out, &other);
+    let is_moved = |path: &str| bytes(&moved[path]) != bytes(&parts[path]);
+    assert!(is_moved("model.layers.0.self_attn.q_proj.weight"));
+    assert!(!is_moved("model.layers.0.self_attn.v_proj.weight"));
+}
+
+#[test]
 fn what_does_not_fit_is_not_saved() {
     let model = config("gqa");
     let adapter = LoraAdapter::open(folder("llama"), &model).unwrap();
@@ -104,6 +123,24 @@ fn names_with_the_adapter_are_read() {
     let parts = LoraAdapter::open(folder("llama"), &model).unwrap().parts().unwrap();
     assert_eq!(found.len(), parts.len());
     assert!(found.iter().all(|(path, part)| bytes(part) == bytes(&parts[path])));
+}
+
+#[test]
+fn names_of_other_versions_of_transformers_are_read() {
+    let model = config("gemma3-images");
+    let parts = LoraAdapter::open(folder("gemma3-images"), &model).unwrap();
+    let seen = parts.passed_over();
+    assert!(seen > 0);
+    let parts = parts.parts().unwrap();
+    for other in ["language_model.model.", "model."] {
+        let renamed = |name: &str| Some(name.replace("model.language_model.", other));
+        let dir = changed("gemma3-images", |_| {}, renamed);
+        let adapter = LoraAdapter::open(dir.path(), &model).unwrap();
+        assert_eq!(adapter.passed_over(), seen);
+        let found = adapter.parts().unwrap();
+        assert_eq!(found.len(), parts.len());
+        assert!(found.iter().all(|(path, part)| bytes(part) == bytes(&parts[path])));
+    }
 }
 
 #[test]

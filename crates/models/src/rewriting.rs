@@ -72,7 +72,7 @@ pub fn rewriting(
         None => None,
     };
     let layout = Layout {
-        head: is_set(&config, "rope_interleaved", true).then(|| head(&config)),
+        head: interleaved_head(&config),
         is_one_added: is_set(&config, "rms_norm_add_unit_offset", false),
     };
     let is_apart = is_set(&config, "experts_gate_apart", true);
@@ -159,6 +159,17 @@ fn columns(
     Ok(last.and_then(|last| usize::try_from(i64::from_le_bytes(*last)).ok()))
 }
 
+/// The rows of a head, where those of queries and keys that are rotated together lie beside each other, and are two halves of
+/// it in transformers.
+pub(crate) fn interleaved_head(config: &Map<String, Value>) -> Option<usize> {
+    (config.get("rope_interleaved") == Some(&Value::from(true))).then(|| head(config))
+}
+
+/// Whether a module's rows are those of [such heads](interleaved_head).
+pub(crate) fn is_rotated(module: &str) -> bool {
+    module.ends_with("_attn.q_proj") || module.ends_with("_attn.k_proj")
+}
+
 /// The rows of a head of attention.
 fn head(config: &Map<String, Value>) -> usize {
     let field = |name: &str| config.get(name).and_then(Value::as_u64);
@@ -183,9 +194,8 @@ impl Layout {
     ) -> Result<Rewrite, outsize_core::Error> {
         let data = weight.data();
         let module = data.name.rsplit_once('.').map_or("", |(module, _)| module);
-        let is_rotated = module.ends_with("_attn.q_proj") || module.ends_with("_attn.k_proj");
         let change = match self.head {
-            Some(head) if is_rotated => Some(Change::Halves(head)),
+            Some(head) if is_rotated(module) => Some(Change::Halves(head)),
             // That of linear attention has none in transformers either.
             _ if self.is_one_added && module.ends_with("linear_attn.norm") => None,
             _ if self.is_one_added && data.name.ends_with("norm.weight") => Some(Change::MinusOne),

@@ -8,10 +8,12 @@ use crate::convert::{burn_type, float};
 use crate::{Error, LowRank};
 
 impl Rewrite {
-    /// The same with what an adapter adds: computed in f32, and rounded once.
+    /// The same with what an adapter adds to the rows as they are stored: computed in f32, and
+    /// rounded once.
     ///
     /// # Errors
-    /// A weight that does not become floats, is made of several, or is no matrix of the adapter's shape.
+    /// A weight that does not become floats, is made of several, or is no matrix of the adapter's
+    /// shape.
     pub fn with_low_rank(mut self, added: LowRank) -> Result<Self, Error> {
         let spec = self.spec();
         let refuse = |reason: &str| {
@@ -39,7 +41,7 @@ impl Rewrite {
         if self.added.is_some() { DType::F32 } else { burn_type(self.dtype) }
     }
 
-    /// Rows from row `start` on, with what is added to them, in the new type.
+    /// Rows from row `start` of what is stored on, with what is added to them, in the new type.
     pub(super) fn with_added(&self, start: usize, mut bytes: Vec<u8>) -> Vec<u8> {
         let Some(added) = &self.added else {
             return bytes;

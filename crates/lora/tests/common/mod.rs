@@ -51,7 +51,8 @@ pub fn config(base_name: &str) -> ModelConfig {
     ModelConfig::from_json(&text).unwrap()
 }
 
-/// The base in so many bytes beside what readers take, if they are enough, in small tiles; and the bytes that are streamed.
+/// The base in so many bytes beside what readers take, if they are enough, in small tiles; and the
+/// bytes that are streamed.
 pub fn dispatched(base_name: &str, bytes: u64) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
     let config = config(base_name);
     let checkpoint = Checkpoint::open(base(base_name)).unwrap();
