@@ -81,7 +81,7 @@ pub fn dispatch<M: Module>(
         devices: &devices,
         options,
         upload,
-        matrices: HashMap::new(),
+        matrices: Vec::new(),
         error: None,
     };
     let module = module.apply_reparameterization(&mut attach);
@@ -130,7 +130,7 @@ struct Attach<'a> {
     devices: &'a Devices,
     options: &'a Options,
     upload: Upload,
-    /// The handles of matrices, by path, and their shapes as they are stored.
+    /// The handles of matrices, and their shapes as they are stored.
     matrices: Matrices,
     /// What went wrong first.
     error: Option<Error>,
@@ -210,7 +210,7 @@ impl Reparameterizer for &mut Attach<'_> {
         });
         if let [rows, columns] = param.lazy_shape()[..] {
             let shape = if entry.transposed { [columns, rows] } else { [rows, columns] };
-            self.matrices.insert(path.into(), (handle.clone(), shape));
+            self.matrices.push((handle.clone(), shape));
         }
         (param, Some(handle))
     }

@@ -31,8 +31,8 @@ pub struct Dispatched<M> {
     matrices: Matrices,
 }
 
-/// The handles of matrices, by path, and their shapes as they are stored.
-pub(crate) type Matrices = HashMap<Arc<str>, (Streamed, [usize; 2])>;
+/// The handles of matrices, and their shapes as they are stored.
+pub(crate) type Matrices = Vec<(Streamed, [usize; 2])>;
 
 impl<M> Dispatched<M> {
     pub(crate) fn new(
@@ -128,15 +128,17 @@ impl<M> Dispatched<M> {
     /// # Errors
     /// [`Error::Adapter`]: a path that is not that of a dispatched matrix, or other shapes. Nothing is changed then.
     pub fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), Error> {
+        let shapes: HashMap<&str, [usize; 2]> =
+            self.matrices.iter().map(|(handle, shape)| (&*handle.inner.path, *shape)).collect();
         for (path, low_rank) in parts {
-            let Some((_, shape)) = self.matrices.get(path.as_str()) else {
+            let Some(shape) = shapes.get(path.as_str()) else {
                 let reason = "the module has no matrix of that path in the checkpoint".into();
                 return Err(Error::Adapter { path: path.clone(), reason });
             };
             low_rank.check(path, *shape)?;
         }
-        for (path, (handle, _)) in &self.matrices {
-            handle.set_low_rank(parts.get(&**path).cloned());
+        for (handle, _) in &self.matrices {
+            handle.set_low_rank(parts.get(&*handle.inner.path).cloned());
         }
         Ok(())
     }

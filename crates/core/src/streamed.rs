@@ -57,7 +57,7 @@ pub(crate) struct Inner {
     /// The conversion on the way in, for reading single rows.
     pub(crate) convert: Option<Convert>,
     /// What is added to the value where it is used.
-    pub(crate) low_rank: RwLock<Option<LowRank>>,
+    pub(crate) low_rank: RwLock<Option<Box<LowRank>>>,
 }
 
 /// How a parameter's value is divided into chunks of streaming.
@@ -130,12 +130,14 @@ impl Streamed {
     /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by [`Self::weight`] or
     /// [`Self::tiles`] adds it to what is computed with that.
     pub fn low_rank(&self) -> Option<LowRank> {
-        self.inner.low_rank.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let low_rank = self.inner.low_rank.read().unwrap_or_else(PoisonError::into_inner);
+        low_rank.as_deref().cloned()
     }
 
     /// Adds this to the weight from now on, instead of what was added before.
     pub(crate) fn set_low_rank(&self, low_rank: Option<LowRank>) {
-        *self.inner.low_rank.write().unwrap_or_else(PoisonError::into_inner) = low_rank;
+        *self.inner.low_rank.write().unwrap_or_else(PoisonError::into_inner) =
+            low_rank.map(Box::new);
     }
 
     /// Where its block computes in this pass: where what it is used with should be.
