@@ -135,6 +135,12 @@ fn model_flags(error: &ModelError) -> &'static str {
         ModelError::Context { .. }
         | ModelError::ContextFull { .. }
         | ModelError::CannotSlide { .. } => "--context",
+        // An adapter is merged into floats only.
+        ModelError::Core(error)
+            if matches!(**error, CoreError::Rewrite { .. } | CoreError::Adapter { .. }) =>
+        {
+            "--dtype"
+        }
         _ => "",
     }
 }

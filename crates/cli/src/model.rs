@@ -76,11 +76,16 @@ fn within(folder: &Path) -> Result<PathBuf, Failure> {
             ))),
         };
     }
-    match folder.join(ADAPTER_CONFIG).exists() {
+    match is_adapter(folder) {
         true => Err(Failure::usage(an_adapter(folder))),
         // The error says what a folder needs.
         false => Ok(folder.to_owned()),
     }
+}
+
+/// Whether a folder holds an adapter and no model.
+fn is_adapter(folder: &Path) -> bool {
+    folder.join(ADAPTER_CONFIG).exists() && !folder.join("config.json").exists()
 }
 
 /// What the folder of an adapter is, and what to do with it.
@@ -88,13 +93,9 @@ fn an_adapter(folder: &Path) -> String {
     let config = read_object(&folder.join(ADAPTER_CONFIG)).ok().flatten().unwrap_or_default();
     let base = config.get("base_model_name_or_path").and_then(|base| base.as_str());
     let folder = shown(&folder.to_string_lossy(), 200);
-    let (base, of) = match base.filter(|base| !base.is_empty()) {
-        Some(base) => (shown(base, 200), format!(", {}", shown(base, 200))),
-        None => ("MODEL".to_owned(), String::new()),
-    };
-    format!(
-        "{folder} is an adapter of another model{of}: run that with it, `{base} --adapter {folder}`"
-    )
+    let base = base.filter(|base| !base.is_empty());
+    let of = base.map_or_else(String::new, |base| format!(", {}", shown(base, 200)));
+    format!("{folder} is an adapter of another model{of}: give that, and `--adapter {folder}`")
 }
 
 /// The configuration of the model in the folder. Unknown fields are mentioned: they may have meant
@@ -161,6 +162,9 @@ pub fn described(path: &Path, variant: Option<&str>) -> Result<ModelDescription,
     if !on_hub && PipelineFiles::is_at(path) {
         let model = ImageModel::open(path, variant)?;
         return Ok(ModelDescription::pictures(model, Vec::new()));
+    }
+    if !on_hub && is_adapter(path) {
+        return Err(Failure::usage(an_adapter(path)));
     }
     if !on_hub && path.symlink_metadata().is_ok() {
         return Ok(ModelDescription::text(describe(path)?));

@@ -338,7 +338,7 @@ fn what_is_no_checkpoint_is_told_what_it_is() {
     }
     for (model, part) in [
         ("llama-1b", "outsize synth llama-1b"),
-        ("adapter", "PEFT adapter"),
+        ("adapter", "is an adapter of another model: give that, and `--adapter adapter`"),
         ("nothing", "does not exist"),
     ] {
         let message = failed(&run(model), 2);

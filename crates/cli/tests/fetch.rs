@@ -257,7 +257,7 @@ fn lists_that_lie_write_nothing() {
 #[test]
 fn what_cannot_be_run_is_not_downloaded() {
     for (name, part) in [
-        ("adapter_config.json", "PEFT adapter"),
+        ("adapter_config.json", "adapter of another model"),
         ("tf_model.h5", "no config.json with weights beside it"),
     ] {
         let home = folder();
@@ -354,4 +354,30 @@ fn weights_of_pytorch_are_described_by_their_ends() {
     assert_eq!(report["source"], "headers");
     assert!(report["notes"].to_string().contains("bytes of headers, and no weights"));
     assert!(report["tensors"].as_u64().unwrap() > 1);
+}
+
+#[test]
+fn adapters_are_downloaded_for_a_model() {
+    let home = folder();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let base = crates.join("models/tests/fixtures/gqa");
+    let server = Server::of(files(&crates.join("lora/tests/fixtures/llama")), |_, reply| reply);
+    let run = |endpoint: Option<&str>, more: &[&str]| {
+        let run = ["run", path(&base), "--ids", "5,6,7", "--max-new-tokens", "8"];
+        outsize(home.path(), endpoint, &[&run[..], more].concat())
+    };
+    let with = ["--adapter", "org/model"];
+    let offline = failed(&run(None, &with), 1);
+    assert!(offline.contains("org/model is not in the Hub's cache"), "{offline}");
+    let adapted = done(&run(Some(&server.url()), &with));
+    assert_eq!(names(&snapshot(home.path())), ["adapter_config.json", "adapter_model.safetensors"]);
+    let asked = server.asked().len();
+    assert_eq!(done(&run(None, &with)), adapted);
+    assert_eq!(server.asked().len(), asked);
+    assert_ne!(done(&run(None, &[])), adapted);
+    let server = Server::of(files(&base), |_, reply| reply);
+    let other = folder();
+    let run = ["run", path(&base), "--ids", "5", "--adapter", "org/model"];
+    let message = failed(&outsize(other.path(), Some(&server.url()), &run), 1);
+    assert!(message.contains("org/model is no LoRA adapter"), "{message}");
 }

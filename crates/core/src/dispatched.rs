@@ -3,7 +3,7 @@ use crate::slots::Slots;
 use crate::{Error, LowRank, Streamed};
 use outsize_plan::DeviceMap;
 use outsize_stream::{Stats, Stream};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -128,19 +128,17 @@ impl<M> Dispatched<M> {
     /// # Errors
     /// [`Error::Adapter`]: a path that is not that of a dispatched matrix, or other shapes. Nothing is changed then.
     pub fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), Error> {
-        let mut unknown: HashSet<&str> = parts.keys().map(String::as_str).collect();
-        for (handle, shape) in &self.matrices {
-            if let Some(low_rank) = parts.get(handle.path()) {
-                low_rank.check(handle.path(), *shape)?;
-                unknown.remove(handle.path());
-            }
-        }
-        if let Some(path) = unknown.into_iter().next() {
-            let reason = "the module has no matrix of that path in the checkpoint".into();
-            return Err(Error::Adapter { path: path.into(), reason });
+        let shapes: HashMap<&str, [usize; 2]> =
+            self.matrices.iter().map(|(handle, shape)| (&*handle.inner.path, *shape)).collect();
+        for (path, low_rank) in parts {
+            let Some(shape) = shapes.get(path.as_str()) else {
+                let reason = "the module has no matrix of that path in the checkpoint".into();
+                return Err(Error::Adapter { path: path.clone(), reason });
+            };
+            low_rank.check(path, *shape)?;
         }
         for (handle, _) in &self.matrices {
-            handle.set_low_rank(parts.get(handle.path()).cloned());
+            handle.set_low_rank(parts.get(&*handle.inner.path).cloned());
         }
         Ok(())
     }

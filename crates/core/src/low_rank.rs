@@ -1,5 +1,6 @@
 use crate::Error;
 use burn::tensor::{DType, Tensor};
+use std::ops::Range;
 
 /// What LoRA adds to a weight `[out, in]`: `scale · up · down`, two small matrices
 /// ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)).
@@ -33,8 +34,19 @@ impl LowRank {
 
     /// All of it, as the weight is stored, in f32.
     pub(crate) fn product(&self) -> Tensor<2> {
+        let rows = if self.in_out { self.down.dims()[1] } else { self.up.dims()[0] };
+        self.rows(0..rows)
+    }
+
+    /// Some rows of it.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> Tensor<2> {
         let [down, up] = [&self.down, &self.up].map(|part| part.clone().cast(DType::F32));
-        let product = up.matmul(down) * self.scale;
-        if self.in_out { product.transpose() } else { product }
+        match self.in_out {
+            true => {
+                (down.narrow(1, rows.start, rows.len()).transpose()).matmul(up.transpose())
+                    * self.scale
+            }
+            false => up.narrow(0, rows.start, rows.len()).matmul(down) * self.scale,
+        }
     }
 }

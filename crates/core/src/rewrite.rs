@@ -1,12 +1,13 @@
 //! A weight of a checkpoint written to another, in another type or order.
 
+mod added;
 mod order;
 
 use self::order::{grouped, halves, in_turns};
-use crate::Error;
 use crate::convert::{NoConversion, burn_type, dequantize, float};
 use crate::integers;
 use crate::loaded_scales::{LoadedScales, Scales};
+use crate::{Error, LowRank};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorInfo, TensorSpec};
 use outsize_kernels::BlockWeight;
 use outsize_stream::Convert;
@@ -39,6 +40,8 @@ pub enum Change {
 pub struct Rewrite {
     source: Source,
     dtype: Dtype,
+    /// What is added to it.
+    added: Option<LowRank>,
 }
 
 #[derive(Debug, Clone)]
@@ -56,7 +59,7 @@ impl Rewrite {
     /// A weight that keeps its type and values.
     pub fn kept(weight: StoredWeight) -> Self {
         let dtype = weight.data().dtype;
-        Self { source: Source::Weight(weight.into(), None), dtype }
+        Self { source: Source::Weight(weight.into(), None), dtype, added: None }
     }
 
     /// A weight that becomes floats of `dtype`, dequantised if it is in blocks.
@@ -79,7 +82,7 @@ impl Rewrite {
                 return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });
             }
         }
-        let rewrite = Self { source: Source::Weight(weight.into(), change), dtype };
+        let rewrite = Self { source: Source::Weight(weight.into(), change), dtype, added: None };
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -103,7 +106,7 @@ impl Rewrite {
         };
         let rows: usize = parts.iter().map(|(weight, _)| weight.rows()).sum();
         let shape = std::iter::once(rows).chain(rest).collect();
-        let rewrite = Self { source: Source::Rows(name, shape, parts), dtype };
+        let rewrite = Self { source: Source::Rows(name, shape, parts), dtype, added: None };
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -128,7 +131,7 @@ impl Rewrite {
             let reason = "its parts are not all there, or are not of one shape".to_string();
             return Err(Error::Rewrite { tensor: name, reason });
         }
-        let rewrite = Self { source: Source::Stack(name, modules), dtype };
+        let rewrite = Self { source: Source::Stack(name, modules), dtype, added: None };
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -158,7 +161,7 @@ impl Rewrite {
             return Err(Error::Rewrite { tensor: name, reason });
         }
         let modules = modules.into_iter().map(Vec::from).collect();
-        let rewrite = Self { source: Source::Turned(name, modules), dtype };
+        let rewrite = Self { source: Source::Turned(name, modules), dtype, added: None };
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -291,13 +294,14 @@ impl Rewrite {
                 let some = start..rows.min(start + piece);
                 let count = some.len();
                 let bytes = through(floats(&blocks, some), 0, &converts);
-                writer.write(name, &changed(bytes, count, change))?;
+                writer.write(name, &changed(self.with_added(start, bytes), count, change))?;
             }
             return Ok(());
         }
         let unit = match change {
             Some(Change::Halves(head)) => weight.row_bytes() * head as u64,
             Some(Change::Groups { .. }) => weight.row_bytes(),
+            _ if self.added.is_some() => weight.row_bytes(),
             _ => weight.format().encoding.block().bytes as u64,
         };
         let piece = (PIECE / unit.max(1)).max(1) * unit.max(1);
@@ -310,6 +314,7 @@ impl Rewrite {
             part.len = piece.min(data.len - start);
             let rows = part.len / weight.row_bytes().max(1);
             let bytes = converted(checkpoint, part, &converts)?;
+            let bytes = self.with_added((start / weight.row_bytes().max(1)) as usize, bytes);
             writer.write(name, &changed(bytes, rows as usize, change))?;
         }
         Ok(())
@@ -341,7 +346,7 @@ impl Rewrite {
         change: Option<Change>,
         scales: &Scales,
     ) -> Result<Vec<Convert>, NoConversion> {
-        let (to, stored) = (burn_type(self.dtype), weight.data().dtype);
+        let (to, stored) = (self.converted_type(), weight.data().dtype);
         let is_integers = weight.format().as_integers().is_some();
         let via = |to| match weight.format().is_plain() {
             true => float(stored, to),

@@ -128,22 +128,17 @@ impl Streamed {
         }
     }
 
-    /// The parameter's path in the module.
-    pub(crate) fn path(&self) -> &str {
-        &self.inner.path
-    }
-
     /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by [`Self::weight`] or
     /// [`Self::tiles`] adds it to what is computed with that.
     pub fn low_rank(&self) -> Option<LowRank> {
-        let held = self.inner.low_rank.read().unwrap_or_else(PoisonError::into_inner);
-        held.as_deref().cloned()
+        let low_rank = self.inner.low_rank.read().unwrap_or_else(PoisonError::into_inner);
+        low_rank.as_deref().cloned()
     }
 
     /// Adds this to the weight from now on, instead of what was added before.
     pub(crate) fn set_low_rank(&self, low_rank: Option<LowRank>) {
-        let mut held = self.inner.low_rank.write().unwrap_or_else(PoisonError::into_inner);
-        *held = low_rank.map(Box::new);
+        *self.inner.low_rank.write().unwrap_or_else(PoisonError::into_inner) =
+            low_rank.map(Box::new);
     }
 
     /// Where its block computes in this pass: where what it is used with should be.

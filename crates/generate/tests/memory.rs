@@ -5,10 +5,12 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
+use common::adapter::random_adapter;
 use common::checkpoint::with_tokenizer;
 use outsize_generate::{
     BeamSearch, GenerateOptions, PipelineBuilder, PipelineError, TextTask, pipeline,
 };
+use outsize_lora::{LoraConfig, ModulePattern};
 use outsize_plan::{Budget, Tier};
 use tempfile::TempDir;
 
@@ -36,6 +38,10 @@ fn builder(
     let builder = pipeline(task, folder);
     let builder = match std::env::var("OUTSIZE_CHILD_DRAFT") {
         Ok(draft) => builder.draft_model(draft, 7),
+        Err(_) => builder,
+    };
+    let builder = match std::env::var("OUTSIZE_CHILD_ADAPTER") {
+        Ok(adapter) => builder.adapter(adapter),
         Err(_) => builder,
     };
     builder
@@ -92,7 +98,7 @@ fn child() {
 
 fn run(
     folder: &Path,
-    draft: Option<&Path>,
+    more: Option<(&str, &Path)>,
     shape: [usize; 2],
     encodes: bool,
     extra: usize,
@@ -102,7 +108,7 @@ fn run(
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
         .env("OUTSIZE_CHILD", format!("{texts},{beams},{},{extra}", usize::from(encodes)))
         .env("OUTSIZE_CHILD_CHECKPOINT", folder)
-        .envs(draft.map(|draft| ("OUTSIZE_CHILD_DRAFT", draft)))
+        .envs(more)
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
@@ -139,11 +145,40 @@ fn a_model_that_drafts_stays_within_the_budget() {
     with_tokenizer(&draft, DRAFT, 4.0, "{}");
     let [alone, _] = run(&folder, None, [1, 1], false, 0);
     for extra in [0, 10 << 20] {
-        let [budget, peak] = run(&folder, Some(&draft), [1, 1], false, extra);
+        let [budget, peak] =
+            run(&folder, Some(("OUTSIZE_CHILD_DRAFT", &draft)), [1, 1], false, extra);
         eprintln!("with drafts: budget {budget}, peak {peak}; without {alone}");
         assert!(peak <= budget, "{peak} > {budget}");
         // All of its weights, which are held besides.
         assert!(budget > alone + (30 << 20), "{budget}, {alone} without drafts");
         assert!(peak > alone, "{peak} of {budget}, {alone} without drafts");
+    }
+}
+
+#[test]
+fn an_adapter_stays_within_the_budget() {
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (model, encodes) in [(DECODER, false), (ENCODER, true)] {
+        let [folder, adapter, head] =
+            ["model", "adapter", "head"].map(|name| dir.path().join(format!("{name}{encodes}")));
+        with_tokenizer(&folder, model, 4.0, "{}");
+        random_adapter(&adapter, model, &LoraConfig::new(64, 64.0, ModulePattern::AllLinear));
+        let of_head = ModulePattern::suffixes(["lm_head"]);
+        random_adapter(&head, model, &LoraConfig::new(256, 64.0, of_head));
+        for shape in [[1, 1], [16, 1], [4, 4]] {
+            let [alone, _] = run(&folder, None, shape, encodes, 0);
+            // What is held besides: some 17 and 22 MB of matrices, and 6.7 MB.
+            for (adapter, least) in [(&adapter, 16 << 20), (&head, 6 << 20)] {
+                let more = Some(("OUTSIZE_CHILD_ADAPTER", adapter.as_path()));
+                let [budget, peak] = run(&folder, more, shape, encodes, 0);
+                eprintln!("{shape:?} {encodes}: budget {budget}, peak {peak}; without {alone}");
+                assert!(peak <= budget, "{shape:?} {encodes}: {peak} > {budget}");
+                assert!(budget > alone + least, "{shape:?} {encodes}: {budget}, {alone} without");
+                assert!(
+                    budget < alone + 8 * least,
+                    "{shape:?} {encodes}: {budget}, {alone} without"
+                );
+            }
+        }
     }
 }

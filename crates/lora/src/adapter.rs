@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, parse_object, read_optional, shown};
 use outsize_core::LowRank;
-use outsize_models::ModelConfig;
+use outsize_models::{ModelConfig, ModuleSpec};
 
-use crate::targets::{PREFIX, Selection};
-use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget};
+use crate::targets::{PREFIX, Selection, refusal};
+use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget, row_order};
 
 /// The file that an adapter's matrices are in: of safetensors, or else as `torch.save` writes it.
 pub const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
@@ -18,14 +18,14 @@ const MAX_QUOTE: usize = 160;
 /// What a matrix takes beside its values.
 const PER_MATRIX: u64 = 512;
 
-/// An adapter on disk, checked against the model that it is for. Its matrices are read when they are
-/// asked for.
+/// An adapter on disk, checked against the model that it is for. Its matrices are read when they
+/// are asked for.
 #[derive(Debug)]
 pub struct LoraAdapter {
-    folder: PathBuf,
     config: LoraConfig,
     checkpoint: Checkpoint,
     layers: Vec<Layer>,
+    passed_over: usize,
 }
 
 /// What an adapter takes in memory beside its model.
@@ -33,8 +33,8 @@ pub struct LoraAdapter {
 pub struct AdapterMemory {
     /// Its matrices, in bytes.
     pub bytes: u64,
-    /// Bytes of activations that it adds to a pass for each row, at most: what goes from the one matrix to the other, and
-    /// what is added to a layer's outputs.
+    /// Bytes of activations that it adds to a pass for each row, at most: what goes from the one
+    /// matrix to the other, and what is added to a layer's outputs.
     pub row_bytes: u64,
     /// The same of the output head, for each row that logits are wanted of.
     pub logit_row_bytes: u64,
@@ -45,6 +45,8 @@ pub struct AdapterMemory {
 struct Layer {
     target: LoraTarget,
     is_head: bool,
+    /// As [`ModuleSpec::interleaved_head`].
+    rows: Option<usize>,
     down: TensorInfo,
     up: TensorInfo,
 }
@@ -57,27 +59,24 @@ enum Side {
 }
 
 impl LoraAdapter {
-    /// Opens the adapter in `folder`: reads and checks its configuration and the header of its tensors.
+    /// Opens the adapter in `folder`: reads and checks its configuration and the header of its
+    /// tensors.
     ///
     /// # Errors
-    /// A folder that holds no adapter; a configuration that asks for what is not built in or that does not fit
-    /// the model; a tensor that is missing, of another shape or type, or of no use.
+    /// A folder that holds no adapter; a configuration that asks for what is not built in or that
+    /// does not fit the model; a tensor that is missing, of another shape or type, or of no use.
     pub fn open(folder: impl AsRef<Path>, model: &ModelConfig) -> Result<Self, Error> {
         let folder = folder.as_ref();
         let config = read_config(folder)?;
         let selection = Selection::new(&config, model)?;
         let checkpoint = Checkpoint::open(weights(folder)?)?;
-        let mut reader = Reader::new(&selection, model, &checkpoint);
+        let mut reader = Reader::new(&config, &selection, model, &checkpoint);
         for tensor in checkpoint.tensors() {
             reader.take(tensor)?;
         }
+        let passed_over = reader.passed_over;
         let layers = reader.finish()?;
-        Ok(Self { folder: folder.to_owned(), config, checkpoint, layers })
-    }
-
-    /// The folder, as it was given.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+        Ok(Self { config, checkpoint, layers, passed_over })
     }
 
     /// What `adapter_config.json` says.
@@ -88,6 +87,12 @@ impl LoraAdapter {
     /// The layers that it is for, in the order in which the model declares them.
     pub fn targets(&self) -> impl Iterator<Item = &LoraTarget> {
         self.layers.iter().map(|layer| &layer.target)
+    }
+
+    /// Tensors that are for other models of the checkpoint, which see or hear: they are passed
+    /// over, as those models are.
+    pub fn passed_over(&self) -> usize {
+        self.passed_over
     }
 
     /// What it takes in memory.
@@ -108,16 +113,17 @@ impl LoraAdapter {
         bytes.sum::<u64>() + 2 * PER_MATRIX * self.layers.len() as u64
     }
 
-    /// Reads its matrices, in the type in which they are stored: by the path of the parameter that they are for, as
-    /// [`set_low_rank`](outsize_models::DispatchedDecoder::set_low_rank) takes them.
+    /// Reads its matrices, in the type in which they are stored: by the path of the parameter that
+    /// they are for, as [`set_low_rank`](outsize_models::DispatchedDecoder::set_low_rank) takes
+    /// them.
     ///
     /// # Errors
     /// A file that cannot be read, or has changed since it was opened.
     pub fn parts(&self) -> Result<HashMap<String, LowRank>, Error> {
-        let part = |Layer { target, down, up, .. }: &Layer| {
+        let part = |Layer { target, down, up, rows, .. }: &Layer| {
             let low_rank = LowRank {
                 down: self.matrix(down)?,
-                up: self.matrix(up)?,
+                up: row_order::interleaved(self.matrix(up)?, *rows),
                 scale: target.scale,
                 in_out: target.in_out,
             };
@@ -184,42 +190,59 @@ struct Reader<'a> {
     checkpoint: &'a Checkpoint,
     /// Targets by each of their names.
     by_name: HashMap<&'a str, usize>,
-    others: &'static [&'static str],
+    model: &'a ModelConfig,
     found: Vec<[Option<&'a TensorInfo>; 2]>,
+    passed_over: usize,
+    /// Of which model the adapter is, for what does not fit.
+    whose: String,
 }
 
 impl<'a> Reader<'a> {
-    fn new(selection: &'a Selection, model: &ModelConfig, checkpoint: &'a Checkpoint) -> Self {
+    fn new(
+        config: &LoraConfig,
+        selection: &'a Selection,
+        model: &'a ModelConfig,
+        checkpoint: &'a Checkpoint,
+    ) -> Self {
         let names = selection.names.iter().enumerate();
         let by_name = names.flat_map(|(at, names)| names.iter().map(move |name| (&name[..], at)));
         Self {
             selection,
             checkpoint,
             by_name: by_name.collect(),
-            others: model.other_modules(),
+            model,
             found: vec![[None; 2]; selection.targets.len()],
+            passed_over: 0,
+            whose: match &config.base_model {
+                Some(base) => format!("the adapter is one of {}", shown(base, MAX_QUOTE)),
+                None => "is it the adapter of another model?".to_owned(),
+            },
         }
     }
 
     fn take(&mut self, tensor: &'a TensorInfo) -> Result<(), Error> {
         let wrong = |reason: String| Err(fault(self.checkpoint, tensor, reason));
         let name = tensor.name.strip_prefix(PREFIX).unwrap_or(&tensor.name);
-        if self.others.iter().any(|other| name.starts_with(other)) {
+        if self.model.other_modules().iter().any(|other| name.starts_with(other)) {
+            self.passed_over += 1;
             return Ok(());
         }
         let Some((module, side)) = parsed(name) else {
-            let reason = "is no part of a linear layer's adapter (`….lora_A.weight`, `….lora_B.weight`), and nothing else \
-                          is built in: merge the adapter into the model with PEFT (merge_and_unload)";
+            let reason = "is no part of a linear layer's adapter (`….lora_A.weight`, \
+                          `….lora_B.weight`), and nothing else is built in: merge the adapter \
+                          into the model with PEFT (merge_and_unload)";
             return wrong(reason.to_owned());
         };
         let Some(at) = self.by_name.get(module).copied() else {
-            let is_it = |names: &[String]| names.iter().any(|name| name == module);
-            let refused = self.selection.refused.iter().find(|(module, _)| is_it(&module.names));
-            let reason = match refused {
-                Some((_, reason)) => format!("is for a module that {reason}"),
-                None => "is for a module that the model does not have, or that adapter_config.json does not \
-                         name: is it the adapter of another model?"
-                    .to_owned(),
+            let is_it = |it: &ModuleSpec| it.names.iter().any(|name| name == module);
+            let known = self.model.modules().into_iter().find(is_it);
+            let reason = match known.and_then(|module| refusal(module.kind)) {
+                Some(reason) => format!("is for a module that {reason}"),
+                None => format!(
+                    "is for a module that the model does not have, or that adapter_config.json \
+                     does not name: {}",
+                    self.whose
+                ),
             };
             return wrong(reason);
         };
@@ -227,9 +250,8 @@ impl<'a> Reader<'a> {
         let expected = if side == Side::Down { [rank, inputs] } else { [out, rank] };
         if tensor.shape != expected {
             let reason = format!(
-                "has the shape {:?}, and the model and adapter_config.json say {expected:?}: is it the adapter of another \
-                 model?",
-                tensor.shape
+                "has the shape {:?}, and the model and adapter_config.json say {expected:?}: {}",
+                tensor.shape, self.whose
             );
             return wrong(reason);
         }
@@ -248,20 +270,26 @@ impl<'a> Reader<'a> {
     fn finish(self) -> Result<Vec<Layer>, Error> {
         let file = self.checkpoint.files().first().map(|file| file.path().to_owned());
         let file = file.unwrap_or_default();
-        let layer = |(target, found): (&LoraTarget, [Option<&TensorInfo>; 2])| {
-            match found {
-            [Some(down), Some(up)] => {
-                let is_head = self.selection.head.as_ref() == Some(&target.path);
-                Ok(Layer { target: target.clone(), is_head, down: down.clone(), up: up.clone() })
-            }
-            [down, _] => Err(Error::Tensor {
-                file: file.clone(),
-                tensor: if down.is_none() { target.down_name() } else { target.up_name() },
-                reason: "is missing, which adapter_config.json asks for: is it the adapter of another model?".to_owned(),
-            }),
-        }
-        };
-        let layers = self.selection.targets.iter().zip(self.found).map(layer);
+        let Selection { targets, heads, .. } = self.selection;
+        let layer =
+            |((target, rows), found): ((&LoraTarget, &_), [Option<&TensorInfo>; 2])| match found {
+                [Some(down), Some(up)] => Ok(Layer {
+                    target: target.clone(),
+                    is_head: self.selection.head.as_ref() == Some(&target.path),
+                    rows: *rows,
+                    down: down.clone(),
+                    up: up.clone(),
+                }),
+                [down, _] => Err(Error::Tensor {
+                    file: file.clone(),
+                    tensor: if down.is_none() { target.down_name() } else { target.up_name() },
+                    reason: format!(
+                        "is missing, which adapter_config.json asks for: {}",
+                        self.whose
+                    ),
+                }),
+            };
+        let layers = targets.iter().zip(heads).zip(self.found).map(layer);
         let layers: Vec<_> = layers.collect::<Result<_, _>>()?;
         match (layers.is_empty(), self.selection.refused.first()) {
             (true, Some((module, reason))) => {
@@ -272,8 +300,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The module that a tensor is for, and which of its matrices: `….lora_A.weight`, or with the adapter's name,
-/// `….lora_A.default.weight`.
+/// The module that a tensor is for, and which of its matrices: `….lora_A.weight`, or with the
+/// adapter's name, `….lora_A.default.weight`.
 fn parsed(name: &str) -> Option<(&str, Side)> {
     let (start, side) = match (name.rfind(".lora_A."), name.rfind(".lora_B.")) {
         (Some(start), None) => (start, Side::Down),

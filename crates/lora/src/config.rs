@@ -39,12 +39,13 @@ pub struct LoraConfig {
     pub layers_to_transform: Vec<usize>,
     /// Names of the list that layers are counted in, as regular expressions; any list, if empty.
     pub layers_pattern: Vec<String>,
-    /// Ranks of modules whose names end so, regular expressions; the first one in alphabetical order
-    /// counts, as PEFT writes them.
+    /// Ranks of modules whose names end so, regular expressions; the first one in alphabetical
+    /// order counts, as PEFT writes them.
     pub rank_pattern: BTreeMap<String, usize>,
     /// What [`alpha`](Self::alpha) is for modules whose names end so, likewise.
     pub alpha_pattern: BTreeMap<String, f64>,
-    /// Whether layers are stored as `[in, out]`, as GPT-2's are. The model tells; this is only kept.
+    /// Whether layers are stored as `[in, out]`, as GPT-2's are. The model tells; this is only
+    /// kept.
     pub fan_in_fan_out: bool,
 }
 
@@ -135,8 +136,8 @@ impl LoraConfig {
     /// Reads the text of an `adapter_config.json`.
     ///
     /// # Errors
-    /// Text that is not a JSON object; a field that is missing, out of bounds, or asks for what is not built
-    /// in; a field that is not known and is set. The message names the field.
+    /// Text that is not a JSON object; a field that is missing, out of bounds, or asks for what is
+    /// not built in; a field that is not known and is set. The message names the field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         let value = serde_json::from_str(text);
         match value.map_err(|error| Error::Json { message: error.to_string() })? {

@@ -26,6 +26,7 @@ mod config;
 mod error;
 mod fields;
 mod pattern;
+mod row_order;
 mod saving;
 mod targets;
 

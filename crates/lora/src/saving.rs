@@ -6,23 +6,26 @@ use outsize_checkpoint::{Dtype, FileWriter, OutputFolder, TensorSpec, write_file
 use outsize_core::LowRank;
 use outsize_models::ModelConfig;
 
-use crate::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Error, LoraConfig, LoraTarget};
+use crate::row_order::in_halves;
+use crate::targets::Selection;
+use crate::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Error, LoraConfig};
 
-/// Writes an adapter that PEFT loads: `parts` are the matrices by the path of the parameter that they are for, as
-/// [`LoraAdapter::parts`](crate::LoraAdapter::parts) gives them, in the type in which they are held. Their scale is
-/// that of the configuration. The folder appears complete or not at all; it must not exist, or be empty.
+/// Writes an adapter that PEFT loads: `parts` are the matrices by the path of the parameter that
+/// they are for, as [`LoraAdapter::parts`](crate::LoraAdapter::parts) gives them, in the type in
+/// which they are held. Their scale is that of the configuration. The folder appears complete or
+/// not at all; it must not exist, or be empty.
 ///
 /// # Errors
-/// [`Error::Part`]: a target of the configuration has no matrices, they have other shapes or types, or there are
-/// matrices that are for no target. As [`LoraConfig::targets`]; and a folder that cannot be written.
+/// [`Error::Part`]: a target of the configuration has no matrices, they have other shapes or types,
+/// or there are matrices that are for no target. As [`LoraConfig::targets`]; and a folder that
+/// cannot be written.
 pub fn save(
     folder: impl AsRef<Path>,
     config: &LoraConfig,
     model: &ModelConfig,
     parts: &HashMap<String, LowRank>,
 ) -> Result<(), Error> {
-    let targets = config.targets(model)?;
-    let tensors = tensors(&targets, parts)?;
+    let tensors = tensors(&Selection::strict(config, model)?, parts)?;
     let output = OutputFolder::prepare(folder.as_ref())?;
     let specs = tensors
         .iter()
@@ -38,7 +41,7 @@ pub fn save(
 
 /// What is to be written, by name.
 fn tensors(
-    targets: &[LoraTarget],
+    Selection { targets, heads, .. }: &Selection,
     parts: &HashMap<String, LowRank>,
 ) -> Result<Vec<(String, Dtype, Tensor<2>)>, Error> {
     let fault = |path: &str, reason: String| Error::Part { path: path.to_owned(), reason };
@@ -47,15 +50,15 @@ fn tensors(
         return Err(fault(path, "the configuration has no target of that path".to_owned()));
     }
     let mut tensors = Vec::with_capacity(2 * targets.len());
-    for target in targets {
+    for (target, head) in targets.iter().zip(heads) {
         let Some(part) = parts.get(&target.path) else {
             return Err(fault(&target.path, "it has no matrices".to_owned()));
         };
         let [out, inputs] = target.shape;
         let expected = [[target.rank, inputs], [out, target.rank]];
         let names = [target.down_name(), target.up_name()];
-        for ((tensor, expected), name) in
-            [&part.down, &part.up].into_iter().zip(expected).zip(names)
+        for (((tensor, head), expected), name) in
+            [(&part.down, None), (&part.up, *head)].into_iter().zip(expected).zip(names)
         {
             if tensor.dims() != expected {
                 let reason = format!("a matrix is {:?}, and must be {expected:?}", tensor.dims());
@@ -71,7 +74,7 @@ fn tensors(
                     return Err(fault(&target.path, reason));
                 }
             };
-            tensors.push((name, dtype, tensor.clone()));
+            tensors.push((name, dtype, in_halves(tensor.clone(), head)));
         }
     }
     Ok(tensors)

@@ -43,19 +43,14 @@ impl LoraTarget {
 }
 
 impl LoraConfig {
-    /// The layers of the model that the adapter is for, in the order in which the model declares them.
+    /// The layers of the model that the adapter is for, in the order in which the model declares
+    /// them.
     ///
     /// # Errors
     /// [`Error::Target`]: a module is named that no adapter can be added to, such as an expert.
     /// [`Error::NoTargets`]: none matches. [`Error::Field`]: an expression that is none.
     pub fn targets(&self, model: &ModelConfig) -> Result<Vec<LoraTarget>, Error> {
-        let selection = Selection::new(self, model)?;
-        match selection.refused.first() {
-            Some((module, reason)) => {
-                Err(Error::Target { module: module.names[0].clone(), reason })
-            }
-            None => Ok(selection.targets),
-        }
+        Ok(Selection::strict(self, model)?.targets)
     }
 }
 
@@ -64,6 +59,8 @@ pub(crate) struct Selection {
     pub(crate) targets: Vec<LoraTarget>,
     /// The names that each of them may have.
     pub(crate) names: Vec<Vec<String>>,
+    /// As [`ModuleSpec::interleaved_head`] of each.
+    pub(crate) heads: Vec<Option<usize>>,
     /// The path of the output head's weight, if it is among them.
     pub(crate) head: Option<String>,
     /// Modules that no adapter can be added to, and why.
@@ -71,6 +68,17 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// As [`Self::new`], without modules that no adapter can be added to.
+    pub(crate) fn strict(config: &LoraConfig, model: &ModelConfig) -> Result<Self, Error> {
+        let selection = Self::new(config, model)?;
+        match selection.refused.first() {
+            Some((module, reason)) => {
+                Err(Error::Target { module: module.names[0].clone(), reason })
+            }
+            None => Ok(selection),
+        }
+    }
+
     pub(crate) fn new(config: &LoraConfig, model: &ModelConfig) -> Result<Self, Error> {
         let all = model.modules();
         let rules = Rules::new(config)?;
@@ -89,6 +97,7 @@ impl Selection {
             return Err(none(config, model, &all));
         }
         let names: Vec<_> = chosen.iter().map(|module| module.names.clone()).collect();
+        let heads = chosen.iter().map(|module| module.interleaved_head).collect();
         let head = chosen.iter().find(|module| module.kind == ModuleKind::Head);
         let head = head.map(|module| module.path.clone());
         let ranks = first_matches("rank_pattern", &config.rank_pattern, &names)?;
@@ -105,17 +114,18 @@ impl Selection {
                 shape: module.shape,
             }
         });
-        Ok(Self { targets: targets.collect(), names, head, refused })
+        Ok(Self { targets: targets.collect(), names, heads, head, refused })
     }
 }
 
 /// Whether `all-linear` is about it: experts are no layers in transformers.
 fn is_linear_layer(kind: ModuleKind) -> bool {
-    matches!(kind, ModuleKind::Linear | ModuleKind::InOut | ModuleKind::HeadMatrices)
+    use ModuleKind::{HeadMatrices, InOut, Linear, Reordered};
+    matches!(kind, Linear | InOut | HeadMatrices | Reordered)
 }
 
 /// Why no adapter can be added to a module.
-fn refusal(kind: ModuleKind) -> Option<&'static str> {
+pub(crate) fn refusal(kind: ModuleKind) -> Option<&'static str> {
     Some(match kind {
         ModuleKind::Linear | ModuleKind::InOut | ModuleKind::Head => return None,
         ModuleKind::Embedding => {
@@ -129,6 +139,9 @@ fn refusal(kind: ModuleKind) -> Option<&'static str> {
         }
         ModuleKind::Router => {
             "chooses experts: adapters are built in for the other linear layers only"
+        }
+        ModuleKind::Reordered => {
+            "is stored in another order than transformers has it in: take the model's safetensors instead of a GGUF file"
         }
         ModuleKind::HeadMatrices => {
             "is multiplied head by head in latent attention: adapters are built in for the other linear layers only"

@@ -212,7 +212,8 @@ fn anything() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever a field holds, reading ends without a panic; and what is read is written so that the same is read.
+    /// Whatever a field holds, reading ends without a panic; and what is read is written so that
+    /// the same is read.
     #[test]
     fn fields_may_hold_anything(field in 0usize..43, value in anything(), cut in any::<prop::sample::Index>()) {
         let model = model("llama-demo");

@@ -11,6 +11,7 @@ use outsize_plan::{DeviceMap, Tier};
 use crate::any_decoder::EmptyDecoder;
 use crate::config::{self, Fields, Quantization};
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
+use crate::modules::StoredLayout;
 use crate::registry::{self, Row};
 use crate::{
     ActivationDtype, Activations, CacheOptions, CacheSpec, Decoder, DispatchedDecoder, Error,
@@ -31,6 +32,8 @@ pub struct ModelConfig {
     /// Fields that nobody here knows, and that were passed over; at most 32.
     pub unknown_fields: Vec<String>,
     pub(crate) row: &'static Row,
+    /// What it has otherwise than transformers.
+    pub(crate) layout: StoredLayout,
     decoder: EmptyDecoder,
 }
 
@@ -46,6 +49,7 @@ impl ModelConfig {
         let (row, decoder) = registry::read(&fields)?;
         Ok(Self {
             row,
+            layout: StoredLayout::of(&map),
             dtype: config::dtype(&fields)?,
             quantization: Quantization::read(&fields)?,
             unknown_fields: fields.unknown(),

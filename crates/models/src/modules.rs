@@ -1,8 +1,10 @@
 //! The modules of a model that hold a matrix, by the names that `transformers` has for them.
 
 use outsize_core::Parameter;
+use serde_json::{Map, Value};
 
 use crate::ModelConfig;
+use crate::rewriting::{interleaved_head, is_rotated};
 
 /// A module that holds a matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +18,9 @@ pub struct ModuleSpec {
     pub shape: [usize; 2],
     /// What it does with the matrix.
     pub kind: ModuleKind,
+    /// The rows of a head, if the matrix is stored with those rows of a head beside each other that
+    /// are rotated together, and transformers has them in two halves: of some GGUF files.
+    pub interleaved_head: Option<usize>,
 }
 
 /// What a module does with its matrix.
@@ -37,6 +42,25 @@ pub enum ModuleKind {
     Router,
     /// A linear layer of which latent attention multiplies parts.
     HeadMatrices,
+    /// A linear layer of linear attention whose heads are stored in another order than transformers
+    /// has them in: of some GGUF files.
+    Reordered,
+}
+
+/// What a checkpoint has otherwise than transformers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoredLayout {
+    interleaved_head: Option<usize>,
+    /// Whether heads of linear attention are in turns.
+    in_turns: bool,
+}
+
+impl StoredLayout {
+    /// As a `config.json` says.
+    pub(crate) fn of(config: &Map<String, Value>) -> Self {
+        let in_turns = config.get("linear_heads_in_turns") == Some(&Value::from(true));
+        Self { interleaved_head: interleaved_head(config), in_turns }
+    }
 }
 
 impl ModelConfig {
@@ -66,6 +90,9 @@ impl ModelConfig {
             "Linear" if parameter.path.strip_suffix(".weight") == Some(self.row.head) => {
                 ModuleKind::Head
             }
+            "Linear" if self.layout.in_turns && parameter.path.contains(".linear_attn.") => {
+                ModuleKind::Reordered
+            }
             "Linear" => ModuleKind::Linear,
             "Conv1d" => ModuleKind::InOut,
             "Embedding" => ModuleKind::Embedding,
@@ -86,6 +113,7 @@ impl ModelConfig {
         };
         let mut names: Vec<_> = prefixes.iter().filter_map(named).collect();
         names.push(name.to_owned());
-        Some(ModuleSpec { names, path: parameter.path.clone(), shape, kind })
+        let interleaved_head = self.layout.interleaved_head.filter(|_| is_rotated(name));
+        Some(ModuleSpec { names, path: parameter.path.clone(), shape, kind, interleaved_head })
     }
 }

@@ -2,15 +2,15 @@
 
 mod linear_attention;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outsize_checkpoint::{Checkpoint, Dtype, StoredWeight, TensorInfo};
-use outsize_core::{Change, Rewrite};
+use outsize_core::{Change, LowRank, Rewrite};
 use serde_json::{Map, Value};
 
 use self::linear_attention::LinearAttention;
-use crate::Error;
 use crate::config::{Fields, Quantization};
+use crate::{Error, ModelConfig};
 
 /// What a checkpoint becomes.
 #[derive(Debug)]
@@ -20,6 +20,36 @@ pub struct Rewriting {
     pub config: Map<String, Value>,
     /// Its weights, in the order in which they lie now.
     pub weights: Vec<Rewrite>,
+}
+
+impl Rewriting {
+    /// Adds what an adapter says to the weights of a checkpoint with these tensors, which holds such a model: `parts` by the
+    /// path of the parameter that they are for.
+    ///
+    /// # Errors
+    /// A weight that is not there, or does not become floats.
+    pub fn merge(
+        &mut self,
+        model: &ModelConfig,
+        tensors: &[TensorInfo],
+        parts: HashMap<String, LowRank>,
+    ) -> Result<(), Error> {
+        let names = self.weights.iter().enumerate().map(|(at, weight)| (weight.spec().name, at));
+        let by_name: HashMap<String, usize> = names.collect();
+        for (path, part) in parts {
+            let names = model.stored_names(&path, tensors);
+            let core = |error: outsize_core::Error| Error::Core(error.into());
+            let Some(at) = names.iter().find_map(|name| by_name.get(name)) else {
+                let reason = "the checkpoint has no tensor of that name that becomes floats: have quantised weights \
+                              written as floats"
+                    .to_owned();
+                return Err(core(outsize_core::Error::Adapter { path, reason }));
+            };
+            let weight = &mut self.weights[*at];
+            *weight = weight.clone().with_low_rank(part).map_err(core)?;
+        }
+        Ok(())
+    }
 }
 
 /// Decides what becomes of each tensor of a checkpoint with this `config.json` (empty if it has none).
@@ -42,7 +72,7 @@ pub fn rewriting(
         None => None,
     };
     let layout = Layout {
-        head: is_set(&config, "rope_interleaved", true).then(|| head(&config)),
+        head: interleaved_head(&config),
         is_one_added: is_set(&config, "rms_norm_add_unit_offset", false),
     };
     let is_apart = is_set(&config, "experts_gate_apart", true);
@@ -129,6 +159,17 @@ fn columns(
     Ok(last.and_then(|last| usize::try_from(i64::from_le_bytes(*last)).ok()))
 }
 
+/// The rows of a head, where those of queries and keys that are rotated together lie beside each other, and are two halves of
+/// it in transformers.
+pub(crate) fn interleaved_head(config: &Map<String, Value>) -> Option<usize> {
+    (config.get("rope_interleaved") == Some(&Value::from(true))).then(|| head(config))
+}
+
+/// Whether a module's rows are those of [such heads](interleaved_head).
+pub(crate) fn is_rotated(module: &str) -> bool {
+    module.ends_with("_attn.q_proj") || module.ends_with("_attn.k_proj")
+}
+
 /// The rows of a head of attention.
 fn head(config: &Map<String, Value>) -> usize {
     let field = |name: &str| config.get(name).and_then(Value::as_u64);
@@ -153,9 +194,8 @@ impl Layout {
     ) -> Result<Rewrite, outsize_core::Error> {
         let data = weight.data();
         let module = data.name.rsplit_once('.').map_or("", |(module, _)| module);
-        let is_rotated = module.ends_with("_attn.q_proj") || module.ends_with("_attn.k_proj");
         let change = match self.head {
-            Some(head) if is_rotated => Some(Change::Halves(head)),
+            Some(head) if is_rotated(module) => Some(Change::Halves(head)),
             // That of linear attention has none in transformers either.
             _ if self.is_one_added && module.ends_with("linear_attn.norm") => None,
             _ if self.is_one_added && data.name.ends_with("norm.weight") => Some(Change::MinusOne),

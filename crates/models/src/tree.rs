@@ -106,15 +106,21 @@ impl ModelConfig {
         self.row.multimodal?.prefixes.iter().copied().find(|(theirs, _)| in_use(theirs))
     }
 
+    /// The names that a parameter's tensor may have in a checkpoint with these tensors.
+    pub(crate) fn stored_names(&self, path: &str, tensors: &[TensorInfo]) -> [String; 2] {
+        let (theirs, ours) = self.prefix(tensors).unwrap_or_default();
+        let named = path.strip_prefix(ours).map(|rest| format!("{theirs}{rest}"));
+        let named = named.unwrap_or_else(|| path.to_owned());
+        let short = named.strip_prefix(self.row.optional_prefix).unwrap_or(&named).to_owned();
+        [named, short]
+    }
+
     /// The table that serves as output head, and the tensor of its size that some checkpoints have under the head's own name
     /// too.
     pub(crate) fn stored_head<'t>(&self, tensors: &'t [TensorInfo]) -> Option<[&'t TensorInfo; 2]> {
-        let (theirs, ours) = self.prefix(tensors).unwrap_or_default();
         let find = |path: &str| {
-            let named = path.strip_prefix(ours).map(|rest| format!("{theirs}{rest}"));
-            let named = named.unwrap_or_else(|| path.to_owned());
-            let short = named.strip_prefix(self.row.optional_prefix);
-            tensors.iter().find(|tensor| tensor.name == named || Some(&*tensor.name) == short)
+            let names = self.stored_names(path, tensors);
+            tensors.iter().find(|tensor| names.contains(&tensor.name))
         };
         let (table, head) = self.tied_head()?;
         let [table, head] = [find(&table)?, find(&head)?];

@@ -26,6 +26,9 @@ pub struct RewriteArgs {
     /// GGUF files, which safetensors files cannot hold]
     #[arg(long, value_parser = one_of(FLOATS))]
     pub dtype: Option<Dtype>,
+    /// Merge a LoRA adapter into the weights: a folder as PEFT saves it, or one on the Hub
+    #[arg(long, value_name = "FOLDER")]
+    pub adapter: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

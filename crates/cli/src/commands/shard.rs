@@ -2,13 +2,15 @@
 
 use crate::args::RewriteArgs;
 use crate::error::Failure;
-use crate::interrupt;
 use crate::small_files::{self, SmallFiles};
 use crate::views::output::{print_json, say};
 use crate::views::progress;
+use crate::{interrupt, model};
 use outsize::checkpoint::{Checkpoint, ShardWriter, read_object};
 use outsize::core::{Error, Rewrite};
 use outsize::diffuse::PipelineFiles;
+use outsize::generate::read_config;
+use outsize::lora::LoraAdapter;
 use outsize::machine::{peak_rss, volume};
 use outsize::models::rewriting;
 use outsize::plan::format_size;
@@ -37,7 +39,19 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
     let checkpoint = Checkpoint::open(model)?;
     let folder = checkpoint.folder();
     let config = read_object(&folder.join(CONFIG))?;
-    let found = rewriting(&checkpoint, config.clone().unwrap_or_default(), args.dtype)?;
+    let mut found = rewriting(&checkpoint, config.clone().unwrap_or_default(), args.dtype)?;
+    if let Some(adapter) = &args.adapter {
+        let model = read_config(folder)?;
+        let adapter = LoraAdapter::open(model::adapter_folder(adapter)?, &model)?;
+        if adapter.passed_over() > 0 {
+            return Err(Failure::usage(format!(
+                "--adapter: {} tensors of the adapter are for what sees or hears, which is not \
+                 built in: merge it with PEFT",
+                adapter.passed_over()
+            )));
+        }
+        found.merge(&model, checkpoint.tensors(), adapter.parts()?)?;
+    }
     let SmallFiles { mut files, left_out } = small_files::of(folder)?;
     if Some(&found.config) != config.as_ref() && !found.config.is_empty() {
         files.retain(|(name, _)| name != CONFIG);

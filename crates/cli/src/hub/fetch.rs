@@ -181,7 +181,7 @@ pub fn cached_or_fetched(
 fn no_model(client: &Client<'_>) -> Failure {
     let what = match () {
         () if client.find(ADAPTER_CONFIG).is_some() => {
-            "is an adapter of another model: run that, and give this to --adapter"
+            "is an adapter of another model: give that, and this to --adapter"
         }
         () => {
             "has no config.json with weights beside it (model.safetensors, pytorch_model.bin, or an index of shards)"

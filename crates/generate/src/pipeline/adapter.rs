@@ -7,8 +7,9 @@ use outsize_lora::LoraAdapter;
 use super::{OpenedModel, PipelineError};
 
 impl OpenedModel {
-    /// Adds what the LoRA adapter in `folder` says to the model's linear layers. Its matrices stay in main memory, and are
-    /// counted in the budget. A model that [drafts](Self::draft_with) stays as it is.
+    /// Adds what the LoRA adapter in `folder` says to the model's linear layers. Its matrices stay
+    /// in main memory, and are counted in the budget. A model that [drafts](Self::draft_with) stays
+    /// as it is.
     ///
     /// # Errors
     /// A folder that holds no adapter of this model, or one that asks for what is not built in.

@@ -3,6 +3,7 @@
 // Each test program uses some of these.
 #![allow(dead_code)]
 
+pub mod adapter;
 pub mod checkpoint;
 
 use std::path::Path;

@@ -1,0 +1,108 @@
+//! Adapters against what PEFT computes in float32 (`scripts/fixtures/lora.py`).
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use common::{ADAPTERS, config, difference, dispatched, expected, folder, logits};
+use outsize_lora::{LoraAdapter, LoraConfig, ModulePattern};
+
+/// Greatest difference over greatest logit.
+const TOLERANCE: f32 = 1e-4;
+
+#[test]
+fn logits_and_greedy_tokens_are_those_of_peft() {
+    for &(name, base) in ADAPTERS {
+        let (expected, config) = (expected(name), config(base));
+        let (model, _) = dispatched(base, 16 << 20).unwrap();
+        let run = |text: &[u32], decoder: &[u32]| logits(&*model, &config, text, decoder);
+        let plain = run(&expected.ids, &expected.decoder_ids);
+        let off = difference(&plain, &expected.plain);
+        assert!(off <= TOLERANCE, "{name} without its adapter: {off:e}");
+        let adapter = LoraAdapter::open(folder(name), &config).unwrap();
+        model.set_low_rank(&adapter.parts().unwrap()).unwrap();
+        let found = run(&expected.ids, &expected.decoder_ids);
+        let off = difference(&found, &expected.logits);
+        println!(
+            "{name}: off by {off:.1e}, and {:.1e} without",
+            difference(&plain, &expected.logits)
+        );
+        assert!(off <= TOLERANCE, "{name}: {off:e}");
+        assert!(difference(&plain, &expected.logits) > 1e-2, "{name}: the adapter does nothing");
+
+        let start = config.decoder_start();
+        let mut text = start.map_or(expected.ids.clone(), |start| vec![start]);
+        for token in &expected.greedy {
+            let logits = match start {
+                Some(_) => run(&expected.ids, &text),
+                None => run(&text, &[]),
+            };
+            let last = &logits[logits.len() - config.vocab_size()..];
+            let best = (0..last.len()).max_by(|a, b| last[*a].total_cmp(&last[*b])).unwrap();
+            assert_eq!(best as u32, *token, "{name} after {text:?}");
+            text.push(*token);
+        }
+        // And away again.
+        model.set_low_rank(&HashMap::new()).unwrap();
+        assert_eq!(run(&expected.ids, &expected.decoder_ids), plain, "{name}");
+    }
+}
+
+#[test]
+fn streamed_weights_give_the_same_bits() {
+    for &(name, base) in ADAPTERS {
+        let (expected, config) = (expected(name), config(base));
+        let parts = LoraAdapter::open(folder(name), &config).unwrap().parts().unwrap();
+        let run = |bytes| {
+            let (model, streamed) = dispatched(base, bytes)?;
+            model.set_low_rank(&parts).unwrap();
+            let found = logits(&*model, &config, &expected.ids, &expected.decoder_ids);
+            Some((found.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), streamed))
+        };
+        let (resident, streamed) = run(16 << 20).unwrap();
+        assert_eq!(streamed, 0);
+        let mut most = 0;
+        for kibibytes in (10..=90).step_by(10) {
+            let Some((found, streamed)) = run(kibibytes << 10) else { continue };
+            most = most.max(streamed);
+            assert_eq!(found, resident, "{name} in {kibibytes} KiB");
+        }
+        assert!(most > 10_000, "{name}: {most} bytes streamed");
+    }
+}
+
+/// Layers that choose experts, and are linear layers in transformers.
+const ROUTERS: [&str; 2] = [".mlp.gate.wg", ".feed_forward.router"];
+
+#[test]
+fn all_linear_layers_are_those_of_peft() {
+    let text = std::fs::read_to_string(folder("modules.json")).unwrap();
+    let modules: BTreeMap<String, BTreeSet<String>> = serde_json::from_str(&text).unwrap();
+    assert!(modules.len() > 60, "{}", modules.len());
+    let adapter = LoraConfig::new(2, 2.0, ModulePattern::AllLinear);
+    for (name, theirs) in &modules {
+        let config = config(name);
+        let is_other =
+            |module: &str| config.other_modules().iter().any(|it| module.starts_with(it));
+        let is_router = |module: &str| ROUTERS.iter().any(|router| module.ends_with(router));
+        let theirs: BTreeSet<_> =
+            theirs.iter().filter(|it| !is_other(it) && !is_router(it)).cloned().collect();
+        match adapter.targets(&config) {
+            Ok(targets) => {
+                let ours: BTreeSet<_> = targets.iter().map(|it| stars(&it.module)).collect();
+                assert_eq!(ours, theirs, "{name}");
+            }
+            Err(error) => {
+                assert!(theirs.iter().any(|module| module.ends_with(".kv_b_proj")), "{error}");
+                assert!(error.to_string().contains("latent attention"), "{error}");
+            }
+        }
+    }
+}
+
+/// A module's name without its numbers.
+fn stars(module: &str) -> String {
+    let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = module.split('.').map(|part| if is_number(part) { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
+}
