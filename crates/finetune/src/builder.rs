@@ -14,7 +14,7 @@ use outsize_machine::{Machine, current_rss};
 use outsize_models::{ActivationDtype, Init, ModelConfig};
 use outsize_plan::{Budget, DeviceMap, Tier, Tree, infer};
 
-use crate::memory::{largest_block, pass_bytes};
+use crate::memory::{largest_block, pass_bytes, used_values};
 use crate::tuner::Finetuner;
 use crate::{FinetuneError, LearningAdapter};
 
@@ -136,7 +136,8 @@ impl FinetuneBuilder {
         let checkpoint = Checkpoint::open(&self.model).map_err(outsize_core::Error::from)?;
         let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
         let file = TokenizerFile::read(&folder)?;
-        let map = self.placed(&tree, &config, &checkpoint, &targets, context, file.memory())?;
+        let (map, kept) =
+            self.placed(&tree, &config, &checkpoint, &targets, context, file.memory())?;
         let tokenizer = Tokenizer::load(file)?;
         let template = ChatTemplates::open(&folder)?.default_template().ok();
         let eos = GenerationConfig::open(&folder)?.eos_token_id;
@@ -166,10 +167,11 @@ impl FinetuneBuilder {
             eos,
             context,
             batch: self.batch,
+            kept,
         })
     }
 
-    /// Where the weights live.
+    /// Where the weights live, and of how many blocks activations are kept: as is predicted to be the fastest.
     fn placed(
         &self,
         tree: &Tree,
@@ -178,34 +180,60 @@ impl FinetuneBuilder {
         targets: &[LoraTarget],
         context: usize,
         tokenizer: u64,
-    ) -> Result<DeviceMap, FinetuneError> {
-        let budget = self.max_memory.clone();
+    ) -> Result<(DeviceMap, usize), FinetuneError> {
         let held = current_rss().unwrap_or(0);
+        let budget = self.max_memory.clone();
         let budget = budget.unwrap_or_else(|| default_budget(&Machine::detect(), held));
         if budget.iter().any(|(tier, bytes)| matches!(tier, Tier::Gpu(_)) && bytes > 0) {
             return Err(FinetuneError::Gpu);
         }
-        let unsupported = || FinetuneError::Unsupported { model_type: config.model_type() };
-        let pass = pass_bytes(config, targets, self.compute, [self.batch, context]);
         let process = process_bytes(held)
             .saturating_add(many_parameters_bytes(tree))
             .saturating_add(LearningAdapter::learning_bytes(targets))
             .saturating_add(tokenizer);
-        let needs = memory_overhead(process, pass.ok_or_else(unsupported)?);
-        let options = outsize_core::Options {
-            planning: self.planning.clone(),
-            needs,
-            ..config.options(checkpoint.tensors())
-        };
-        // A block that stays in the ring from its pass forward to the one backward is read once for both.
-        let options = outsize_plan::Options { no_split: Vec::new(), ..options.plan() };
-        let ring = LEAST_RING.saturating_add(largest_block(tree));
-        let placed = [ring, LEAST_RING]
-            .map(|min_ring| outsize_plan::Options { min_ring, ..options.clone() });
-        let [first, second] = placed;
-        let map = infer(tree, &budget, &first).or_else(|_| infer(tree, &budget, &second));
-        Ok(map.map_err(outsize_core::Error::from)?)
+        let blocks = config.cache().layers.len();
+        let figures = &self.planning.figures;
+        let forward = 2.0 * (self.batch * context) as f64 * used_values(tree);
+        let mut best: Option<(f64, DeviceMap, usize)> = None;
+        for kept in (0..=4).map(|quarters| blocks * quarters / 4) {
+            let pass = pass_bytes(config, targets, self.compute, [self.batch, context], kept);
+            let unsupported = || FinetuneError::Unsupported { model_type: config.model_type() };
+            let options = outsize_core::Options {
+                planning: self.planning.clone(),
+                needs: memory_overhead(process, pass.ok_or_else(unsupported)?),
+                ..config.options(checkpoint.tensors())
+            };
+            let map = match (infer_learning(tree, &budget, &options), &best) {
+                (Ok(map), _) => map,
+                (Err(error), None) => return Err(outsize_core::Error::from(error).into()),
+                (Err(_), Some(_)) => break,
+            };
+            // Forward, once more where activations are not kept, and backward.
+            let passes = 3.0 - kept as f64 / blocks.max(1) as f64;
+            let computing = passes * forward / figures.cpu.product_flops;
+            // Forward and backward.
+            let reading = 2.0 * map.streamed_bytes() as f64 / figures.disk.bytes_per_second;
+            let seconds = computing.max(reading);
+            if best.as_ref().is_none_or(|(least, ..)| seconds < *least) {
+                best = Some((seconds, map, kept));
+            }
+        }
+        let (_, map, kept) = best.expect("the first is an error or the best so far");
+        Ok((map, kept))
     }
+}
+
+/// Places weights for passes forward and backward.
+fn infer_learning(
+    tree: &Tree,
+    budget: &Budget,
+    options: &outsize_core::Options,
+) -> Result<DeviceMap, outsize_plan::Error> {
+    let options = outsize_plan::Options { no_split: Vec::new(), ..options.plan() };
+    let with_ring = |min_ring| outsize_plan::Options { min_ring, ..options.clone() };
+    // A block that stays in the ring from its pass forward to the one backward is read once for both.
+    let large = with_ring(LEAST_RING.saturating_add(largest_block(tree)));
+    infer(tree, budget, &large).or_else(|_| infer(tree, budget, &with_ring(LEAST_RING)))
 }
 
 fn check(what: &'static str, value: usize, least: usize, most: usize) -> Result<(), FinetuneError> {

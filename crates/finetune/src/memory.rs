@@ -4,20 +4,22 @@ use outsize_lora::LoraTarget;
 use outsize_models::{ActivationDtype, CacheOptions, ModelConfig};
 use outsize_plan::Tree;
 
-/// What a pass over `batch` examples of `context` tokens takes, in bytes; nothing if the model cannot learn.
+/// What a pass over `batch` examples of `context` tokens takes that keeps activations of so many blocks, in bytes; nothing if
+/// the model cannot learn.
 pub(crate) fn pass_bytes(
     config: &ModelConfig,
     targets: &[LoraTarget],
     compute: ActivationDtype,
     [batch, context]: [usize; 2],
+    kept: usize,
 ) -> Option<u64> {
     let rows = (batch as u64).saturating_mul(context as u64);
-    // What an adapter makes of activations, and their gradients: of one block at a time, or less than of all.
+    // What an adapter makes of activations, and their gradients: more than a block has.
     let widest = targets.iter().map(|target| (2 * target.rank + 2 * target.shape[0]) as u64).max();
-    let of_adapter = rows.saturating_mul(4 * 4 * widest.unwrap_or(0));
+    let of_adapter = rows.saturating_mul(4 * 4 * widest.unwrap_or(0)) * (1 + kept as u64);
     let cache = CacheOptions { batch, ..CacheOptions::new(context) };
     let packed = config.packed_bytes(compute, context, &cache);
-    let learning = config.learning_bytes(batch, context)?;
+    let learning = config.learning_bytes(batch, context, kept)?;
     Some(learning.saturating_add(of_adapter).saturating_add(packed))
 }
 
@@ -43,4 +45,13 @@ fn block(name: &str) -> Option<&str> {
         end += 1;
     }
     None
+}
+
+/// Weights that a row of activations is multiplied with: of experts, those that it goes to.
+pub(crate) fn used_values(tree: &Tree) -> f64 {
+    let used = |tensor: &outsize_plan::Tensor| {
+        let share = tensor.routed.map_or(1.0, |routed| routed.share(1.0));
+        tensor.shape.iter().product::<u64>() as f64 * share
+    };
+    tree.tensors().map(used).sum()
 }

@@ -23,6 +23,8 @@ pub struct Finetuner {
     pub(crate) eos: Vec<u32>,
     pub(crate) context: usize,
     pub(crate) batch: usize,
+    /// Blocks of which activations are kept instead of computed again.
+    pub(crate) kept: usize,
 }
 
 /// How well examples are foretold.
@@ -58,7 +60,7 @@ impl Finetuner {
     /// What reading said; tokens that the model does not have.
     pub fn gradients(&self, examples: &[Example]) -> Result<LowRankGradients, FinetuneError> {
         let (batch, targets) = batch(examples)?;
-        Ok(self.model.low_rank_gradients(&batch, &targets, &self.adapter.parts())??)
+        Ok(self.model.low_rank_gradients(&batch, &targets, &self.adapter.parts(), self.kept)??)
     }
 
     /// How well examples are foretold, of which nothing is learned.
@@ -88,6 +90,12 @@ impl Finetuner {
     /// What learns.
     pub fn adapter(&self) -> &LearningAdapter {
         &self.adapter
+    }
+
+    /// Of how many blocks activations are kept instead of computed again, so that a step is faster: as many as there is room for,
+    /// unless that would make it wait for weights. The adapter learns the same.
+    pub fn kept_blocks(&self) -> usize {
+        self.kept
     }
 
     /// Where the model's weights live.

@@ -41,7 +41,7 @@ fn an_adapter_takes_no_more_than_is_said() {
         for _ in 0..2 {
             for (batch, targets) in expected.parts() {
                 accelerator.accumulate();
-                let found = model.low_rank_gradients(&batch, &targets, &adapter.parts());
+                let found = model.low_rank_gradients(&batch, &targets, &adapter.parts(), 0);
                 let found = found.unwrap().unwrap();
                 let count = found.targets;
                 let gradients = adapter.gradients(found);

@@ -83,7 +83,7 @@ pub trait DispatchedDecoder: Debug {
     fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), outsize_core::Error>;
 
     /// The loss of a batch under an adapter, given by the paths of weights, and the adapter's gradients, in one pass forward
-    /// and backward. For a module on Flex; the adapter's matrices are there in f32.
+    /// and backward. Of the last `kept` blocks the activations are kept, of the others they are computed again. For a module on Flex; the adapter's matrices are there in f32.
     ///
     /// # Errors
     /// Of weights that no adapter fits or that are outside of blocks, of models that cannot be run block by block, of ids that
@@ -93,6 +93,7 @@ pub trait DispatchedDecoder: Debug {
         batch: &Batch,
         targets: Targets<'_>,
         adapter: &HashMap<String, LowRank>,
+        kept: usize,
     ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error>;
 
     /// That loss alone, in a pass forward: the sum of the cross-entropies of all targets.
@@ -141,13 +142,14 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         batch: &Batch,
         targets: Targets<'_>,
         adapter: &HashMap<String, LowRank>,
+        kept: usize,
     ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error> {
         self.set_low_rank(adapter)?;
         let set = |parts: &_| {
             self.set_low_rank(parts).expect("its parts fit as all of it does");
         };
         let gradients = self.run_kind(PassKind::Prefill, |model| {
-            low_rank_gradients(model, batch, targets, adapter, &set)
+            low_rank_gradients(model, batch, targets, adapter, kept, &set)
         });
         set(&HashMap::new());
         gradients
@@ -208,7 +210,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn routed(&self, path: &str) -> Option<Routed>;
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error>;
     fn activations(&self, pass: &PassShape) -> Activations;
-    fn learning_bytes(&self, pass: PassShape) -> Option<u64>;
+    fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64>;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
         &self,
@@ -261,8 +263,8 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
         self.model.activations(pass)
     }
 
-    fn learning_bytes(&self, pass: PassShape) -> Option<u64> {
-        learning_bytes(&self.model, &self.parameters, pass)
+    fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64> {
+        learning_bytes(&self.model, &self.parameters, pass, kept)
     }
 
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder> {

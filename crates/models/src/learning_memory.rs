@@ -24,6 +24,7 @@ pub(crate) fn learning_bytes<D: Decoder>(
     model: &D,
     parameters: &[Parameter],
     pass: PassShape,
+    kept: usize,
 ) -> Option<u64> {
     let blocks = model.blocks()?.count() as u64;
     let (rows, hidden) = (pass.rows(), model.head().width() as u64);
@@ -43,7 +44,10 @@ pub(crate) fn learning_bytes<D: Decoder>(
     // Of operations that keep more than others.
     let more = model.activations(&pass.learning()).beyond(forward);
     let inputs = Activations::values(rows.saturating_mul(inputs));
-    Some(forward.or(learning).and(more).and(inputs).bytes())
+    let of_kept = Activations::values(rows.saturating_mul(block)).and(more);
+    let of_kept =
+        (0..blocks.min(kept as u64)).fold(Activations::default(), |all, _| all.and(of_kept));
+    Some(forward.or(learning).and(more).and(inputs).and(of_kept).bytes())
 }
 
 /// The number of the block that a parameter belongs to.

@@ -26,53 +26,106 @@ pub struct LowRankGradients {
 /// What a batch's positions are to predict: for each position of each row, the token that is to come, or none.
 pub type Targets<'a> = &'a [Option<u32>];
 
-/// The loss of a batch under an adapter, and its gradients. `set` adds to weights, by path, what it is given.
+/// The loss of a batch under an adapter, and its gradients. `set` adds to weights, by path, what it is given. Of the last `kept`
+/// blocks activations are kept instead of computed again.
 pub(crate) fn low_rank_gradients<D: Decoder>(
     model: &D,
     batch: &Batch,
     targets: Targets<'_>,
     adapter: &HashMap<String, LowRank>,
+    kept: usize,
     set: &dyn Fn(&HashMap<String, LowRank>),
 ) -> Result<LowRankGradients, Error> {
     let blocks = model.blocks().ok_or(Error::NoBlocks)?;
     check_ids(batch, model.head().vocab_size())?;
     let mut parts = by_block::<D>(adapter, blocks.count())?;
     let first = parts.iter().position(|part| !part.is_empty()).unwrap_or(blocks.count());
+    let first_kept = blocks.count().saturating_sub(kept).max(first);
 
     let mut cache = KvCache::without_storage(model.cache(), batch);
     let pass = Pass::new(batch, &cache, Logits::All);
     set(adapter);
     let BlockInputs { residual, rotations } = blocks.inputs(&pass)?;
-    let mut stream = summed(residual);
-    let mut taken = Vec::with_capacity(blocks.count());
+    let mut run = |index, stream| {
+        let output = blocks.block(index, Residual::new(stream), &rotations, &pass, &mut cache);
+        output.map(summed)
+    };
+    // As where gradients are tracked: some layers compute otherwise without autodiff, and the results depend on what is kept by
+    // no bit.
+    let mut stream = summed(residual).autodiff();
+    let mut taken = Vec::with_capacity(blocks.count() - first);
     for index in 0..blocks.count() {
-        if index >= first {
-            taken.push(stream.clone());
+        if index >= first_kept {
+            let graph = Graph::new(&mut parts[index], stream, set, |x| run(index, x))?;
+            stream = graph.output.clone().detach();
+            taken.push(Taken::Graph(graph));
+            continue;
         }
-        let residual = Residual::new(stream);
-        stream = summed(blocks.block(index, residual, &rotations, &pass, &mut cache)?);
+        if index >= first {
+            taken.push(Taken::Input(stream.clone()));
+        }
+        stream = run(index, stream)?;
     }
 
     let (loss, count, mut gradient) = loss(model, blocks, stream, &pass, targets)?;
     let mut gradients = HashMap::new();
     for (index, taken) in (first..blocks.count()).zip(taken).rev() {
-        let learning: HashMap<_, _> =
-            parts[index].drain().map(|(path, part)| (path, learning(part))).collect();
-        set(&learning);
-        let input = taken.autodiff().require_grad();
-        let residual = Residual::new(input.clone());
-        let output = blocks.block(index, residual, &rotations, &pass, &mut cache)?;
-        let mut of_block = (summed(output) * gradient.autodiff()).sum().backward();
-        for (path, part) in learning {
-            let [down, up] = [part.down, part.up].map(|part| {
-                let gradient = part.grad_remove(&mut of_block);
-                gradient.unwrap_or_else(|| part.zeros_like().inner())
-            });
-            gradients.insert(path, [down, up]);
-        }
-        gradient = input.grad_remove(&mut of_block).unwrap_or_else(|| input.zeros_like().inner());
+        let graph = match taken {
+            Taken::Graph(graph) => graph,
+            Taken::Input(x) => Graph::new(&mut parts[index], x, set, |x| run(index, x))?,
+        };
+        gradient = graph.backward(gradient, &mut gradients);
     }
     Ok(LowRankGradients { loss, targets: count, gradients })
+}
+
+/// What is kept of a block for its gradients.
+enum Taken {
+    /// What it took.
+    Input(Tensor<3>),
+    /// All that they are made of.
+    Graph(Graph),
+}
+
+/// A block that has run and not yet backward.
+struct Graph {
+    input: Tensor<3>,
+    learning: HashMap<String, LowRank>,
+    output: Tensor<3>,
+}
+
+impl Graph {
+    /// Runs a block of which `parts` learn.
+    fn new(
+        parts: &mut HashMap<String, LowRank>,
+        input: Tensor<3>,
+        set: &dyn Fn(&HashMap<String, LowRank>),
+        run: impl FnOnce(Tensor<3>) -> Result<Tensor<3>, Error>,
+    ) -> Result<Self, Error> {
+        let learning = parts.drain().map(|(path, part)| (path, learning(part))).collect();
+        set(&learning);
+        let input = input.detach().require_grad();
+        let output = run(input.clone())?;
+        Ok(Self { input, learning, output })
+    }
+
+    /// Adds the gradients of its parts to `gradients`, and gives that of what it took.
+    fn backward(
+        self,
+        by_output: Tensor<3>,
+        gradients: &mut HashMap<String, [Tensor<2>; 2]>,
+    ) -> Tensor<3> {
+        let Self { input, learning, output } = self;
+        let mut found = (output * by_output.autodiff()).sum().backward();
+        for (path, part) in learning {
+            let matrices = [part.down, part.up].map(|part| {
+                let gradient = part.grad_remove(&mut found);
+                gradient.unwrap_or_else(|| part.zeros_like().inner())
+            });
+            gradients.insert(path, matrices);
+        }
+        input.grad_remove(&mut found).unwrap_or_else(|| input.zeros_like().inner())
+    }
 }
 
 /// The loss alone.
@@ -127,7 +180,7 @@ fn loss<D: Decoder>(
     pass: &Pass<'_>,
     targets: Targets<'_>,
 ) -> Result<(f64, usize, Tensor<3>), Error> {
-    let stream = stream.autodiff().require_grad();
+    let stream = stream.detach().require_grad();
     let hidden = blocks.normed(Residual::new(stream.clone()), pass);
     let (loss, count, by_hidden) = head_gradient(model, hidden.clone().inner(), targets)?;
     let mut of_norm = (hidden * by_hidden.autodiff()).sum().backward();

@@ -194,12 +194,12 @@ impl ModelConfig {
     }
 
     /// What learning an adapter from `batch` sequences of `tokens` tokens at once allocates at most on a CPU, in bytes, besides
-    /// weights, the adapter and its gradients: see [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients). Nothing
-    /// if the model cannot learn so.
-    pub fn learning_bytes(&self, batch: usize, tokens: usize) -> Option<u64> {
+    /// weights, the adapter and its gradients, if activations of the last `kept` blocks are kept: see
+    /// [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients). Nothing if the model cannot learn so.
+    pub fn learning_bytes(&self, batch: usize, tokens: usize, kept: usize) -> Option<u64> {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
-        self.decoder.0.learning_bytes(pass)
+        self.decoder.0.learning_bytes(pass, kept)
     }
 
     /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that logits are wanted of.

@@ -28,15 +28,18 @@ fn learning_takes_no_more_than_is_said() {
                 .collect();
             let batch = Batch::left_padded(&ids).unwrap();
             let targets: Vec<_> = batch.ids().iter().map(|id| Some(*id)).collect();
-            let learn = || model.low_rank_gradients(&batch, &targets, &adapter).unwrap().unwrap();
+            let learn =
+                |kept| model.low_rank_gradients(&batch, &targets, &adapter, kept).unwrap().unwrap();
             // What threads and buffers keep is there from then on.
-            drop(learn());
-            ALLOCATOR.reset_peak_usage();
-            let before = ALLOCATOR.current_usage();
-            drop(learn());
-            let peak = ALLOCATOR.peak_usage().saturating_sub(before) as u64;
-            let bound = config.learning_bytes(rows, tokens).unwrap();
-            assert!(peak <= bound, "{name}, {rows} x {tokens}: {peak} of {bound}");
+            drop(learn(0));
+            for kept in 0..=2 {
+                ALLOCATOR.reset_peak_usage();
+                let before = ALLOCATOR.current_usage();
+                drop(learn(kept));
+                let peak = ALLOCATOR.peak_usage().saturating_sub(before) as u64;
+                let bound = config.learning_bytes(rows, tokens, kept).unwrap();
+                assert!(peak <= bound, "{name}, {rows} x {tokens}, {kept}: {peak} of {bound}");
+            }
         }
     }
 }

@@ -5,7 +5,9 @@ use crate::error::Failure;
 use crate::views::finetune::{FinetuneOutput, step_line};
 use crate::views::output::{picture, print_json, refuse_missing_folder, say};
 use crate::views::progress;
-use crate::{interrupt, model};
+use crate::{cache, interrupt, model};
+use outsize::checkpoint::model_folder;
+use outsize::core::Planning;
 use outsize::finetune::{Examples, FinetuneOptions, Finetuner, finetune as finetuner};
 use outsize::lora::{LoraConfig, ModulePattern};
 use outsize::machine::{Machine, peak_rss};
@@ -103,6 +105,8 @@ fn opened(args: &FinetuneArgs, called: &Path) -> Result<Finetuner, Failure> {
         Some(folder) => builder.adapter(model::adapter_folder(folder)?),
         None => builder,
     };
+    let (figures, _) = cache::figures(&Machine::detect(), model_folder(&args.model));
+    let builder = builder.planning(Planning { figures, ..Planning::default() });
     let builder =
         args.max_memory.iter().cloned().fold(builder, |builder, it| builder.max_memory(it));
     Ok(builder.build()?)
@@ -137,8 +141,12 @@ fn learned(tuner: &Finetuner, examples: &Examples, context: usize) -> String {
         0 => String::new(),
         cut => format!(" · {cut} cut at {context} tokens"),
     };
+    let kept = match tuner.kept_blocks() {
+        0 => String::new(),
+        kept => format!(" · activations of {kept} blocks are kept"),
+    };
     format!(
-        "adapter of {} layers, {} values · {} examples, {targets} tokens to learn{cut}",
+        "adapter of {} layers, {} values · {} examples, {targets} tokens to learn{cut}{kept}",
         tuner.adapter().layers.len(),
         tuner.adapter().parameter_count(),
         examples.examples.len(),

@@ -12,6 +12,29 @@ impl Streamed {
     pub fn frozen(&self, in_out: bool) -> FrozenOperand {
         FrozenOperand { weight: Arc::new(self.clone()), in_out }
     }
+
+    /// The same of some rows of a matrix that is fetched as a whole.
+    pub fn frozen_rows(&self, rows: Range<usize>, in_out: bool) -> FrozenOperand {
+        FrozenOperand { weight: Arc::new(Rows { matrix: self.clone(), rows }), in_out }
+    }
+}
+
+/// Some rows of a matrix that is fetched as a whole.
+#[derive(Debug)]
+struct Rows {
+    matrix: Streamed,
+    rows: Range<usize>,
+}
+
+impl FrozenWeight for Rows {
+    fn dims(&self) -> [usize; 2] {
+        [self.rows.len(), self.matrix.dims()[1]]
+    }
+
+    fn tiles(&self) -> Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + '_> {
+        let rows = self.matrix.weight().slice(self.rows.clone());
+        Box::new(std::iter::once((0..self.rows.len(), rows)))
+    }
 }
 
 impl FrozenWeight for Streamed {

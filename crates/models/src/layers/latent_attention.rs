@@ -1,9 +1,13 @@
 //! Causal self-attention over a compressed cache.
 
+use std::ops::Range;
+
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
 use outsize_core::Streamed;
-use outsize_kernels::{ActivationDtype, WeightTensor, add_linear_in_out, is_gpu, linear_with};
+use outsize_kernels::{
+    ActivationDtype, WeightTensor, add_linear_in_out, frozen_linear, is_gpu, linear_with,
+};
 
 use super::attention::{QueryPositions, Scores, attend_seen};
 use super::linear::{matrix, whole};
@@ -98,14 +102,53 @@ impl HeadMatrices {
         }
     }
 
-    fn held(&self, config: LatentAttentionConfig, device: &Device) -> HeldMatrices {
+    /// As they are multiplied with what is made of `x`.
+    fn held(&self, config: LatentAttentionConfig, x: &Tensor<4>) -> HeldMatrices<'_> {
+        let held = |matrix| HeadMatrix::new(matrix, x);
         match (&self.weight, &self.keys, &self.values) {
-            (Some(both), ..) => HeldMatrices { config, keys: held(both, device), values: None },
+            (Some(both), ..) => HeldMatrices { config, keys: held(both), values: None },
             (None, Some(keys), Some(values)) => {
-                let values = Some(held(values, device));
-                HeldMatrices { config, keys: held(keys, device), values }
+                HeldMatrices { config, keys: held(keys), values: Some(held(values)) }
             }
             _ => unreachable!("they are made as one or apart"),
+        }
+    }
+}
+
+/// A matrix of all heads.
+enum HeadMatrix<'a> {
+    /// All of it, as it is held.
+    Held(WeightTensor),
+    /// Fetched for each product, as gradients flow through it, so that none of it is held until they do.
+    Fetched(&'a Streamed),
+}
+
+impl<'a> HeadMatrix<'a> {
+    fn new(matrix: &'a Param<Tensor<2>>, x: &Tensor<4>) -> Self {
+        match Streamed::of(matrix).filter(|_| x.is_autodiff()) {
+            Some(streamed) => Self::Fetched(streamed),
+            None => Self::Held(held(matrix, &x.device())),
+        }
+    }
+
+    /// `x · Wᵀ` of some of its rows.
+    fn product<const D: usize>(
+        &self,
+        compute: ActivationDtype,
+        x: Tensor<D>,
+        rows: Range<usize>,
+    ) -> Tensor<D> {
+        match self {
+            Self::Held(weight) => linear_with(compute, x, weight.slice(rows)),
+            Self::Fetched(matrix) => frozen_linear(compute, x, matrix.frozen_rows(rows, false)),
+        }
+    }
+
+    /// `x · W` of some of its rows.
+    fn transposed(&self, compute: ActivationDtype, x: Tensor<2>, rows: Range<usize>) -> Tensor<2> {
+        match self {
+            Self::Held(weight) => transposed(compute, x, weight.slice(rows)),
+            Self::Fetched(matrix) => frozen_linear(compute, x, matrix.frozen_rows(rows, true)),
         }
     }
 }
@@ -173,7 +216,7 @@ impl LatentAttention {
 
         let compute = self.o_proj.compute;
         let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
-        let matrices = self.kv_b_proj.held(self.config, &queries.device());
+        let matrices = self.kv_b_proj.held(self.config, &queries);
         let mut mixed = Vec::with_capacity(self.heads);
         for first in (0..self.heads).step_by(HEADS_AT_ONCE) {
             let heads = first..self.heads.min(first + HEADS_AT_ONCE);
@@ -193,7 +236,7 @@ impl LatentAttention {
             for head in heads {
                 let sum = sums.clone().narrow(2, head - first, 1).narrow(3, 0, rank);
                 let sum = sum.reshape([batch, tokens, rank]);
-                mixed.push(linear_with(compute, sum, matrices.values(head)));
+                mixed.push(matrices.head_values(compute, head, sum));
             }
         }
         // The next matrix may need their memory.
@@ -236,32 +279,32 @@ impl LatentAttention {
 }
 
 /// What makes keys and values of all heads, as it is held in a pass.
-struct HeldMatrices {
+struct HeldMatrices<'a> {
     config: LatentAttentionConfig,
     /// What makes keys; and values, if these have none apart.
-    keys: WeightTensor,
-    values: Option<WeightTensor>,
+    keys: HeadMatrix<'a>,
+    values: Option<HeadMatrix<'a>>,
 }
 
-impl HeldMatrices {
+impl HeldMatrices<'_> {
     /// What a head's queries `[rows, plain]` are over what the cache has: `[rows, rank]`.
     fn over_latent(&self, compute: ActivationDtype, head: usize, query: Tensor<2>) -> Tensor<2> {
         let LatentAttentionConfig { rank, plain, value, .. } = self.config;
         if self.values.is_some() {
-            return linear_with(compute, query, self.keys.slice(head * rank..(head + 1) * rank));
+            return self.keys.product(compute, query, head * rank..(head + 1) * rank);
         }
         let first = head * (plain + value);
-        transposed(compute, query, self.keys.slice(first..first + plain))
+        self.keys.transposed(compute, query, first..first + plain)
     }
 
-    /// What makes a head's values: `[value, rank]`.
-    fn values(&self, head: usize) -> WeightTensor {
+    /// A head's values of what attention gives over latents: `[batch, tokens, rank]` to `[batch, tokens, value]`.
+    fn head_values(&self, compute: ActivationDtype, head: usize, sum: Tensor<3>) -> Tensor<3> {
         let LatentAttentionConfig { plain, value, .. } = self.config;
         match &self.values {
-            Some(values) => values.slice(head * value..(head + 1) * value),
+            Some(values) => values.product(compute, sum, head * value..(head + 1) * value),
             None => {
                 let end = (head + 1) * (plain + value);
-                self.keys.slice(end - value..end)
+                self.keys.product(compute, sum, end - value..end)
             }
         }
     }
