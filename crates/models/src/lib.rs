@@ -43,6 +43,7 @@ pub mod presets;
 mod random;
 mod registry;
 mod rewriting;
+mod stored_layout;
 mod tree;
 mod weights;
 

@@ -11,8 +11,8 @@ use outsize_plan::{DeviceMap, Tier};
 use crate::any_decoder::EmptyDecoder;
 use crate::config::{self, Fields, Quantization};
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
-use crate::modules::StoredLayout;
 use crate::registry::{self, Row};
+use crate::stored_layout::StoredLayout;
 use crate::{
     ActivationDtype, Activations, CacheOptions, CacheSpec, Decoder, DispatchedDecoder, Error,
     FilledDecoder, Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,

@@ -1,10 +1,9 @@
 //! The modules of a model that hold a matrix, by the names that `transformers` has for them.
 
 use outsize_core::Parameter;
-use serde_json::{Map, Value};
 
 use crate::ModelConfig;
-use crate::rewriting::{interleaved_head, is_rotated};
+use crate::stored_layout::is_rotated;
 
 /// A module that holds a matrix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,22 +44,6 @@ pub enum ModuleKind {
     /// A linear layer of linear attention whose heads are stored in another order than transformers
     /// has them in: of some GGUF files.
     Reordered,
-}
-
-/// What a checkpoint has otherwise than transformers.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StoredLayout {
-    interleaved_head: Option<usize>,
-    /// Whether heads of linear attention are in turns.
-    in_turns: bool,
-}
-
-impl StoredLayout {
-    /// As a `config.json` says.
-    pub(crate) fn of(config: &Map<String, Value>) -> Self {
-        let in_turns = config.get("linear_heads_in_turns") == Some(&Value::from(true));
-        Self { interleaved_head: interleaved_head(config), in_turns }
-    }
 }
 
 impl ModelConfig {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use self::linear_attention::LinearAttention;
 use crate::config::{Fields, Quantization};
+use crate::stored_layout::{interleaved_head, is_rotated};
 use crate::{Error, ModelConfig};
 
 /// What a checkpoint becomes.
@@ -157,25 +158,6 @@ fn columns(
     let bytes = checkpoint.read(shape)?;
     let last = bytes.last_chunk();
     Ok(last.and_then(|last| usize::try_from(i64::from_le_bytes(*last)).ok()))
-}
-
-/// The rows of a head, where those of queries and keys that are rotated together lie beside each other, and are two halves of
-/// it in transformers.
-pub(crate) fn interleaved_head(config: &Map<String, Value>) -> Option<usize> {
-    (config.get("rope_interleaved") == Some(&Value::from(true))).then(|| head(config))
-}
-
-/// Whether a module's rows are those of [such heads](interleaved_head).
-pub(crate) fn is_rotated(module: &str) -> bool {
-    module.ends_with("_attn.q_proj") || module.ends_with("_attn.k_proj")
-}
-
-/// The rows of a head of attention.
-fn head(config: &Map<String, Value>) -> usize {
-    let field = |name: &str| config.get(name).and_then(Value::as_u64);
-    let share = || Some(field("hidden_size")? / field("num_attention_heads")?.max(1));
-    // A number that no tensor has is refused for each of them.
-    field("head_dim").or_else(share).and_then(|rows| rows.try_into().ok()).unwrap_or(0)
 }
 
 /// What a checkpoint has otherwise than transformers.
