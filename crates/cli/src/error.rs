@@ -76,10 +76,11 @@ impl From<outsize::finetune::FinetuneError> for Failure {
             Error::Core(CoreError::Plan(PlanError::TooSmall(_))) => {
                 "--max-memory, --batch, --context"
             }
+            Error::Stopped => return Self::Interrupted,
             Error::Core(error) => core_flags(error),
             Error::Gpu => "--max-memory",
             Error::Lora(_) => "--target-modules, --adapter",
-            Error::Loss { .. } => "--learning-rate",
+            Error::Loss { .. } | Error::Gradients { .. } => "--learning-rate",
             _ => "",
         };
         Self::Failed(with_flags(&error, flags))

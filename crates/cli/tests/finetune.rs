@@ -119,11 +119,18 @@ fn an_interrupted_training_goes_on_with_the_same_bits() {
     finetune(&model, &data, &whole, &settings);
     assert_eq!(read(&whole), read(&parts));
 
-    // And with what was learned before.
-    let again = dir.path().join("again");
+    // And with what was learned before, in an empty folder that is there.
+    let again = dir.path().join("again/");
+    std::fs::create_dir(&again).unwrap();
+    let beside = dir.path().join("again.states");
+    std::fs::create_dir(&beside).unwrap();
+    std::fs::write(beside.join("mine"), "keep").unwrap();
     let more = ["--adapter", path(&whole), "--context", "64", "--learning-rate", "1e-9"];
     let report = finetune(&model, &data, &again, &more);
     assert!(report["loss"].as_f64().unwrap() < 4.0, "{report}");
+    assert!(again.join("adapter_model.safetensors").exists());
+    let left: Vec<_> = beside.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["mine"]);
 }
 
 #[test]
@@ -168,7 +175,7 @@ fn what_cannot_be_learned_is_refused() {
         ("{\"prompt\": \"a\", \"completion\": 3}\n", "line 1: it is none of"),
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n", "has no chat template"),
         ("\n\n", "there are no examples"),
-        ("{\"text\": \"\"}\n", "line 1: there is nothing to learn"),
+        ("{\"text\": \"\"}\n", "line 1: it has no token to learn"),
     ] {
         std::fs::write(&bad, text).unwrap();
         let error = said(1, &bad, &[]);
@@ -176,6 +183,12 @@ fn what_cannot_be_learned_is_refused() {
     }
     let error = said(1, &data, &["--target-modules", "embed_tokens"]);
     assert!(error.contains("is a table of embeddings"), "{error}");
+    let error = said(1, &data, &["--target-modules", "lm_head"]);
+    assert!(error.contains("`lm_head.weight` cannot learn"), "{error}");
+    let error = said(1, &data, &["--rank", "1152921504606846976"]);
+    assert!(error.contains("the rank is 1152921504606846976"), "{error}");
+    let error = said(1, &data, &["--alpha", "nan"]);
+    assert!(error.contains("alpha is NaN"), "{error}");
     let error = said(1, &data, &["--target-modules", "w1,w2"]);
     assert!(error.contains("has no such linear layer"), "{error}");
     let error = said(1, &data, &["--context", "4096"]);
@@ -189,7 +202,7 @@ fn what_cannot_be_learned_is_refused() {
     std::fs::create_dir(&output).unwrap();
     std::fs::write(output.join("mine"), "keep").unwrap();
     let arguments = ["finetune", path(&model), path(&data), "--output", path(&output)];
-    let error = failed(&outsize(&arguments), 2);
-    assert!(error.contains("is there already"), "{error}");
+    let error = failed(&outsize(&arguments), 1);
+    assert!(error.contains("adapter"), "{error}");
     assert_eq!(std::fs::read_to_string(output.join("mine")).unwrap(), "keep");
 }

@@ -81,6 +81,21 @@ pub enum FinetuneError {
         /// The folder of states.
         folder: PathBuf,
     },
+    /// The caller wanted the work to end.
+    #[error("stopped")]
+    Stopped,
+    /// Ranks are other processes or threads.
+    #[error("an adapter learns in one process: {0} ranks were started")]
+    Ranks(usize),
+    /// Gradients are no numbers.
+    #[error(
+        "the gradients of step {step} are not finite: the adapter learns nothing from them; take a smaller learning rate, and \
+         look at the examples"
+    )]
+    Gradients {
+        /// The step, counted from 1.
+        step: usize,
+    },
     /// The loss is no number.
     #[error(
         "the loss of step {step} is {loss}: the adapter learns nothing from it; take a smaller learning rate, and look at the \

@@ -3,12 +3,15 @@
 use outsize_generate::{ChatMessage, ChatTemplate, Error as TextError, Tokenizer};
 use serde::Deserialize;
 
+/// The most bytes of text that one token is made of; longer ones are words that no tokenizer knows.
+const TOKEN_BYTES: usize = 64;
+
 /// A text as tokens, and which of them are to be learned.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Example {
     /// The tokens.
     pub tokens: Vec<u32>,
-    /// Of each token, whether it is to be foretold by those before it. The first one cannot be.
+    /// Of each token, whether it is to be predicted from those before it. The first one cannot be.
     pub is_target: Vec<bool>,
 }
 
@@ -35,87 +38,109 @@ pub enum ExampleFormat {
     },
 }
 
-impl Example {
-    /// At most the first `context` tokens of what a line says. The tokens of `eos` end a text that does not end with one, if
-    /// there are any.
-    ///
-    /// # Errors
-    /// Text that has no tokens, and messages that cannot be written by the template or from which no answer can be told apart.
-    pub fn new(
+/// What makes examples of lines.
+#[derive(Debug)]
+pub(crate) struct ExampleReader {
+    pub tokenizer: Tokenizer,
+    pub template: Option<ChatTemplate>,
+    /// Tokens that end a text.
+    pub eos: Vec<u32>,
+    /// Tokens of the longest example.
+    pub context: usize,
+    /// Tokens that the model knows.
+    pub vocab_size: usize,
+}
+
+impl ExampleReader {
+    /// At most the first tokens of what a line says, and whether it has more. `now` is what templates take for the time.
+    pub fn example(
+        &self,
         format: &ExampleFormat,
-        tokenizer: &Tokenizer,
-        template: Option<&ChatTemplate>,
-        eos: &[u32],
-        context: usize,
-    ) -> Result<Self, ExampleFault> {
+        now: &jiff::Zoned,
+    ) -> Result<(Example, bool), ExampleFault> {
         let mut example = match format {
             ExampleFormat::Text { text } => {
-                let tokens = tokenizer.encode(text, true)?;
-                Self { is_target: vec![true; tokens.len()], tokens }.ended(eos)
+                let tokens = self.tokenizer.encode(self.cut(text), true)?;
+                self.ended(Example { is_target: vec![true; tokens.len()], tokens })
             }
             ExampleFormat::Completion { prompt, completion } => {
-                let before = tokenizer.encode(prompt, true)?;
-                let tokens = tokenizer.encode(&format!("{prompt}{completion}"), true)?;
+                let before = self.tokenizer.encode(self.cut(prompt), true)?;
+                let all = format!("{prompt}{completion}");
+                let tokens = self.tokenizer.encode(self.cut(&all), true)?;
                 let learned = same(&before, &tokens);
                 let is_target = (0..tokens.len()).map(|at| at >= learned).collect();
-                Self { tokens, is_target }.ended(eos)
+                self.ended(Example { tokens, is_target })
             }
-            ExampleFormat::Messages { messages } => {
-                let template = template.ok_or(ExampleFault::NoTemplate)?;
-                Self::of_messages(messages, tokenizer, template)?
-            }
+            ExampleFormat::Messages { messages } => self.conversation(messages, now)?,
         };
         if let Some(first) = example.is_target.first_mut() {
             *first = false;
         }
-        example.cut(context)
-    }
-
-    /// Its first `context` tokens.
-    pub(crate) fn cut(mut self, context: usize) -> Result<Self, ExampleFault> {
-        self.tokens.truncate(context);
-        self.is_target.truncate(context);
-        match self.is_target.contains(&true) {
-            true => Ok(self),
-            false => Err(ExampleFault::Nothing { context }),
+        if !example.is_target.contains(&true) {
+            return Err(ExampleFault::Empty);
+        }
+        let is_cut = example.tokens.len() > self.context;
+        example.tokens.truncate(self.context);
+        example.is_target.truncate(self.context);
+        example.tokens.shrink_to_fit();
+        example.is_target.shrink_to_fit();
+        self.tokenizer.check(&example.tokens, self.vocab_size)?;
+        match example.is_target.contains(&true) {
+            true => Ok((example, is_cut)),
+            false => Err(ExampleFault::TooLong),
         }
     }
 
     /// A conversation, of which the assistant's messages are targets, with what ends them.
-    fn of_messages(
+    fn conversation(
+        &self,
         messages: &[ChatMessage],
-        tokenizer: &Tokenizer,
-        template: &ChatTemplate,
-    ) -> Result<Self, ExampleFault> {
-        let text = template.render(messages, false)?;
-        let tokens = tokenizer.encode(&text, false)?;
+        now: &jiff::Zoned,
+    ) -> Result<Example, ExampleFault> {
+        let template = self.template.as_ref().ok_or(ExampleFault::NoTemplate)?;
+        let text = template.render_at(messages, false, now)?;
+        let tokens = self.tokenizer.encode(self.cut(&text), false)?;
         let mut is_target = vec![false; tokens.len()];
         for (at, message) in messages.iter().enumerate() {
             if message.role != "assistant" {
                 continue;
             }
-            let begin = template.render(&messages[..at], true)?;
-            let end = template.render(&messages[..=at], false)?;
-            if !end.starts_with(&begin) || !text.starts_with(&end) {
+            let begin = template.render_at(&messages[..at], true, now)?;
+            let end = template.render_at(&messages[..=at], false, now)?;
+            if !text.starts_with(&end) {
                 return Err(ExampleFault::Template { message: at });
             }
-            let [begin, end] = [begin, end].map(|text| tokenizer.encode(&text, false));
-            let (begin, end) = (same(&begin?, &tokens), same(&end?, &tokens));
-            is_target[begin..end].fill(true);
+            let place = |text: &str| -> Result<usize, ExampleFault> {
+                Ok(same(&self.tokenizer.encode(self.cut(text), false)?, &tokens))
+            };
+            let (begin, end) = (place(&begin)?, place(&end)?);
+            // At the boundary tokens may be others than in the whole.
+            is_target[begin.min(end)..end].fill(true);
+            if end > self.context {
+                break;
+            }
         }
-        Ok(Self { tokens, is_target })
+        Ok(Example { tokens, is_target })
     }
 
-    /// The same ended by the first of `eos`, if there is one and it does not end with one.
-    fn ended(mut self, eos: &[u32]) -> Self {
-        let is_ended = self.tokens.last().is_some_and(|last| eos.contains(last));
-        if let Some(first) = eos.first().filter(|_| !is_ended) {
-            self.tokens.push(*first);
-            self.is_target.push(true);
-        }
-        self
+    /// The beginning of a text: more than the tokens of an example are made of.
+    fn cut<'t>(&self, text: &'t str) -> &'t str {
+        let most = TOKEN_BYTES.saturating_mul(self.context.saturating_add(1));
+        &text[..text.floor_char_boundary(most)]
     }
 
+    /// An example ended by the first of the tokens that end a text, if there are such and it does not end with one.
+    fn ended(&self, mut example: Example) -> Example {
+        let is_ended = example.tokens.last().is_some_and(|last| self.eos.contains(last));
+        if let Some(first) = self.eos.first().filter(|_| !is_ended) {
+            example.tokens.push(*first);
+            example.is_target.push(true);
+        }
+        example
+    }
+}
+
+impl Example {
     /// How many tokens are to be learned.
     pub fn targets(&self) -> usize {
         self.is_target.iter().filter(|is_target| **is_target).count()
@@ -129,8 +154,8 @@ fn same(one: &[u32], other: &[u32]) -> usize {
 
 /// Why a line is no example.
 #[derive(Debug, thiserror::Error)]
-pub enum ExampleFault {
-    /// The tokenizer or the template refuses it.
+pub(crate) enum ExampleFault {
+    /// The tokenizer or the template refuses it, or it has tokens that the model does not know.
     #[error(transparent)]
     Text(#[from] TextError),
     /// There is no template.
@@ -140,17 +165,19 @@ pub enum ExampleFault {
     NoTemplate,
     /// An answer cannot be told apart.
     #[error(
-        "the chat template writes message {message} otherwise with others behind it, so that it cannot be told what is \
-         learned: give `prompt` and `completion`"
+        "the chat template renders message {message} differently when later messages follow, so that the answer's tokens \
+         cannot be located: give `prompt` and `completion`"
     )]
     Template {
         /// Its number, counted from 0.
         message: usize,
     },
     /// There is nothing to learn.
-    #[error("there is nothing to learn in its first {context} tokens")]
-    Nothing {
-        /// The most tokens of an example.
-        context: usize,
-    },
+    #[error(
+        "it has no token to learn: a text needs two tokens, a conversation an assistant's message"
+    )]
+    Empty,
+    /// What is to be learned is behind the longest context.
+    #[error("what is to be learned begins behind the context")]
+    TooLong,
 }

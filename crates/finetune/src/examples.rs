@@ -3,9 +3,14 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use burn::data::dataset::{Dataset, DatasetError};
+use jiff::Zoned;
 
 use crate::FinetuneError;
-use crate::example::{Example, ExampleFault, ExampleFormat};
+use crate::example::{Example, ExampleFault, ExampleFormat, ExampleReader};
 
 /// The longest line that is read, in bytes.
 const LONGEST: u64 = 16 << 20;
@@ -14,24 +19,27 @@ const LONGEST: u64 = 16 << 20;
 #[derive(Debug, Clone, Default)]
 pub struct Examples {
     /// In the order of the file.
-    pub examples: Vec<Example>,
+    pub examples: Arc<Vec<Example>>,
     /// How many were cut because they are longer than the context.
     pub cut: usize,
+    /// Lines that were passed over: of these no token to learn is within the context.
+    pub skipped: usize,
 }
 
 impl Examples {
-    /// Reads a file of which each line is an [`ExampleFormat`]; empty lines are none. `make` gives the example of one, and how
-    /// many tokens it would have without end.
-    pub(crate) fn read(
-        path: &Path,
-        mut make: impl FnMut(&ExampleFormat) -> Result<(Example, bool), ExampleFault>,
-    ) -> Result<Self, FinetuneError> {
-        let read = |source| FinetuneError::Data { path: path.to_owned(), source };
-        let mut lines = BufReader::new(File::open(path).map_err(read)?);
-        let mut all = Self::default();
+    /// Reads a file of which each line is an [`ExampleFormat`]; empty lines are none.
+    pub(crate) fn read(path: &Path, reader: &ExampleReader) -> Result<Self, FinetuneError> {
+        let failed = |source| FinetuneError::Data { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        // Templates may write down the date: that of the file, so that it gives the same examples tomorrow.
+        let written =
+            file.metadata().and_then(|it| it.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+        let now = Zoned::try_from(written).unwrap_or_default();
+        let mut lines = BufReader::new(file);
+        let (mut examples, mut cut, mut skipped) = (Vec::new(), 0, 0);
         for number in 1.. {
             let mut line = Vec::new();
-            let length = (&mut lines).take(LONGEST).read_until(b'\n', &mut line).map_err(read)?;
+            let length = (&mut lines).take(LONGEST).read_until(b'\n', &mut line).map_err(failed)?;
             if length == 0 {
                 break;
             }
@@ -50,18 +58,51 @@ impl Examples {
                     false => fault(format!("expected one JSON object, {expected}: {error}")),
                 }
             })?;
-            let (example, is_cut) = make(&format).map_err(|reason| fault(reason.to_string()))?;
-            all.examples.push(example);
-            all.cut += usize::from(is_cut);
+            match reader.example(&format, &now) {
+                Ok((example, is_cut)) => {
+                    examples.push(example);
+                    cut += usize::from(is_cut);
+                }
+                Err(ExampleFault::TooLong) => skipped += 1,
+                Err(reason) => return Err(fault(reason.to_string())),
+            }
         }
-        match all.examples.is_empty() {
+        match examples.is_empty() {
             true => Err(FinetuneError::NoExamples { path: path.to_owned() }),
-            false => Ok(all),
+            false => Ok(Self { examples: Arc::new(examples), cut, skipped }),
         }
     }
 
-    /// Tokens of the longest.
-    pub fn longest(&self) -> usize {
-        self.examples.iter().map(|example| example.tokens.len()).max().unwrap_or(0)
+    /// What they take, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        /// What two vectors take besides what they hold.
+        const VECTORS: usize = 128;
+        let each = self.examples.iter().map(|example| {
+            let Example { tokens, is_target } = example;
+            VECTORS + 4 * tokens.capacity() + is_target.capacity()
+        });
+        each.sum::<usize>() as u64
+    }
+
+    /// A checksum of all tokens and of which are to be learned.
+    pub(crate) fn checksum(&self) -> u32 {
+        self.examples.iter().fold(0, |sum, example| {
+            let pairs = example.tokens.iter().zip(&example.is_target);
+            let bytes = pairs.flat_map(|(token, is_target)| {
+                (u64::from(*token) << 1 | u64::from(*is_target)).to_le_bytes()
+            });
+            let bytes: Vec<u8> = bytes.chain([0xff; 8]).collect();
+            crc32c::crc32c_append(sum, &bytes)
+        })
+    }
+}
+
+impl Dataset<Example> for Examples {
+    fn get(&self, index: usize) -> Result<Example, DatasetError> {
+        Ok(self.examples[index].clone())
+    }
+
+    fn len(&self) -> usize {
+        self.examples.len()
     }
 }

@@ -16,7 +16,8 @@ pub(crate) fn pass_bytes(
     let rows = (batch as u64).saturating_mul(context as u64);
     // What an adapter makes of activations, and their gradients: more than a block has.
     let widest = targets.iter().map(|target| (2 * target.rank + 2 * target.shape[0]) as u64).max();
-    let of_adapter = rows.saturating_mul(4 * 4 * widest.unwrap_or(0)) * (1 + kept as u64);
+    let of_adapter =
+        rows.saturating_mul(4 * 4 * widest.unwrap_or(0)).saturating_mul(1 + kept as u64);
     let cache = CacheOptions { batch, ..CacheOptions::new(context) };
     let packed = config.packed_bytes(compute, context, &cache);
     let learning = config.learning_bytes(batch, context, kept)?;

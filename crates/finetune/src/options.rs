@@ -9,7 +9,7 @@ use crate::FinetuneError;
 
 /// How the learning rate changes from step to step, after it has risen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum LearningRate {
+pub enum LearningRateSchedule {
     /// It stays.
     Constant,
     /// It falls in a line, to zero behind the last step.
@@ -31,7 +31,7 @@ pub struct FinetuneOptions {
     /// The highest learning rate.
     pub learning_rate: f64,
     /// How it changes.
-    pub schedule: LearningRate,
+    pub schedule: LearningRateSchedule,
     /// Steps in which it rises in a line.
     pub warmup_steps: usize,
     /// What a weight loses of itself in a step, times the learning rate.
@@ -44,7 +44,8 @@ pub struct FinetuneOptions {
     pub max_grad_norm: Option<f64>,
     /// Draws the order of the examples in each epoch; none for that of the file.
     pub shuffle: Option<u64>,
-    /// Where the state is saved now and then, and when the caller ends the training: from there the same training goes on.
+    /// Where the state is saved now and then, and when the caller ends the training: from there the same training goes on. One
+    /// with other settings or examples is refused.
     pub states: Option<PathBuf>,
     /// The least time between two states.
     pub save_after: Duration,
@@ -57,7 +58,7 @@ impl Default for FinetuneOptions {
             max_steps: None,
             accumulate: 1,
             learning_rate: 2e-4,
-            schedule: LearningRate::default(),
+            schedule: LearningRateSchedule::default(),
             warmup_steps: 0,
             weight_decay: 0.0,
             betas: [0.9, 0.999],
@@ -80,9 +81,9 @@ impl FinetuneOptions {
         let along = (step - self.warmup_steps) as f64 / left;
         self.learning_rate
             * match self.schedule {
-                LearningRate::Constant => 1.0,
-                LearningRate::Linear => (1.0 - along).max(0.0),
-                LearningRate::Cosine => {
+                LearningRateSchedule::Constant => 1.0,
+                LearningRateSchedule::Linear => (1.0 - along).max(0.0),
+                LearningRateSchedule::Cosine => {
                     (0.5 * (1.0 + (std::f64::consts::PI * along).cos())).max(0.0)
                 }
             }
@@ -96,7 +97,11 @@ impl FinetuneOptions {
             .with_weight_decay(self.weight_decay)
     }
 
-    pub(crate) fn check(&self) -> Result<(), FinetuneError> {
+    /// Whether all settings are in range.
+    ///
+    /// # Errors
+    /// One that is not.
+    pub fn check(&self) -> Result<(), FinetuneError> {
         let positive = |what, value: f64| match value.is_finite() && value > 0.0 {
             true => Ok(()),
             false => Err(FinetuneError::Setting {
@@ -142,10 +147,10 @@ mod tests {
             };
             (0..6).map(|step| options.rate(step, 6)).collect::<Vec<_>>()
         };
-        assert_eq!(rates(LearningRate::Linear), [0.0, 0.5, 1.0, 0.75, 0.5, 0.25]);
-        assert_eq!(rates(LearningRate::Constant), [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(rates(LearningRateSchedule::Linear), [0.0, 0.5, 1.0, 0.75, 0.5, 0.25]);
+        assert_eq!(rates(LearningRateSchedule::Constant), [0.0, 0.5, 1.0, 1.0, 1.0, 1.0]);
         let cosine = [0.0, 0.5, 1.0, 0.853_553_390_593_273_7, 0.5, 0.146_446_609_406_726_3];
-        for (found, want) in rates(LearningRate::Cosine).iter().zip(cosine) {
+        for (found, want) in rates(LearningRateSchedule::Cosine).iter().zip(cosine) {
             assert!((found - want).abs() < 1e-12, "{found} for {want}");
         }
     }

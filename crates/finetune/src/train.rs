@@ -1,21 +1,18 @@
 //! The loop in which an adapter learns.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataset::InMemDataset;
 use burn::tensor::Device;
 use outsize_models::LowRankGradients;
 use outsize_train::state::TrainingState;
-use outsize_train::{Accelerator, DataLoaderBuilder};
+use outsize_train::{Accelerator, DataLoaderBuilder, MixedPrecision};
 use serde::{Deserialize, Serialize};
 
 use crate::{Example, Examples, FinetuneError, FinetuneOptions, Finetuner};
 
-/// What a step came to.
+/// The figures of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FinetuneStep {
     /// Its number, counted from 1.
@@ -30,18 +27,18 @@ pub struct FinetuneStep {
     pub learning_rate: f64,
     /// Tokens that it ran, padding included.
     pub tokens: usize,
-    /// How long it took.
+    /// How long it took, or what of it this process made.
     pub seconds: f64,
 }
 
-/// What training came to.
+/// The result of a training.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Finetuned {
     /// Steps that were made, those before an interruption included.
     pub steps: usize,
     /// How many there were to be.
     pub of: usize,
-    /// The step from which a saved state went on, if there was one.
+    /// The steps that a saved state had, if there was one.
     pub resumed: Option<usize>,
     /// The loss of the last step.
     pub loss: f64,
@@ -54,26 +51,18 @@ impl Finetuned {
     }
 }
 
-/// Makes nothing of examples.
+/// Gives examples as they are.
 #[derive(Clone)]
-struct Plain;
+struct ExampleBatcher;
 
-impl Batcher<Example, Vec<Example>> for Plain {
+impl Batcher<Example, Vec<Example>> for ExampleBatcher {
     fn batch(&self, items: Vec<Example>, _device: &Device) -> Vec<Example> {
         items
     }
 }
 
-/// A step on its way.
-#[derive(Default)]
-struct Accumulated {
-    loss: f64,
-    targets: usize,
-    tokens: usize,
-}
-
 impl Finetuner {
-    /// Learns from the examples. `observe` is told of every step, and may break.
+    /// Learns from the examples. `observe` is told of every step.
     ///
     /// A training with [states](FinetuneOptions::states) goes on from the last one there, with the bits of one that was not
     /// interrupted.
@@ -85,66 +74,74 @@ impl Finetuner {
         &mut self,
         examples: &Examples,
         options: &FinetuneOptions,
-        mut observe: impl FnMut(&FinetuneStep) -> ControlFlow<()>,
+        mut observe: impl FnMut(&FinetuneStep),
     ) -> Result<Finetuned, FinetuneError> {
         options.check()?;
         let builder = Accelerator::builder().device(Device::flex().autodiff());
+        let builder = builder.mixed_precision(MixedPrecision::No);
         let builder = builder.gradient_accumulation_steps(options.accumulate);
         let builder = match &options.states {
             Some(folder) => builder.state_dir(folder).total_limit(2),
             None => builder,
         };
         let accelerator = builder.build()?;
-        let loader = DataLoaderBuilder::new(Plain).batch_size(self.batch);
+        if accelerator.num_processes() > 1 {
+            return Err(FinetuneError::Ranks(accelerator.num_processes()));
+        }
+        let loader = DataLoaderBuilder::new(ExampleBatcher).batch_size(self.settings.batch);
         let loader = options.shuffle.into_iter().fold(loader, DataLoaderBuilder::shuffle);
-        let loader = loader.build(InMemDataset::new(examples.examples.clone()));
-        let batches = accelerator.prepare_data_loader(loader)?;
+        let batches = accelerator.prepare_data_loader(loader.build(examples.clone()))?;
         let of_epoch = batches.num_batches().div_ceil(options.accumulate);
         let steps = options.epochs.saturating_mul(of_epoch);
         let steps = options.max_steps.map_or(steps, |most| most.min(steps));
         let mut adamw = accelerator.prepare_optimizer(options.adamw().init());
-        let mut done = Progress::new(self.describes(examples, options));
-        let resumed = match &options.states {
-            Some(folder) => {
-                accelerator.register_for_checkpointing("progress", &done.0)?;
-                let state = TrainingState::new().model(&mut self.adapter).optimizer(&mut adamw);
-                let wanted = done.training();
-                let resumed = accelerator.resume(state.data_loader(&batches))?;
-                if done.training() != wanted {
-                    return Err(FinetuneError::OtherTraining { folder: folder.clone() });
-                }
-                resumed.map(|_| done.step())
+        let done = TrainingProgress::new(self.describes(examples, options));
+        let mut resumed = None;
+        if let Some(folder) = &options.states {
+            accelerator.register_for_checkpointing("progress", &done.0)?;
+            let wanted = done.get().training.clone();
+            let mut adapter = self.adapter.clone();
+            let state = TrainingState::new().model(&mut adapter).optimizer(&mut adamw);
+            let loaded = accelerator.resume(state.data_loader(&batches))?;
+            if done.get().training != wanted {
+                return Err(FinetuneError::OtherTraining { folder: folder.clone() });
             }
-            None => None,
-        };
-        let (mut is_over, mut saved) = (done.step() >= steps, Instant::now());
+            self.adapter = adapter;
+            resumed = loaded.map(|_| done.get().step);
+        }
+        let (mut is_over, mut saved) = (done.get().step >= steps, Instant::now());
         while !is_over {
-            let (mut sums, mut started) = (Accumulated::default(), Instant::now());
+            let mut started = Instant::now();
             for batch in batches.iter() {
                 accelerator.accumulate();
                 let batch =
                     batch.map_err(|error| outsize_train::Error::Setting(error.to_string()))?;
-                let found = self.learn_from(&batch, done.step(), &mut sums)?;
-                let targets = found.targets;
+                let step = done.get().step;
+                let found = self.learn_from(&batch, &done)?;
+                let labels = found.targets;
                 let gradients = self.adapter.gradients(found);
-                let mut gradients =
-                    accelerator.with_gradients(gradients, targets, &self.adapter)?;
+                let mut gradients = accelerator.with_gradients(gradients, labels, &self.adapter)?;
                 let most = options.max_grad_norm.unwrap_or(f64::INFINITY);
                 let norm = accelerator.clip_grad_norm(&self.adapter, &mut gradients, most);
-                let rate = options.rate(done.step(), steps);
+                if norm.is_some_and(|norm| !norm.is_finite()) {
+                    return Err(FinetuneError::Gradients { step: step + 1 });
+                }
+                let rate = options.rate(step, steps);
                 self.adapter = adamw.step(rate, self.adapter.clone(), gradients);
-                let Some(norm) = norm else { continue };
-                done.advance(sums.loss / sums.targets as f64);
-                let observed = observe(&FinetuneStep {
-                    step: done.step(),
-                    steps,
-                    loss: done.loss(),
-                    grad_norm: norm,
-                    learning_rate: rate,
-                    tokens: sums.tokens,
-                    seconds: started.elapsed().as_secs_f64(),
-                });
-                is_over = done.step() == steps || observed.is_break();
+                if let Some(norm) = norm {
+                    let sums = done.end_step();
+                    observe(&FinetuneStep {
+                        step: step + 1,
+                        steps,
+                        loss: done.get().loss,
+                        grad_norm: norm,
+                        learning_rate: rate,
+                        tokens: sums.tokens,
+                        seconds: started.elapsed().as_secs_f64(),
+                    });
+                    started = Instant::now();
+                }
+                is_over = done.get().step == steps || self.is_stopped();
                 if options.states.is_some() && (is_over || saved.elapsed() >= options.save_after) {
                     let state = TrainingState::new().model(&mut self.adapter).optimizer(&mut adamw);
                     accelerator.save_state(state.data_loader(&batches))?;
@@ -153,27 +150,27 @@ impl Finetuner {
                 if is_over {
                     break;
                 }
-                (sums, started) = (Accumulated::default(), Instant::now());
             }
         }
-        Ok(Finetuned { steps: done.step(), of: steps, resumed, loss: done.loss() })
+        let progress = done.get();
+        Ok(Finetuned { steps: progress.step, of: steps, resumed, loss: progress.loss })
     }
 
     /// The gradients of one batch of a step.
     fn learn_from(
         &self,
         examples: &[Example],
-        step: usize,
-        sums: &mut Accumulated,
+        done: &TrainingProgress,
     ) -> Result<LowRankGradients, FinetuneError> {
         let found = self.gradients(examples)?;
+        let mut progress = done.get();
         if !found.loss.is_finite() {
-            return Err(FinetuneError::Loss { step: step + 1, loss: found.loss });
+            return Err(FinetuneError::Loss { step: progress.step + 1, loss: found.loss });
         }
         let longest = examples.iter().map(|example| example.tokens.len()).max().unwrap_or(0);
-        sums.loss += found.loss;
-        sums.targets += found.targets;
-        sums.tokens += longest * examples.len();
+        progress.sums.loss += found.loss;
+        progress.sums.labels += found.targets;
+        progress.sums.tokens += longest * examples.len();
         Ok(found)
     }
 
@@ -181,12 +178,16 @@ impl Finetuner {
     fn describes(&self, examples: &Examples, options: &FinetuneOptions) -> String {
         let settings =
             FinetuneOptions { states: None, save_after: Duration::default(), ..options.clone() };
-        let mut hash = DefaultHasher::new();
-        examples.examples.hash(&mut hash);
+        let model = &self.settings;
         format!(
-            "{settings:?}, batches of {}, examples {:x}, {}",
-            self.batch,
-            hash.finish(),
+            "{settings:?}, {:?} in {:?} from {:?} and seed {}, batches of {}, {} examples {:x}, {}",
+            model.model,
+            model.compute,
+            model.adapter,
+            model.seed,
+            model.batch,
+            examples.examples.len(),
+            examples.checksum(),
             self.lora.to_json()
         )
     }
@@ -194,18 +195,28 @@ impl Finetuner {
 
 /// How far a training has come, as its states keep it.
 #[derive(Clone)]
-struct Progress(Arc<Mutex<SavedProgress>>);
+struct TrainingProgress(Arc<Mutex<SavedProgress>>);
 
 #[derive(Clone, Serialize, Deserialize)]
 struct SavedProgress {
     training: String,
     step: usize,
     loss: f64,
+    sums: StepSums,
 }
 
-impl Progress {
+/// Sums over the batches of a step so far.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct StepSums {
+    loss: f64,
+    labels: usize,
+    tokens: usize,
+}
+
+impl TrainingProgress {
     fn new(training: String) -> Self {
-        Self(Arc::new(Mutex::new(SavedProgress { training, step: 0, loss: f64::NAN })))
+        let (step, loss, sums) = (0, f64::NAN, StepSums::default());
+        Self(Arc::new(Mutex::new(SavedProgress { training, step, loss, sums })))
     }
 
     fn get(&self) -> MutexGuard<'_, SavedProgress> {
@@ -213,21 +224,12 @@ impl Progress {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn training(&self) -> String {
-        self.get().training.clone()
-    }
-
-    fn step(&self) -> usize {
-        self.get().step
-    }
-
-    fn loss(&self) -> f64 {
-        self.get().loss
-    }
-
-    fn advance(&mut self, loss: f64) {
+    /// Ends a step; gives its sums.
+    fn end_step(&self) -> StepSums {
         let mut progress = self.get();
+        let sums = std::mem::take(&mut progress.sums);
         progress.step += 1;
-        progress.loss = loss;
+        progress.loss = sums.loss / sums.labels.max(1) as f64;
+        sums
     }
 }

@@ -1,13 +1,15 @@
 //! A model that an adapter learns on.
 
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
-use outsize_generate::{ChatTemplate, Tokenizer};
 use outsize_lora::LoraConfig;
 use outsize_models::{Batch, DispatchedDecoder, LowRankGradients, ModelConfig};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
+use crate::builder::FinetuneBuilder;
+use crate::example::ExampleReader;
 use crate::{Example, Examples, FinetuneError, LearningAdapter};
 
 /// A model within a budget, and an adapter that learns: see [`finetune`](crate::finetune).
@@ -17,17 +19,13 @@ pub struct Finetuner {
     pub(crate) config: ModelConfig,
     pub(crate) lora: LoraConfig,
     pub(crate) adapter: LearningAdapter,
-    pub(crate) tokenizer: Tokenizer,
-    pub(crate) template: Option<ChatTemplate>,
-    /// Tokens that end a text.
-    pub(crate) eos: Vec<u32>,
-    pub(crate) context: usize,
-    pub(crate) batch: usize,
+    pub(crate) reader: ExampleReader,
     /// Blocks of which activations are kept instead of computed again.
     pub(crate) kept: usize,
+    pub(crate) settings: FinetuneBuilder,
 }
 
-/// How well examples are foretold.
+/// How well examples are predicted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evaluation {
     /// The mean of the cross-entropies of all targets.
@@ -37,20 +35,13 @@ pub struct Evaluation {
 }
 
 impl Finetuner {
-    /// Reads a file of examples: JSON, one object a line, each an [`ExampleFormat`](crate::ExampleFormat).
+    /// Reads a file of examples, as [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does; what it holds is
+    /// not counted in the budget.
     ///
     /// # Errors
     /// A line that is none, with its number.
     pub fn read_examples(&self, path: impl AsRef<Path>) -> Result<Examples, FinetuneError> {
-        Examples::read(path.as_ref(), |format| {
-            let template = self.template.as_ref();
-            // One token more says whether it is longer.
-            let all = Example::new(format, &self.tokenizer, template, &self.eos, self.context + 1)?;
-            match all.tokens.len() > self.context {
-                true => Ok((all.cut(self.context)?, true)),
-                false => Ok((all, false)),
-            }
-        })
+        Examples::read(path.as_ref(), &self.reader)
     }
 
     /// The sum of the cross-entropies of the targets of some examples, and its gradients, in one pass over the weights forward
@@ -59,21 +50,25 @@ impl Finetuner {
     /// # Errors
     /// What reading said; tokens that the model does not have.
     pub fn gradients(&self, examples: &[Example]) -> Result<LowRankGradients, FinetuneError> {
-        let (batch, targets) = batch(examples)?;
-        Ok(self.model.low_rank_gradients(&batch, &targets, &self.adapter.parts(), self.kept)??)
+        let (batch, labels) = batch(examples)?;
+        let parts = self.adapter.parts();
+        Ok(self.model.low_rank_gradients(&batch, &labels, &parts, self.kept)??)
     }
 
-    /// How well examples are foretold, of which nothing is learned.
+    /// How well examples are predicted, of which nothing is learned.
     ///
     /// # Errors
-    /// As [`gradients`](Self::gradients).
+    /// As [`gradients`](Self::gradients); [`FinetuneError::Stopped`].
     pub fn evaluate(&self, examples: &Examples) -> Result<Evaluation, FinetuneError> {
         let parts = self.adapter.parts();
         let (mut loss, mut count) = (0.0, 0);
-        for examples in examples.examples.chunks(self.batch) {
-            let (batch, targets) = batch(examples)?;
-            loss += self.model.low_rank_loss(&batch, &targets, &parts)??;
-            count += targets.iter().flatten().count();
+        for examples in examples.examples.chunks(self.settings.batch) {
+            if self.is_stopped() {
+                return Err(FinetuneError::Stopped);
+            }
+            let (batch, labels) = batch(examples)?;
+            loss += self.model.low_rank_loss(&batch, &labels, &parts)??;
+            count += labels.iter().flatten().count();
         }
         Ok(Evaluation { loss: loss / count.max(1) as f64, targets: count })
     }
@@ -87,13 +82,18 @@ impl Finetuner {
         Ok(outsize_lora::save(folder, &self.lora, &self.config, &self.adapter.parts())?)
     }
 
-    /// What learns.
+    /// The adapter as it is now.
     pub fn adapter(&self) -> &LearningAdapter {
         &self.adapter
     }
 
-    /// Of how many blocks activations are kept instead of computed again, so that a step is faster: as many as there is room for,
-    /// unless that would make it wait for weights. The adapter learns the same.
+    /// Tokens of the longest example.
+    pub fn context(&self) -> usize {
+        self.reader.context
+    }
+
+    /// Of how many blocks activations are kept instead of computed again, which gradient checkpointing does of the others: as
+    /// many as make a step faster as predicted. The adapter learns the same.
     pub fn kept_blocks(&self) -> usize {
         self.kept
     }
@@ -107,19 +107,24 @@ impl Finetuner {
     pub fn watch(&self) -> impl Fn() -> Stats + 'static {
         self.model.watch()
     }
+
+    /// Whether the caller wants the work to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.settings.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
 }
 
 /// Examples side by side, and what each position is to predict.
 fn batch(examples: &[Example]) -> Result<(Batch, Vec<Option<u32>>), FinetuneError> {
     let rows: Vec<_> = examples.iter().map(|example| &example.tokens).collect();
     let batch = Batch::left_padded(&rows)?;
-    let mut targets = vec![None; batch.rows() * batch.tokens()];
-    let rows = targets.chunks_exact_mut(batch.tokens());
-    for ((targets, example), padding) in rows.zip(examples).zip(batch.padding()) {
+    let mut labels = vec![None; batch.rows() * batch.tokens()];
+    let rows = labels.chunks_exact_mut(batch.tokens());
+    for ((labels, example), padding) in rows.zip(examples).zip(batch.padding()) {
         let next = example.tokens.iter().zip(&example.is_target).skip(1);
-        for (target, (token, is_target)) in targets[*padding..].iter_mut().zip(next) {
-            *target = is_target.then_some(*token);
+        for (label, (token, is_target)) in labels[*padding..].iter_mut().zip(next) {
+            *label = is_target.then_some(*token);
         }
     }
-    Ok((batch, targets))
+    Ok((batch, labels))
 }

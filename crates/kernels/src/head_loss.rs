@@ -27,34 +27,54 @@ pub struct FrozenHead<'a> {
     pub compute: ActivationDtype,
 }
 
+/// A loss, and what its gradient is made of.
+#[derive(Debug, Clone)]
+pub struct HeadLoss {
+    /// The sum of the cross-entropies of all rows.
+    pub sum: f64,
+    /// Of each row the logarithm of the sum of its logits' exponentials.
+    normalizers: Vec<f32>,
+}
+
 /// The sum of the cross-entropies of `hidden [rows, hidden]` f32, on Flex, and the tokens that were
-/// to come, `targets [rows]`; and its gradient with respect to `hidden`, of the same shape.
-///
-/// The head is gone through twice: it is read for the sums of exponentials, and once more for the
-/// gradient. Neither result depends on how it is cut into tiles, by a bit.
+/// to come, `targets [rows]`. It does not depend on how the head is cut into tiles, by a bit.
 ///
 /// # Panics
 ///
 /// If sizes do not fit each other, or if a target is not below the vocabulary.
-pub fn head_loss(hidden: Tensor<2>, targets: &[u32], head: FrozenHead<'_>) -> (f64, Tensor<2>) {
+pub fn head_loss(hidden: &Tensor<2>, targets: &[u32], head: FrozenHead<'_>) -> HeadLoss {
     let ([rows, width], [vocabulary, inputs]) = (hidden.dims(), head.weight.dims());
     assert_eq!((width, rows), (inputs, targets.len()), "loss: sizes do not fit each other");
     assert!(targets.iter().all(|target| (*target as usize) < vocabulary), "loss: no such token");
     assert!(is_flex(&hidden.device()), "loss: hidden states must be on Flex");
-
     let mut sums = vec![Sum::default(); rows];
-    head.for_each_part(&hidden, |tokens, logits, _| {
+    head.for_each_part(hidden, |tokens, logits, _| {
         let each = sums.par_iter_mut().zip(targets).zip(logits.par_chunks(tokens.len()));
         each.for_each(|((sum, target), logits)| sum.add(logits, &tokens, *target));
     });
-    let loss = sums.iter().map(Sum::loss).sum();
+    let normalizers = sums.iter().map(Sum::normalizer).collect();
+    HeadLoss { sum: sums.iter().map(Sum::loss).sum(), normalizers }
+}
 
-    let normalizers: Vec<f32> = sums.iter().map(Sum::normalizer).collect();
+/// The gradient of a [`head_loss`] with respect to `hidden`, of the same shape: the head is gone
+/// through once more. Neither does it depend on tiles.
+///
+/// # Panics
+///
+/// As [`head_loss`], or if the loss is of other rows.
+pub fn head_gradient(
+    loss: &HeadLoss,
+    hidden: &Tensor<2>,
+    targets: &[u32],
+    head: FrozenHead<'_>,
+) -> Tensor<2> {
+    let [rows, width] = hidden.dims();
+    assert_eq!([loss.normalizers.len(), targets.len()], [rows; 2], "loss: of other rows");
     let mut gradient = Some(Tensor::zeros([rows, width], (&hidden.device(), DType::F32)));
-    head.for_each_part(&hidden, |tokens, logits, part| {
+    head.for_each_part(hidden, |tokens, logits, part| {
         let mut by_logit = vec![0.0; logits.len()];
         let each = by_logit.par_chunks_mut(tokens.len()).zip(logits.par_chunks(tokens.len()));
-        let each = each.zip(&normalizers).zip(targets);
+        let each = each.zip(&loss.normalizers).zip(targets);
         each.for_each(|(((by_logit, logits), normalizer), &target)| {
             for (by_logit, logit) in by_logit.iter_mut().zip(logits) {
                 *by_logit = exp(logit - normalizer);
@@ -75,7 +95,7 @@ pub fn head_loss(hidden: Tensor<2>, targets: &[u32], head: FrozenHead<'_>) -> (f
         let sum = gradient.take().expect("it is put back");
         gradient = Some(add_linear_in_out(ActivationDtype::F32, sum, by_logit, 0, part));
     });
-    (loss, gradient.expect("it is put back"))
+    gradient.expect("it is put back")
 }
 
 impl FrozenHead<'_> {

@@ -107,7 +107,7 @@ pub use buffer::{BufferReuse, free_buffers};
 pub use delta_rule::DeltaHeads;
 pub use device::{has_kernels, is_flex, is_gpu};
 pub use frozen::{FrozenOperand, FrozenWeight, frozen_linear};
-pub use head_loss::{FrozenHead, HEAD_TOKENS, head_loss};
+pub use head_loss::{FrozenHead, HEAD_TOKENS, HeadLoss, head_gradient, head_loss};
 pub use integers::integer_value;
 pub use isa::Isa;
 pub use layer::{

@@ -11,7 +11,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::values;
 use outsize_kernels::{
     ActivationDtype, FrozenHead, FrozenOperand, FrozenWeight, WeightTensor, cross_entropy,
-    frozen_linear, head_loss, linear_with,
+    frozen_linear, head_gradient, head_loss, linear_with,
 };
 
 /// A weight in tiles of so many rows.
@@ -145,15 +145,17 @@ fn the_loss_under_a_head_is_that_of_all_logits() {
         let mean = mean.into_scalar::<f32>();
 
         let run = |tile| {
+            let tiled = Tiled::new(&weight, tile);
             let head = FrozenHead {
-                weight: &*Tiled::new(&weight, tile),
+                weight: &*tiled,
                 bias: bias.map(Vec::as_slice),
                 softcap,
                 compute: ActivationDtype::F32,
             };
-            let (loss, gradient) =
-                head_loss(hidden.clone(), &targets.map(|target: i64| target as u32), head);
-            (loss, elements(gradient))
+            let targets = targets.map(|target: i64| target as u32);
+            let loss = head_loss(&hidden, &targets, head);
+            let gradient = head_gradient(&loss, &hidden, &targets, head);
+            (loss.sum, elements(gradient))
         };
         let (loss, gradient) = run(vocabulary);
         assert!((loss as f32 / rows as f32 - mean).abs() <= 2e-6 * mean, "{loss} for {mean}");

@@ -12,11 +12,11 @@ use outsize_core::{Dispatched, LowRank, Names, Parameter, PassKind, Routed, para
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
-use crate::learning_memory::learning_bytes;
+use crate::learning_memory::{block_of, learning_bytes};
 use crate::low_rank_gradients::{low_rank_gradients, low_rank_loss};
 use crate::{
-    Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Logits, LowRankGradients,
-    PassShape, Targets,
+    Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Labels, Logits, LowRankGradients,
+    PassShape,
 };
 
 /// A decoder of any architecture that is all in memory.
@@ -91,7 +91,7 @@ pub trait DispatchedDecoder: Debug {
     fn low_rank_gradients(
         &self,
         batch: &Batch,
-        targets: Targets<'_>,
+        labels: Labels<'_>,
         adapter: &HashMap<String, LowRank>,
         kept: usize,
     ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error>;
@@ -103,7 +103,7 @@ pub trait DispatchedDecoder: Debug {
     fn low_rank_loss(
         &self,
         batch: &Batch,
-        targets: Targets<'_>,
+        labels: Labels<'_>,
         adapter: &HashMap<String, LowRank>,
     ) -> Result<Result<f64, Error>, outsize_core::Error>;
 
@@ -140,7 +140,7 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
     fn low_rank_gradients(
         &self,
         batch: &Batch,
-        targets: Targets<'_>,
+        labels: Labels<'_>,
         adapter: &HashMap<String, LowRank>,
         kept: usize,
     ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error> {
@@ -149,7 +149,7 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
             self.set_low_rank(parts).expect("its parts fit as all of it does");
         };
         let gradients = self.run_kind(PassKind::Prefill, |model| {
-            low_rank_gradients(model, batch, targets, adapter, kept, &set)
+            low_rank_gradients(model, batch, labels, adapter, kept, &set)
         });
         set(&HashMap::new());
         gradients
@@ -158,11 +158,11 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
     fn low_rank_loss(
         &self,
         batch: &Batch,
-        targets: Targets<'_>,
+        labels: Labels<'_>,
         adapter: &HashMap<String, LowRank>,
     ) -> Result<Result<f64, Error>, outsize_core::Error> {
         self.set_low_rank(adapter)?;
-        let loss = self.run_kind(PassKind::Prefill, |model| low_rank_loss(model, batch, targets));
+        let loss = self.run_kind(PassKind::Prefill, |model| low_rank_loss(model, batch, labels));
         self.set_low_rank(&HashMap::new())?;
         loss
     }
@@ -211,6 +211,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error>;
     fn activations(&self, pass: &PassShape) -> Activations;
     fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64>;
+    fn is_in_block(&self, path: &str) -> bool;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
         &self,
@@ -265,6 +266,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64> {
         learning_bytes(&self.model, &self.parameters, pass, kept)
+    }
+
+    fn is_in_block(&self, path: &str) -> bool {
+        block_of::<D>(path).is_some()
     }
 
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder> {

@@ -30,7 +30,7 @@ pub(crate) fn learning_bytes<D: Decoder>(
     let (rows, hidden) = (pass.rows(), model.head().width() as u64);
     let mut of_block: HashMap<&str, u64> = HashMap::new();
     for parameter in parameters {
-        if let Some(block) = block::<D>(&parameter.path) {
+        if let Some(block) = block_of::<D>(&parameter.path) {
             *of_block.entry(block).or_default() += row_values(model, parameter);
         }
     }
@@ -51,7 +51,7 @@ pub(crate) fn learning_bytes<D: Decoder>(
 }
 
 /// The number of the block that a parameter belongs to.
-fn block<D: Decoder>(path: &str) -> Option<&str> {
+pub(crate) fn block_of<D: Decoder>(path: &str) -> Option<&str> {
     path.strip_prefix(D::LAYERS)?.strip_prefix('.')?.split('.').next()
 }
 

@@ -66,7 +66,7 @@ pub use layers::{
 };
 pub use logits::Logits;
 pub use loss::next_token_loss;
-pub use low_rank_gradients::{LowRankGradients, Targets};
+pub use low_rank_gradients::{Labels, LowRankGradients};
 pub use model_config::ModelConfig;
 pub use modules::{ModuleKind, ModuleSpec};
 pub use outsize_core::Access;

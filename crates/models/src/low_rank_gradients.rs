@@ -1,11 +1,12 @@
 //! Gradients of what an adapter adds to weights that do not learn, block by block: of the activations that a backward pass
-//! needs, only those of one block exist at a time. The others are computed again from what their block took.
+//! needs, only those of one block exist at a time, and those of blocks that are to be kept. The others are computed again from
+//! what their block took: gradient checkpointing.
 
 use std::collections::HashMap;
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::{LowRank, Streamed};
-use outsize_kernels::{FrozenHead, head_loss};
+use outsize_kernels::{FrozenHead, head_gradient, head_loss};
 
 use crate::blocks::{BlockInputs, Blocks, Residual};
 use crate::decoder::{Decoder, Head, Pass, check_ids};
@@ -24,14 +25,14 @@ pub struct LowRankGradients {
 }
 
 /// What a batch's positions are to predict: for each position of each row, the token that is to come, or none.
-pub type Targets<'a> = &'a [Option<u32>];
+pub type Labels<'a> = &'a [Option<u32>];
 
 /// The loss of a batch under an adapter, and its gradients. `set` adds to weights, by path, what it is given. Of the last `kept`
 /// blocks activations are kept instead of computed again.
 pub(crate) fn low_rank_gradients<D: Decoder>(
     model: &D,
     batch: &Batch,
-    targets: Targets<'_>,
+    labels: Labels<'_>,
     adapter: &HashMap<String, LowRank>,
     kept: usize,
     set: &dyn Fn(&HashMap<String, LowRank>),
@@ -67,7 +68,7 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
         stream = run(index, stream)?;
     }
 
-    let (loss, count, mut gradient) = loss(model, blocks, stream, &pass, targets)?;
+    let (loss, count, mut gradient) = loss(model, blocks, stream, &pass, labels)?;
     let mut gradients = HashMap::new();
     for (index, taken) in (first..blocks.count()).zip(taken).rev() {
         let graph = match taken {
@@ -132,14 +133,15 @@ impl Graph {
 pub(crate) fn low_rank_loss<D: Decoder>(
     model: &D,
     batch: &Batch,
-    targets: Targets<'_>,
+    labels: Labels<'_>,
 ) -> Result<f64, Error> {
     let blocks = model.blocks().ok_or(Error::NoBlocks)?;
     check_ids(batch, model.head().vocab_size())?;
     let mut cache = KvCache::without_storage(model.cache(), batch);
     let pass = Pass::new(batch, &cache, Logits::All);
     let hidden = blocks.through(&pass, &mut cache)?;
-    Ok(head_gradient(model, hidden, targets)?.0)
+    let chosen = Chosen::new(model, hidden, labels)?;
+    with_head(model, |head| head_loss(&chosen.hidden, &chosen.tokens, head).sum)
 }
 
 /// The parts of an adapter, each with the block that its weight is in.
@@ -172,56 +174,68 @@ fn learning(LowRank { down, up, scale, in_out }: LowRank) -> LowRank {
     LowRank { down, up, scale, in_out }
 }
 
-/// The loss of what the last block gives, how many targets it is of, and its gradient.
+/// The loss of what the last block gives, how many labels it is of, and its gradient.
 fn loss<D: Decoder>(
     model: &D,
     blocks: &dyn Blocks,
     stream: Tensor<3>,
     pass: &Pass<'_>,
-    targets: Targets<'_>,
+    labels: Labels<'_>,
 ) -> Result<(f64, usize, Tensor<3>), Error> {
     let stream = stream.detach().require_grad();
     let hidden = blocks.normed(Residual::new(stream.clone()), pass);
-    let (loss, count, by_hidden) = head_gradient(model, hidden.clone().inner(), targets)?;
-    let mut of_norm = (hidden * by_hidden.autodiff()).sum().backward();
+    let chosen = Chosen::new(model, hidden.clone().inner(), labels)?;
+    let (loss, by_chosen) = with_head(model, |head| {
+        let loss = head_loss(&chosen.hidden, &chosen.tokens, head);
+        (loss.sum, head_gradient(&loss, &chosen.hidden, &chosen.tokens, head))
+    })?;
+    let width = hidden.dims()[2];
+    let zeros = Tensor::<2>::zeros([labels.len(), width], (&by_chosen.device(), DType::F32));
+    let by_hidden = zeros.select_assign(0, chosen.positions, by_chosen, IndexingUpdateOp::Add);
+    let by_hidden = by_hidden.reshape(hidden.dims()).autodiff();
+    let mut of_norm = (hidden * by_hidden).sum().backward();
     let gradient = stream.grad_remove(&mut of_norm).expect("the norm is of the stream");
-    Ok((loss, count, gradient))
+    Ok((loss, chosen.tokens.len(), gradient))
 }
 
-/// The loss of hidden states, how many targets it is of, and its gradient.
-fn head_gradient<D: Decoder>(
-    model: &D,
-    hidden: Tensor<3>,
-    targets: Targets<'_>,
-) -> Result<(f64, usize, Tensor<3>), Error> {
-    let dims @ [rows, tokens, width] = hidden.dims();
-    assert_eq!(targets.len(), rows * tokens, "a target, or none, for each position");
-    let (positions, tokens): (Vec<i64>, Vec<u32>) = (targets.iter().enumerate())
-        .filter_map(|(position, token)| Some((position as i64, (*token)?)))
-        .unzip();
-    let vocab_size = model.head().vocab_size();
-    if let Some(index) = tokens.iter().position(|token| *token as usize >= vocab_size) {
-        return Err(Error::TokenId { id: tokens[index], index, vocab_size });
+/// Hidden states that have a label.
+struct Chosen {
+    positions: Tensor<1, Int>,
+    /// `[labels, hidden]` f32.
+    hidden: Tensor<2>,
+    tokens: Vec<u32>,
+}
+
+impl Chosen {
+    fn new<D: Decoder>(model: &D, hidden: Tensor<3>, labels: Labels<'_>) -> Result<Self, Error> {
+        let [rows, tokens, width] = hidden.dims();
+        assert_eq!(labels.len(), rows * tokens, "a label, or none, for each position");
+        let (positions, tokens): (Vec<i64>, Vec<u32>) = (labels.iter().enumerate())
+            .filter_map(|(position, token)| Some((position as i64, (*token)?)))
+            .unzip();
+        let vocab_size = model.head().vocab_size();
+        if let Some(index) = tokens.iter().position(|token| *token as usize >= vocab_size) {
+            return Err(Error::TokenId { id: tokens[index], index, vocab_size });
+        }
+        let positions = TensorData::new(positions, [tokens.len()]);
+        let positions = Tensor::<1, Int>::from_data(positions, (&hidden.device(), DType::I64));
+        let hidden = hidden.reshape([labels.len(), width]).select(0, positions.clone());
+        Ok(Self { positions, hidden, tokens })
     }
-    let hidden = hidden.reshape([targets.len(), width]);
-    let device = hidden.device();
-    let positions = TensorData::new(positions, [tokens.len()]);
-    let positions = Tensor::<1, Int>::from_data(positions, (&device, DType::I64));
-    let zeros = Tensor::<2>::zeros(hidden.dims(), (&device, DType::F32));
+}
+
+/// Does something with the head of a dispatched model.
+fn with_head<D: Decoder, T>(model: &D, work: impl FnOnce(FrozenHead<'_>) -> T) -> Result<T, Error> {
     let (weight, bias, compute) = match model.head() {
         Head::Own(linear) => (&linear.weight, linear.bias.as_ref(), linear.compute),
         Head::Tied(table) => (&table.weight, None, table.compute),
     };
     let bias: Option<Vec<f32>> =
         bias.map(|bias| bias.val().cast(DType::F32).into_data().iter().collect());
-    let weight = Streamed::of(weight).ok_or(Error::NotDispatched)?.frozen(false).weight;
-    let head = FrozenHead {
-        weight: &*weight,
+    Ok(work(FrozenHead {
+        weight: Streamed::of(weight).ok_or(Error::NotDispatched)?,
         bias: bias.as_deref(),
         softcap: model.logit_softcap().map(|cap| cap as f32),
         compute,
-    };
-    let (loss, gradient) = head_loss(hidden.select(0, positions.clone()), &tokens, head);
-    let gradient = zeros.select_assign(0, positions, gradient, IndexingUpdateOp::Add);
-    Ok((loss, tokens.len(), gradient.reshape(dims)))
+    }))
 }

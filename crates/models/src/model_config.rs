@@ -193,6 +193,11 @@ impl ModelConfig {
         }
     }
 
+    /// Whether a parameter is in one of the blocks, which alone can [learn an adapter](Self::learning_bytes).
+    pub fn is_in_block(&self, path: &str) -> bool {
+        self.decoder.0.is_in_block(path)
+    }
+
     /// What learning an adapter from `batch` sequences of `tokens` tokens at once allocates at most on a CPU, in bytes, besides
     /// weights, the adapter and its gradients, if activations of the last `kept` blocks are kept: see
     /// [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients). Nothing if the model cannot learn so.

@@ -2,16 +2,16 @@
 
 use super::values::{ACTIVATION_DTYPES, Named, one_of, some};
 use clap::Args;
-use outsize::finetune::LearningRate;
+use outsize::finetune::LearningRateSchedule;
 use outsize::models::ActivationDtype;
 use outsize::plan::Budget;
 use std::path::PathBuf;
 
 /// Schedules of the learning rate.
-const SCHEDULES: &Named<LearningRate> = &[
-    ("linear", "Down to zero in a line", LearningRate::Linear),
-    ("cosine", "Down to zero along half a cosine", LearningRate::Cosine),
-    ("constant", "It stays", LearningRate::Constant),
+const SCHEDULES: &Named<LearningRateSchedule> = &[
+    ("linear", "Down to zero in a line", LearningRateSchedule::Linear),
+    ("cosine", "Down to zero along half a cosine", LearningRateSchedule::Cosine),
+    ("constant", "It stays", LearningRateSchedule::Constant),
 ];
 
 /// `outsize finetune`.
@@ -25,16 +25,16 @@ pub struct FinetuneArgs {
     /// The adapter's folder, as PEFT saves one, which `run --adapter` takes
     #[arg(short, long, value_name = "FOLDER")]
     pub output: PathBuf,
-    /// Other examples, of which nothing is learned: how well they are foretold is said before and after
+    /// Other examples, of which nothing is learned: their loss is said before and after
     #[arg(long, value_name = "FILE")]
     pub eval: Option<PathBuf>,
     /// The most memory to hold, the process itself included: `cpu=2GB` [default: nine tenths of what is
     /// available]
     #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse)]
     pub max_memory: Option<Budget>,
-    /// Tokens of an example; longer ones are cut
-    #[arg(long, value_name = "N", value_parser = some(), default_value = "512")]
-    pub context: usize,
+    /// Tokens of an example; longer ones are cut [default: 512, or as many as the model can have]
+    #[arg(long, value_name = "N", value_parser = some())]
+    pub context: Option<usize>,
     /// Examples of one pass over the weights
     #[arg(long, value_name = "N", value_parser = some(), default_value = "1")]
     pub batch: usize,
@@ -88,7 +88,7 @@ pub struct LearningArgs {
     pub learning_rate: f64,
     /// How the learning rate changes
     #[arg(long, value_parser = one_of(SCHEDULES), default_value = "linear", value_name = "RULE")]
-    pub schedule: LearningRate,
+    pub schedule: LearningRateSchedule,
     /// Steps in which the learning rate rises
     #[arg(long, value_name = "N", default_value = "0")]
     pub warmup_steps: usize,

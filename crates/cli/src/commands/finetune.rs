@@ -3,30 +3,36 @@
 use crate::args::FinetuneArgs;
 use crate::error::Failure;
 use crate::views::finetune::{FinetuneOutput, step_line};
-use crate::views::output::{picture, print_json, refuse_missing_folder, say};
+use crate::views::output::{picture, print_json, say};
 use crate::views::progress;
 use crate::{cache, interrupt, model};
-use outsize::checkpoint::model_folder;
-use outsize::core::Planning;
-use outsize::finetune::{Examples, FinetuneOptions, Finetuner, finetune as finetuner};
+use outsize::checkpoint::{OutputFolder, model_folder};
+use outsize::finetune::{
+    Examples, FinetuneBuilder, FinetuneOptions, Finetuner, finetune as finetuner,
+};
 use outsize::lora::{LoraConfig, ModulePattern};
 use outsize::machine::{Machine, peak_rss};
 use outsize::plan::Tier;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Runs the command; `began` is when the process did.
+/// Runs the command; `began` is when the process did, and `called` what the model is called.
 pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<(), Failure> {
-    refuse_missing_folder(&args.output)?;
-    refuse_filled(&args.output)?;
+    // Before any work is done: whether the folder can be made.
+    let output = OutputFolder::prepare(&args.output)?.out().to_owned();
+    let states = states(&output);
+    let options = options(args, &states);
+    options.check()?;
+    let machine = Machine::detect();
     let max_memory = args.max_memory.as_ref().and_then(|budget| budget.get(Tier::Cpu));
-    model::warn_of_excess(max_memory, &Machine::detect());
-    let mut tuner = opened(args, called)?;
+    model::warn_of_excess(max_memory, &machine);
+    let opened = builder(args, called, &machine)?.open()?;
+    let examples = opened.read_examples(&args.data)?;
+    let held_back = args.eval.as_ref().map(|path| opened.read_examples(path)).transpose()?;
+    interrupt::check()?;
+    let mut tuner = opened.build()?;
     say(picture(tuner.device_map()));
-    let examples = tuner.read_examples(&args.data)?;
-    let held_back = args.eval.as_ref().map(|path| tuner.read_examples(path)).transpose()?;
-    say(learned(&tuner, &examples, args.context));
+    say(learned(&tuner, &examples));
 
     let evaluate = |tuner: &Finetuner| match &held_back {
         Some(examples) => tuner.evaluate(examples).map(|evaluation| Some(evaluation.loss)),
@@ -36,7 +42,6 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
     if let Some(loss) = before {
         say(format!("eval loss {loss:.4} before"));
     }
-    let (options, states) = options(args);
     let bar = progress::steps(0);
     let mut tokens = 0;
     let outcome = tuner.train(&examples, &options, |step| {
@@ -46,13 +51,9 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
         if !args.json {
             bar.suspend(|| say(step_line(step)));
         }
-        match interrupt::asked() {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
-        }
     })?;
     bar.finish_and_clear();
-    if outcome.steps < outcome.of {
+    if outcome.was_stopped() {
         say(format!(
             "stopped after step {} of {}: the same command goes on from there",
             outcome.steps, outcome.of
@@ -62,7 +63,7 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
     let after = evaluate(&tuner)?;
     tuner.save(&args.output)?;
     // What it held is in the adapter now.
-    let _ = std::fs::remove_dir_all(&states);
+    remove_states(&states);
     let output = FinetuneOutput {
         output: args.output.clone(),
         steps: outcome.steps,
@@ -87,7 +88,12 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
     }
 }
 
-fn opened(args: &FinetuneArgs, called: &Path) -> Result<Finetuner, Failure> {
+/// What is opened, as the arguments say.
+fn builder(
+    args: &FinetuneArgs,
+    called: &Path,
+    machine: &Machine,
+) -> Result<FinetuneBuilder, Failure> {
     let adapter = &args.adapter;
     let targets = match &adapter.target_modules[..] {
         [all] if all == "all-linear" => ModulePattern::AllLinear,
@@ -99,26 +105,40 @@ fn opened(args: &FinetuneArgs, called: &Path) -> Result<Finetuner, Failure> {
         task_type: Some("CAUSAL_LM".into()),
         ..LoraConfig::new(adapter.rank, alpha, targets)
     };
-    let builder = finetuner(&args.model).lora(lora).context(args.context).batch_size(args.batch);
-    let builder = builder.compute(args.compute).seed(args.learning.seed);
-    let builder = match &adapter.adapter {
+    let (figures, _) = cache::figures(machine, model_folder(&args.model));
+    let builder = finetuner(&args.model).lora(lora).batch_size(args.batch).figures(figures);
+    let builder = builder.compute(args.compute).seed(args.learning.seed).stop(interrupt::flag());
+    let builder = args.context.into_iter().fold(builder, FinetuneBuilder::context);
+    let builder = args.max_memory.iter().cloned().fold(builder, FinetuneBuilder::max_memory);
+    Ok(match &adapter.adapter {
         Some(folder) => builder.adapter(model::adapter_folder(folder)?),
         None => builder,
-    };
-    let (figures, _) = cache::figures(&Machine::detect(), model_folder(&args.model));
-    let builder = builder.planning(Planning { figures, ..Planning::default() });
-    let builder =
-        args.max_memory.iter().cloned().fold(builder, |builder, it| builder.max_memory(it));
-    Ok(builder.build()?)
+    })
 }
 
-/// How the adapter learns, and where states are until it is written.
-fn options(args: &FinetuneArgs) -> (FinetuneOptions, PathBuf) {
+/// Where states are until the adapter is written.
+fn states(output: &Path) -> PathBuf {
+    let mut name = output.file_name().unwrap_or_default().to_owned();
+    name.push(".states");
+    output.with_file_name(name)
+}
+
+/// Removes the states of a training that has ended, and the folder if nothing else is in it.
+fn remove_states(folder: &Path) {
+    for entry in folder.read_dir().into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with("checkpoint_") || name.starts_with(".checkpoint_") {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    let _ = std::fs::remove_dir(folder);
+}
+
+/// How the adapter learns.
+fn options(args: &FinetuneArgs, states: &Path) -> FinetuneOptions {
     let learning = &args.learning;
-    let mut states = args.output.clone().into_os_string();
-    states.push(".states");
-    let states = PathBuf::from(states);
-    let options = FinetuneOptions {
+    FinetuneOptions {
         epochs: learning.epochs,
         max_steps: learning.max_steps,
         accumulate: args.accumulate,
@@ -128,42 +148,30 @@ fn options(args: &FinetuneArgs) -> (FinetuneOptions, PathBuf) {
         weight_decay: learning.weight_decay,
         max_grad_norm: Some(learning.max_grad_norm).filter(|most| *most != 0.0),
         shuffle: Some(learning.seed),
-        states: Some(states.clone()),
+        states: Some(states.to_owned()),
         ..FinetuneOptions::default()
-    };
-    (options, states)
+    }
 }
 
 /// One line on what is learned from what.
-fn learned(tuner: &Finetuner, examples: &Examples, context: usize) -> String {
+fn learned(tuner: &Finetuner, examples: &Examples) -> String {
     let targets: usize = examples.examples.iter().map(|example| example.targets()).sum();
     let cut = match examples.cut {
         0 => String::new(),
-        cut => format!(" · {cut} cut at {context} tokens"),
+        cut => format!(" · {cut} cut at {} tokens", tuner.context()),
+    };
+    let skipped = match examples.skipped {
+        0 => String::new(),
+        skipped => format!(" · {skipped} passed over: what they teach is behind that"),
     };
     let kept = match tuner.kept_blocks() {
         0 => String::new(),
         kept => format!(" · activations of {kept} blocks are kept"),
     };
     format!(
-        "adapter of {} layers, {} values · {} examples, {targets} tokens to learn{cut}{kept}",
+        "adapter of {} layers, {} values · {} examples, {targets} tokens to learn{cut}{skipped}{kept}",
         tuner.adapter().layers.len(),
         tuner.adapter().parameter_count(),
         examples.examples.len(),
     )
-}
-
-/// Refuses a folder that holds something, before any work is done.
-fn refuse_filled(folder: &Path) -> Result<(), Failure> {
-    let is_free = match folder.read_dir() {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(_) => folder.symlink_metadata().is_err(),
-    };
-    match is_free {
-        true => Ok(()),
-        false => Err(Failure::usage(format!(
-            "--output: {} is there already: give another folder, or remove it",
-            folder.display()
-        ))),
-    }
 }

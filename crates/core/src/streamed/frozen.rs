@@ -15,18 +15,18 @@ impl Streamed {
 
     /// The same of some rows of a matrix that is fetched as a whole.
     pub fn frozen_rows(&self, rows: Range<usize>, in_out: bool) -> FrozenOperand {
-        FrozenOperand { weight: Arc::new(Rows { matrix: self.clone(), rows }), in_out }
+        FrozenOperand { weight: Arc::new(FrozenRows { matrix: self.clone(), rows }), in_out }
     }
 }
 
 /// Some rows of a matrix that is fetched as a whole.
 #[derive(Debug)]
-struct Rows {
+struct FrozenRows {
     matrix: Streamed,
     rows: Range<usize>,
 }
 
-impl FrozenWeight for Rows {
+impl FrozenWeight for FrozenRows {
     fn dims(&self) -> [usize; 2] {
         [self.rows.len(), self.matrix.dims()[1]]
     }
