@@ -37,6 +37,7 @@ mod examples;
 mod memory;
 mod opened;
 mod options;
+mod settings;
 mod train;
 mod tuner;
 

@@ -14,9 +14,9 @@ use outsize_machine::{Machine, current_rss};
 use outsize_models::{Init, MAX_BATCH, ModelConfig};
 use outsize_plan::{Budget, DeviceMap, Tier, Tree, infer};
 
-use crate::builder::FinetuneBuilder;
 use crate::example::ExampleReader;
 use crate::memory::{largest_block, pass_bytes, used_values};
+use crate::settings::FinetuneSettings;
 use crate::tuner::Finetuner;
 use crate::{Examples, FinetuneError, LearningAdapter};
 
@@ -29,7 +29,7 @@ const MAX_RANK: usize = 1 << 20;
 /// A model that is opened to learn and not placed.
 #[derive(Debug)]
 pub struct OpenedFinetune {
-    settings: FinetuneBuilder,
+    settings: FinetuneSettings,
     config: ModelConfig,
     checkpoint: Checkpoint,
     tree: Tree,
@@ -44,7 +44,7 @@ pub struct OpenedFinetune {
 }
 
 impl OpenedFinetune {
-    pub(crate) fn new(settings: FinetuneBuilder) -> Result<Self, FinetuneError> {
+    pub(crate) fn new(settings: FinetuneSettings) -> Result<Self, FinetuneError> {
         let folder = model_folder(&settings.model);
         let config = read_config(folder)?;
         let longest = config.cache().longest_context;

@@ -8,8 +8,8 @@ use outsize_models::{Batch, DispatchedDecoder, LowRankGradients, ModelConfig};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
-use crate::builder::FinetuneBuilder;
 use crate::example::ExampleReader;
+use crate::settings::FinetuneSettings;
 use crate::{Example, Examples, FinetuneError, LearningAdapter};
 
 /// A model within a budget, and an adapter that learns: see [`finetune`](crate::finetune).
@@ -22,7 +22,7 @@ pub struct Finetuner {
     pub(crate) reader: ExampleReader,
     /// Blocks of which activations are kept instead of computed again.
     pub(crate) kept: usize,
-    pub(crate) settings: FinetuneBuilder,
+    pub(crate) settings: FinetuneSettings,
 }
 
 /// How well examples are predicted.

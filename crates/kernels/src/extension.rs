@@ -16,22 +16,11 @@ use crate::matmul::{
     InOutMatmul, Matmul, MatmulActivations, Size, add_linear_in_out_into, input_gradient_into,
     linear_each_into, weight_gradient_into,
 };
-use crate::{ActivationDtype, ActivationFunction, FrozenOperand, Isa, Weight, WeightOperand};
+use crate::{ActivationDtype, ActivationFunction, Isa, Weight, WeightOperand};
 
 /// Operations on weights which stay as stored.
 #[backend_extension(Flex, Autodiff)]
 pub trait StoredWeightOps: Backend {
-    /// `x · Wᵀ`, or `x · W`, of a weight that is [fetched for it](crate::frozen_linear).
-    ///
-    /// # Panics
-    ///
-    /// As there.
-    fn frozen_linear(
-        x: FloatTensor<Self>,
-        weight: FrozenOperand,
-        compute: ActivationDtype,
-    ) -> FloatTensor<Self>;
-
     /// `x · Wᵀ`: `x [.., k]` f32, `weight [n, k]` bf16, f16, f32 or blocks, to `[.., n]` f32.
     ///
     /// A weight that lies in memory row after row, be it a slice of the rows of another, is read in
@@ -102,10 +91,6 @@ pub trait StoredWeightOps: Backend {
 }
 
 impl StoredWeightOps for Flex {
-    fn frozen_linear(x: FlexTensor, weight: FrozenOperand, compute: ActivationDtype) -> FlexTensor {
-        weight.product(x, compute)
-    }
-
     fn stored_linear(
         x: FlexTensor,
         weight: WeightOperand<Self>,

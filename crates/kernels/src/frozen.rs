@@ -5,15 +5,18 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
-use burn::backend::Dispatch;
-use burn::backend::TensorMetadata;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Tensor};
 
 use crate::buffer;
 use crate::extension::{
-    StoredWeightOps, contiguous, contiguous_rows, f32_elements, matrix, operand,
-    stored_linear_tiles,
+    contiguous, contiguous_rows, f32_elements, matrix, operand, stored_linear_tiles,
 };
 use crate::matmul::{InOutMatmul, add_linear_in_out_into};
 use crate::{ActivationDtype, Isa, WeightTensor};
@@ -52,6 +55,64 @@ pub fn frozen_linear<const D: usize>(
 ) -> Tensor<D> {
     assert_eq!(x.dtype(), DType::F32, "linear: x must be f32");
     Tensor::from_dispatch(Dispatch::frozen_linear(x.into_dispatch(), weight, compute))
+}
+
+/// Products with frozen weights, over a backend's own tensors.
+#[backend_extension(Flex, Autodiff)]
+pub trait FrozenOps: Backend {
+    /// The product that [`frozen_linear`] gives.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    fn frozen_linear(
+        x: FloatTensor<Self>,
+        weight: FrozenOperand,
+        compute: ActivationDtype,
+    ) -> FloatTensor<Self>;
+}
+
+impl FrozenOps for Flex {
+    fn frozen_linear(x: FlexTensor, weight: FrozenOperand, compute: ActivationDtype) -> FlexTensor {
+        weight.product(x, compute)
+    }
+}
+
+impl<C: CheckpointStrategy> FrozenOps for Autodiff<Flex, C> {
+    fn frozen_linear(
+        x: FloatTensor<Self>,
+        weight: FrozenOperand,
+        compute: ActivationDtype,
+    ) -> FloatTensor<Self> {
+        let (x, node) = x.into_parts();
+        match FetchedLinear.prepare::<C>([node]).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => {
+                let y = weight.product(x, compute);
+                prep.finish(weight, y)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(weight.product(x, compute)),
+        }
+    }
+}
+
+/// A product whose backward pass fetches the weight once more.
+#[derive(Debug)]
+struct FetchedLinear;
+
+impl Backward<Flex, 1> for FetchedLinear {
+    type State = FrozenOperand;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let dy = grads.consume::<Flex>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            grads.register::<Flex>(node.id, ops.state.input_gradient(dy));
+        }
+    }
 }
 
 impl FrozenOperand {

@@ -18,6 +18,8 @@
 //! | [`convolution_into`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`], [`causal_convolution`](mod@causal_convolution), [`delta_rule`](mod@delta_rule) | the same over slices |
+//! | [`frozen_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
+//! | [`frozen`] | the first over Flex's own tensors |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
 //! | [`gpu`] | GPUs, and weights on them as stored |
 //! | [`loss_extension`] | the same over Flex's own tensors |
@@ -72,7 +74,7 @@ pub mod delta_rule;
 mod device;
 mod exp;
 pub mod extension;
-mod frozen;
+pub mod frozen;
 pub mod gpu;
 pub mod gradient;
 pub mod group_norm;

@@ -2,8 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use crate::decoder::Pass;
 use crate::layers::Rotation;
+use crate::pass::Pass;
 use crate::{Error, KvCache};
 
 /// What a block takes and gives.

@@ -9,7 +9,8 @@ use outsize_core::{LowRank, Streamed};
 use outsize_kernels::{FrozenHead, head_gradient, head_loss};
 
 use crate::blocks::{BlockInputs, Blocks, Residual};
-use crate::decoder::{Decoder, Head, Pass, check_ids};
+use crate::decoder::{Decoder, Head, check_ids};
+use crate::pass::Pass;
 use crate::{Batch, Error, KvCache, Logits};
 
 /// The loss of a batch, and the gradients of an adapter.
@@ -55,15 +56,15 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
     // no bit.
     let mut stream = summed(residual).autodiff();
     let mut taken = Vec::with_capacity(blocks.count() - first);
-    for index in 0..blocks.count() {
+    for (index, parts) in parts.iter_mut().enumerate() {
         if index >= first_kept {
-            let graph = Graph::new(&mut parts[index], stream, set, |x| run(index, x))?;
+            let graph = Graph::new(parts, stream, set, |x| run(index, x))?;
             stream = graph.output.clone().detach();
-            taken.push(Taken::Graph(graph));
+            taken.push(Taken::Graph(Box::new(graph)));
             continue;
         }
         if index >= first {
-            taken.push(Taken::Input(stream.clone()));
+            taken.push(Taken::Input(Box::new(stream.clone())));
         }
         stream = run(index, stream)?;
     }
@@ -72,8 +73,8 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
     let mut gradients = HashMap::new();
     for (index, taken) in (first..blocks.count()).zip(taken).rev() {
         let graph = match taken {
-            Taken::Graph(graph) => graph,
-            Taken::Input(x) => Graph::new(&mut parts[index], x, set, |x| run(index, x))?,
+            Taken::Graph(graph) => *graph,
+            Taken::Input(x) => Graph::new(&mut parts[index], *x, set, |x| run(index, x))?,
         };
         gradient = graph.backward(gradient, &mut gradients);
     }
@@ -83,9 +84,9 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
 /// What is kept of a block for its gradients.
 enum Taken {
     /// What it took.
-    Input(Tensor<3>),
+    Input(Box<Tensor<3>>),
     /// All that they are made of.
-    Graph(Graph),
+    Graph(Box<Graph>),
 }
 
 /// A block that has run and not yet backward.

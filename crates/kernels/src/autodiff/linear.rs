@@ -16,24 +16,9 @@ use crate::extension::{
     StoredWeightOps, contiguous, dims, f32_elements, input_gradient, weight_gradient,
 };
 use crate::layer_extension::LayerOps;
-use crate::{ActivationDtype, ActivationFunction, BlockWeight, FrozenOperand, WeightOperand};
+use crate::{ActivationDtype, ActivationFunction, BlockWeight, WeightOperand};
 
 impl<C: CheckpointStrategy> StoredWeightOps for Autodiff<Flex, C> {
-    fn frozen_linear(
-        x: FloatTensor<Self>,
-        weight: FrozenOperand,
-        compute: ActivationDtype,
-    ) -> FloatTensor<Self> {
-        let (x, node) = x.into_parts();
-        match FetchedLinear.prepare::<C>([node]).compute_bound().stateful() {
-            OpsKind::Tracked(prep) => {
-                let y = weight.product(x, compute);
-                prep.finish(weight, y)
-            }
-            OpsKind::UnTracked(prep) => prep.finish(weight.product(x, compute)),
-        }
-    }
-
     fn stored_linear(
         x: FloatTensor<Self>,
         weight: WeightOperand<Self>,
@@ -199,26 +184,6 @@ impl Backward<Flex, 1> for FrozenLinear {
         let ([Some(node)], (weight, compute)) = (ops.parents, ops.state) else { return };
         let dx = input_gradient(dy, WeightOperand::Blocks(weight), compute);
         grads.register::<Flex>(node.id, dx);
-    }
-}
-
-/// The same for a weight that is fetched once more.
-#[derive(Debug)]
-struct FetchedLinear;
-
-impl Backward<Flex, 1> for FetchedLinear {
-    type State = FrozenOperand;
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        grads: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        let dy = grads.consume::<Flex>(&ops.node);
-        if let [Some(node)] = ops.parents {
-            grads.register::<Flex>(node.id, ops.state.input_gradient(dy));
-        }
     }
 }
 

@@ -11,12 +11,13 @@ use crate::config::{
     self, Fields, KnownField, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS, RopeConfig, RopeContext,
     RopeScaling,
 };
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
     Rope, Rotation,
 };
+use crate::pass::Pass;
 use crate::{
     Activations, Alibi, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual,
 };

@@ -11,8 +11,9 @@ use burn::tensor::Tensor;
 use super::gemma4::{NAMES, PerLayerInputs, per_layer_inputs};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
+use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 pub use altup::Gemma3nAltUp;

@@ -11,8 +11,9 @@ use outsize_core::{Names, Routed};
 
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
+use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 pub(super) use config::key_value_sources;

@@ -7,8 +7,9 @@ use super::gpt_sizes::{FIELDS, GptSizes, IGNORED, WITHOUT_PARAMETERS};
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::layers::{Activation, Conv1d, Embedding, LayerNorm, Linear, attend};
+use crate::pass::Pass;
 use crate::{
     Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual, Rotation,
 };

@@ -9,12 +9,13 @@ use crate::config::Effect::{Harmless, Read};
 use crate::config::{
     self, Fields, KnownField, MAX_INTERMEDIATE, MAX_POSITIONS, RopeConfig, RopeContext, RopeScaling,
 };
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
     Rope, Rotation,
 };
+use crate::pass::Pass;
 use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
 /// The configuration of a GPT-NeoX.

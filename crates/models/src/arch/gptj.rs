@@ -7,8 +7,9 @@ use super::gpt_sizes::{FIELDS, GptSizes, IGNORED, WITHOUT_PARAMETERS};
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, RopeConfig, RopeScaling};
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::layers::{Activation, Embedding, LayerNorm, Linear, Rope, Rotation, attend, three};
+use crate::pass::Pass;
 use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
 /// The configuration of a GPT-J.

@@ -18,11 +18,11 @@ use super::sparse_moe::stacked_in;
 use crate::architecture::Init;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS};
-use crate::decoder::Pass;
 use crate::layers::{
     Attention, Either, Expert, RmsNorm, Rotation, Router, Routing, Shares, ShortConvolution,
     announce_all, correction_of, either, expert_activations, mixed_with, zeros,
 };
+use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// An LFM2 with its language-modelling head.

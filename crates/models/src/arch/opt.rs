@@ -7,9 +7,10 @@ use super::sizes::LayerNormSizes;
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE};
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend, three};
+use crate::pass::Pass;
 use crate::{
     Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual, Rotation,
 };

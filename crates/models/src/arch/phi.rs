@@ -10,10 +10,10 @@ use super::rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, RopeConfig, layer_windows};
-use crate::decoder::Pass;
 use crate::layers::{
     Activation, Linear, Norm, Rotation, attend, three, two_layer_activations, two_layers,
 };
+use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// A Phi with its language-modelling head.

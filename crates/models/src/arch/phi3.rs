@@ -8,8 +8,8 @@ use super::rms_decoder::{RmsBlock, RmsForCausalLm};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, RopeConfig, RopeScaling, sliding_window, uniform_windows};
-use crate::decoder::Pass;
 use crate::layers::{FusedMlp, Linear, RmsNorm, Rotation, attend};
+use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// A Phi-3 with its language-modelling head.

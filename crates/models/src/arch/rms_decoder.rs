@@ -9,8 +9,9 @@ use outsize_core::{Names, Routed};
 use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
+use crate::pass::Pass;
 use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
 /// A decoder layer, and what its models have besides such layers.

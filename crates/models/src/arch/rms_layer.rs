@@ -10,11 +10,11 @@ use super::rms_config::{BlockNorms, ExpertsConfig, RmsConfig};
 use super::rms_decoder::RmsBlock;
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::decoder::Pass;
 use crate::layers::{
     Activation, Attention, Either, GatedDeltaNet, LatentAttention, Linear, Mlp, Norm, Rotation,
     either, fused, fused_activations,
 };
+use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
 
 /// What a decoder layer has behind attention, and the models that have it.

@@ -12,8 +12,9 @@ pub use self::config::T5Config;
 use self::layers::{T5Block, T5LayerCrossAttention, T5LayerFeedForward, T5LayerSelfAttention};
 use crate::architecture::{Architecture, Init};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head, Pass};
+use crate::decoder::{Decoder, Head};
 use crate::layers::{DistanceBuckets, Embedding, Linear, PositionBias, RmsNorm};
+use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 /// A layer of the encoder: self-attention, then MLP.

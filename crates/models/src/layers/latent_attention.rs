@@ -118,7 +118,7 @@ impl HeadMatrices {
 /// A matrix of all heads.
 enum HeadMatrix<'a> {
     /// All of it, as it is held.
-    Held(WeightTensor),
+    Held(Box<WeightTensor>),
     /// Fetched for each product, as gradients flow through it, so that none of it is held until they do.
     Fetched(&'a Streamed),
 }
@@ -127,7 +127,7 @@ impl<'a> HeadMatrix<'a> {
     fn new(matrix: &'a Param<Tensor<2>>, x: &Tensor<4>) -> Self {
         match Streamed::of(matrix).filter(|_| x.is_autodiff()) {
             Some(streamed) => Self::Fetched(streamed),
-            None => Self::Held(held(matrix, &x.device())),
+            None => Self::Held(Box::new(held(matrix, &x.device()))),
         }
     }
 

@@ -102,8 +102,11 @@ impl Expected {
     }
 }
 
+/// The values of a matrix, and its shape.
+pub type Matrix = (Vec<f32>, [usize; 2]);
+
 /// The matrices of a file, by path of the weight.
-pub fn matrices(name: &str, file: &str) -> BTreeMap<String, [(Vec<f32>, [usize; 2]); 2]> {
+pub fn matrices(name: &str, file: &str) -> BTreeMap<String, [Matrix; 2]> {
     let file = Checkpoint::open(folder(name).join("lora").join(file)).unwrap();
     let mut found = BTreeMap::new();
     for info in file.tensors() {

@@ -6,10 +6,10 @@ use burn::tensor::activation::relu;
 use outsize_kernels::has_kernels;
 
 use super::{Gemma3nAltUp, Gemma3nConfig};
-use crate::decoder::Pass;
 use crate::layers::{
     Activation, Linear, RmsNorm, Rotation, SharedAttention, SharedSeen, gated, gated_activations,
 };
+use crate::pass::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// One decoder layer: attention with a low-rank path beside it, then an MLP, with norms around both, of one residual stream.

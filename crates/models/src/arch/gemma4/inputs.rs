@@ -2,8 +2,8 @@
 
 use burn::tensor::Tensor;
 
-use crate::decoder::Pass;
 use crate::layers::{Embedding, Linear, RmsNorm};
+use crate::pass::Pass;
 
 /// What makes the inputs of all layers, `[batch, tokens, layers · width]`: a table of its own, read by rows, and a projection of
 /// the embedding.

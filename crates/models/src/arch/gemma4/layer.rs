@@ -4,11 +4,11 @@ use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
 
 use super::Gemma4Config;
-use crate::decoder::Pass;
 use crate::layers::{
     Activation, Expert, FusedMlp, Linear, Mlp, RmsNorm, Rotation, Router, SharedAttention,
     SharedSeen, announce_all, entered, expert_activations, ones, route, spread,
 };
+use crate::pass::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// One decoder layer: attention, then an MLP and perhaps experts, with norms around both, then what the layer has of the tokens

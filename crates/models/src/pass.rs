@@ -1,0 +1,100 @@
+//! One pass of new tokens over a model.
+
+use burn::tensor::{Device, Tensor};
+
+use crate::layers::{Embedding, QueryPositions, Rope, Rotation};
+use crate::{Batch, Error, KvCache, Logits};
+
+/// One pass of new tokens over a model, checked.
+#[derive(Debug)]
+pub struct Pass<'a> {
+    batch: &'a Batch,
+    /// Columns that the cache holds.
+    start: usize,
+    /// The sequence's length at the end of the passes that were announced.
+    length: usize,
+    padding: Vec<usize>,
+    /// Positions of each sequence that logits are wanted of: the last ones.
+    positions: usize,
+}
+
+impl<'a> Pass<'a> {
+    pub(crate) fn new(batch: &'a Batch, cache: &KvCache, logits: Logits) -> Self {
+        let padding = cache.padding().iter().zip(batch.padding());
+        Self {
+            batch,
+            start: cache.position(),
+            length: cache.length_after(batch.tokens()),
+            padding: padding.map(|(held, more)| held + more).collect(),
+            positions: logits.positions(batch.tokens()),
+        }
+    }
+
+    pub(crate) fn of_prompt(batch: &'a Batch) -> Self {
+        let tokens = batch.tokens();
+        let padding = batch.padding().to_vec();
+        Self { batch, start: 0, length: tokens, padding, positions: tokens }
+    }
+
+    /// Tokens of all sequences.
+    pub fn rows(&self) -> usize {
+        self.batch.rows() * self.batch.tokens()
+    }
+
+    /// The embeddings of the tokens: `[batch, tokens, hidden]` f32.
+    pub fn embed(&self, table: &Embedding) -> Tensor<3> {
+        let x = table.forward(self.batch.ids());
+        let hidden = x.dims()[2];
+        x.reshape([self.batch.rows(), self.batch.tokens(), hidden])
+    }
+
+    /// The same of a table that may end before the vocabulary does: tokens beyond it have the first row.
+    pub fn embed_within(&self, table: &Embedding) -> Tensor<3> {
+        let rows = table.weight.lazy_shape()[0];
+        let within = |id: &u32| if (*id as usize) < rows { *id } else { 0 };
+        let ids: Vec<_> = self.batch.ids().iter().map(within).collect();
+        let x = table.forward(&ids);
+        let width = x.dims()[2];
+        x.reshape([self.batch.rows(), self.batch.tokens(), width])
+    }
+
+    /// The embeddings of the tokens' positions, each sequence's counted from its first token: `[batch, tokens, hidden]` f32.
+    /// The table has `offset` rows before that of the first position.
+    ///
+    /// # Errors
+    /// The table has no row for one of them.
+    pub fn embed_positions(&self, table: &Embedding, offset: usize) -> Result<Tensor<3>, Error> {
+        let columns = self.start..self.start + self.batch.tokens();
+        let ids: Vec<u32> = (self.padding.iter())
+            .flat_map(|padding| {
+                columns.clone().map(|column| (offset + column.saturating_sub(*padding)) as u32)
+            })
+            .collect();
+        let rows = table.weight.lazy_shape()[0];
+        if let Some(&last) = ids.iter().max().filter(|&&last| last as usize >= rows) {
+            return Err(Error::Context { context: last as usize + 1 - offset, max: rows - offset });
+        }
+        let x = table.forward(&ids);
+        let hidden = x.dims()[2];
+        Ok(x.reshape([self.batch.rows(), self.batch.tokens(), hidden]))
+    }
+
+    /// The rotations of the tokens' positions.
+    pub fn rotation(&self, rope: &Rope, device: &Device) -> Rotation {
+        let tokens = self.batch.tokens();
+        rope.at(self.start, tokens, self.length, &self.padding, device)
+    }
+
+    /// Where the tokens are, which decides what they see.
+    pub fn query_positions(&self) -> QueryPositions<'_> {
+        QueryPositions { start: self.start, padding: &self.padding, alibi: None }
+    }
+
+    /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second time.
+    pub fn wanted(&self, x: Tensor<3>) -> Tensor<3> {
+        match x.dims()[1] {
+            tokens if tokens == self.positions => x,
+            tokens => x.narrow(1, tokens - self.positions, self.positions),
+        }
+    }
+}
