@@ -19,7 +19,7 @@ pub enum LearningRateSchedule {
     Cosine,
 }
 
-/// How an adapter learns: by AdamW, with the settings of torch where nothing is said.
+/// How an adapter learns: by AdamW, with the settings of transformers' trainer where nothing is said, but for the learning rate.
 #[derive(Debug, Clone)]
 pub struct FinetuneOptions {
     /// How often all examples are learned from.
