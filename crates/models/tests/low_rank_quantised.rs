@@ -2,14 +2,17 @@
 //! the weights are.
 
 mod common;
+#[path = "low_rank/fixtures.rs"]
+mod fixtures;
 
 use std::collections::HashMap;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use common::dispatched::{config, load, load_in, path};
+use common::dispatched::{config, path};
+use fixtures::placed;
 use outsize_checkpoint::Checkpoint;
 use outsize_core::LowRank;
-use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, LowRankGradients, ModelConfig};
+use outsize_models::{Batch, DispatchedDecoder, LowRankGradients, ModelConfig};
 
 const RANK: usize = 2;
 
@@ -73,7 +76,8 @@ fn gradients_through_few_bits_are_what_the_loss_changes_by() {
         "gguf-gpt_oss-mxfp4",
     ] {
         let config = config(name);
-        let (_, model) = load(name, 700);
+        let (model, streamed) = placed(&config, &path(name), "16MiB").unwrap();
+        assert_eq!(streamed, 0);
         let found = learn(&*model, &config);
         // Along the gradient the loss rises by its length.
         let length = found
@@ -102,10 +106,9 @@ fn gradients_through_few_bits_are_what_the_loss_changes_by() {
         // What readers take beside weights.
         let staging = config.tree(name, checkpoint.tensors()).unwrap().staging_bytes;
         let mut most = 0;
-        for kibibytes in (40..=400).step_by(40) {
+        for kibibytes in (40..=800).step_by(20) {
             let memory = format!("{}", staging + (kibibytes << 10));
-            let loaded = load_in(name, 700, &memory, ActivationDtype::F32);
-            let Some((model, streamed)) = loaded else { continue };
+            let Some((model, streamed)) = placed(&config, &path(name), &memory) else { continue };
             most = most.max(streamed);
             let same = learn(&*model, &config);
             assert_eq!(bits(&same), bits(&found), "{name} in {memory}");

@@ -137,8 +137,18 @@ pub fn adapter(name: &str, scale: f64) -> HashMap<String, LowRank> {
 pub fn model(name: &str, memory: &str) -> Option<(Box<dyn DispatchedDecoder>, ModelConfig, u64)> {
     let text = std::fs::read_to_string(folder(name).join("config.json")).unwrap();
     let config = ModelConfig::from_json(&text).unwrap();
-    let checkpoint = Checkpoint::open(folder(name)).unwrap();
-    let tree = config.tree(name, checkpoint.tensors()).unwrap();
+    let (model, streamed) = placed(&config, &folder(name), memory)?;
+    Some((model, config, streamed))
+}
+
+/// A checkpoint's model in as much memory, if that is enough, and how many bytes are streamed.
+pub fn placed(
+    config: &ModelConfig,
+    path: &Path,
+    memory: &str,
+) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
+    let checkpoint = Checkpoint::open(path).unwrap();
+    let tree = config.tree("", checkpoint.tensors()).unwrap();
     let options = Options {
         budget: Budget::parse(&format!("cpu={memory}")).unwrap(),
         tile_bytes: 1400,
@@ -151,5 +161,5 @@ pub fn model(name: &str, memory: &str) -> Option<(Box<dyn DispatchedDecoder>, Mo
     let map = infer(&tree, &options.budget, &options.plan()).ok()?;
     let init = Init { device: Device::flex(), compute: ActivationDtype::F32 };
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
-    Some((model, config, map.streamed_bytes()))
+    Some((model, map.streamed_bytes()))
 }
