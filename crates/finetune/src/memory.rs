@@ -1,5 +1,7 @@
 //! What learning takes in main memory besides the model.
 
+use std::collections::HashMap;
+
 use outsize_lora::LoraTarget;
 use outsize_models::{ActivationDtype, CacheOptions, ModelConfig};
 use outsize_plan::Tree;
@@ -25,27 +27,14 @@ pub(crate) fn pass_bytes(
 }
 
 /// The bytes of the largest block, experts that a router chooses left out.
-pub(crate) fn largest_block(tree: &Tree) -> u64 {
-    let mut blocks = std::collections::HashMap::<&str, u64>::new();
+pub(crate) fn largest_block(config: &ModelConfig, tree: &Tree) -> u64 {
+    let mut blocks = HashMap::<usize, u64>::new();
     for tensor in tree.tensors().filter(|tensor| tensor.routed.is_none()) {
-        if let Some(block) = block(&tensor.name) {
+        if let Some(block) = config.block_of(&tensor.name) {
             *blocks.entry(block).or_default() += tensor.bytes;
         }
     }
     blocks.into_values().max().unwrap_or(0)
-}
-
-/// A name up to its first number: `model.layers.0`.
-fn block(name: &str) -> Option<&str> {
-    let mut end = 0;
-    for part in name.split('.') {
-        end += part.len();
-        if part.parse::<usize>().is_ok() {
-            return Some(&name[..end]);
-        }
-        end += 1;
-    }
-    None
 }
 
 /// Weights that a row of activations is multiplied with: of experts, those that it goes to.

@@ -9,7 +9,7 @@ use outsize_generate::{
     ChatTemplates, Error as TextError, GenerationConfig, Tokenizer, TokenizerFile, default_budget,
     read_config,
 };
-use outsize_lora::{LoraAdapter, LoraConfig, LoraTarget};
+use outsize_lora::{LoraAdapter, LoraConfig, LoraTarget, MAX_RANK};
 use outsize_machine::{Machine, current_rss};
 use outsize_models::{Init, MAX_BATCH, ModelConfig};
 use outsize_plan::{Budget, DeviceMap, Tier, Tree, infer};
@@ -22,9 +22,6 @@ use crate::{Examples, FinetuneError, LearningAdapter};
 
 /// Tokens of the longest example if nothing is said.
 const CONTEXT: usize = 512;
-
-/// The greatest rank of an adapter: that of one that can be read.
-const MAX_RANK: usize = 1 << 20;
 
 /// A model that is opened to learn and not placed.
 #[derive(Debug)]
@@ -64,7 +61,8 @@ impl OpenedFinetune {
             return Err(FinetuneError::Setting { what: "alpha", value, expected });
         }
         let targets = lora.targets(&config)?;
-        if let Some(target) = targets.iter().find(|target| !config.is_in_block(&target.path)) {
+        if let Some(target) = targets.iter().find(|target| config.block_of(&target.path).is_none())
+        {
             let path = target.path.clone();
             return Err(outsize_models::Error::OutsideBlocks { path }.into());
         }
@@ -153,7 +151,7 @@ impl OpenedFinetune {
                 needs: memory_overhead(process, pass.ok_or_else(unsupported)?),
                 ..config.options(checkpoint.tensors())
             };
-            let map = match (infer_learning(tree, &budget, &options), &best) {
+            let map = match (infer_learning(config, tree, &budget, &options), &best) {
                 (Ok(map), _) => map,
                 (Err(error), None) => return Err(outsize_core::Error::from(error).into()),
                 (Err(_), Some(_)) => break,
@@ -176,6 +174,7 @@ impl OpenedFinetune {
 
 /// Places weights for passes forward and backward.
 fn infer_learning(
+    config: &ModelConfig,
     tree: &Tree,
     budget: &Budget,
     options: &outsize_core::Options,
@@ -183,7 +182,7 @@ fn infer_learning(
     let options = outsize_plan::Options { no_split: Vec::new(), ..options.plan() };
     let with_ring = |min_ring| outsize_plan::Options { min_ring, ..options.clone() };
     // A block that stays in the ring from its pass forward to the one backward is read once for both.
-    let large = with_ring(LEAST_RING.saturating_add(largest_block(tree)));
+    let large = with_ring(LEAST_RING.saturating_add(largest_block(config, tree)));
     infer(tree, budget, &large).or_else(|_| infer(tree, budget, &with_ring(LEAST_RING)))
 }
 

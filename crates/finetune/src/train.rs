@@ -194,10 +194,9 @@ impl Finetuner {
 }
 
 /// How far a training has come, as its states keep it.
-#[derive(Clone)]
 struct TrainingProgress(Arc<Mutex<SavedProgress>>);
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct SavedProgress {
     training: String,
     step: usize,

@@ -288,7 +288,7 @@ fn result((n, y): (usize, Buffer), mut shape: Shape) -> FlexTensor {
     FlexTensor::from_data(buffer::data(y, shape))
 }
 
-pub(crate) fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
+fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
     match weight {
         WeightOperand::Float(tensor) => dims(tensor, name),
         WeightOperand::Blocks(weight) => weight.shape(),
@@ -305,14 +305,14 @@ pub(crate) fn dims<const N: usize>(tensor: &FlexTensor, name: &str) -> [usize; N
 }
 
 /// A weight of floats that lie row after row; see [`contiguous`].
-pub(crate) fn contiguous_rows(weight: WeightOperand<Flex>) -> WeightOperand<Flex> {
+fn contiguous_rows(weight: WeightOperand<Flex>) -> WeightOperand<Flex> {
     match weight {
         WeightOperand::Float(tensor) => WeightOperand::Float(contiguous(tensor)),
         blocks => blocks,
     }
 }
 
-pub(crate) fn operand<'a>(weight: &'a WeightOperand<Flex>, name: &str) -> Weight<'a> {
+fn operand<'a>(weight: &'a WeightOperand<Flex>, name: &str) -> Weight<'a> {
     match weight {
         WeightOperand::Float(tensor) => stored(tensor, name),
         WeightOperand::Blocks(weight) => Weight::Blocks(weight.view()),

@@ -15,11 +15,8 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_e
 use burn::tensor::{DType, Tensor};
 
 use crate::buffer;
-use crate::extension::{
-    contiguous, contiguous_rows, f32_elements, matrix, operand, stored_linear_tiles,
-};
-use crate::matmul::{InOutMatmul, add_linear_in_out_into};
-use crate::{ActivationDtype, Isa, WeightTensor};
+use crate::extension::{StoredWeightOps, contiguous, stored_linear_tiles};
+use crate::{ActivationDtype, WeightTensor};
 
 /// A weight matrix that does not learn, and is fetched for each pass over it.
 pub trait FrozenWeight: Debug + Send + Sync {
@@ -143,25 +140,22 @@ impl FrozenOperand {
     /// `x · W` of the weight as it is stored.
     fn columns_product(&self, x: FlexTensor, compute: ActivationDtype) -> FlexTensor {
         let [k, n] = self.weight.dims();
-        let x = contiguous(x);
         let mut shape = x.shape();
-        let elements = f32_elements(&x, "linear: x");
-        let mut y = buffer::zeroed(elements.len() / k.max(1) * n);
-        let mut next = 0;
+        shape.as_mut_slice().last_mut().into_iter().for_each(|last| *last = n);
+        let x = contiguous(x);
+        let zeros = buffer::zeroed(shape.num_elements());
+        let (mut y, mut next) = (FlexTensor::from_data(buffer::data(zeros, shape)), 0);
         for (rows, tile) in self.weight.tiles() {
-            let tile = contiguous_rows(tile.into_flex());
             assert_eq!(
-                ([rows.len(), n], rows.start),
-                (matrix(&tile, "linear: tile"), next),
+                (tile.dims(), rows.start),
+                ([rows.len(), n], next),
                 "linear: tiles must be rows of a weight [{k}, {n}], one after the other"
             );
             next = rows.end;
-            let weight = operand(&tile, "linear: tile");
-            let matmul = InOutMatmul { x: elements, k, weight, rows, y: &mut y, n };
-            add_linear_in_out_into(Isa::detected(), compute, matmul);
+            let tile = tile.into_flex();
+            y = Flex::add_stored_linear_in_out(y, x.clone(), tile, rows.start, compute);
         }
         assert_eq!(next, k, "linear: tiles must be all of a weight of {k} rows");
-        shape.as_mut_slice().last_mut().into_iter().for_each(|last| *last = n);
-        FlexTensor::from_data(buffer::data(y, shape))
+        y
     }
 }

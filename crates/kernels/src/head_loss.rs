@@ -109,7 +109,6 @@ impl FrozenHead<'_> {
             for start in tile_rows.clone().step_by(HEAD_TOKENS) {
                 let tokens = start..tile_rows.end.min(start + HEAD_TOKENS);
                 let part = tile.slice(start - tile_rows.start..tokens.end - tile_rows.start);
-                let part = WeightTensor::on_flex(part);
                 let logits = linear_with(self.compute, hidden.clone(), part.clone());
                 let mut logits = logits.try_into_primitive::<Flex>().expect("it is on Flex");
                 if self.bias.is_some() || self.softcap.is_some() {

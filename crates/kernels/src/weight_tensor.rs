@@ -181,19 +181,11 @@ impl WeightTensor {
             let weight = weight.try_into_primitive::<Flex>();
             WeightOperand::Float(weight.expect("activations and weights must be on one device"))
         };
-        match self.on_flex() {
+        match self {
             Self::Float(weight) => on_flex(weight),
             Self::Blocks(weight) => WeightOperand::Blocks(weight),
             #[cfg(feature = "gpu")]
             Self::Packed(weight) => on_flex(weight.floats()),
-        }
-    }
-
-    /// The same on Flex, if it is in an autodiff graph around it.
-    pub(crate) fn on_flex(self) -> Self {
-        match self {
-            Self::Float(weight) if weight.device().is_autodiff() => Self::Float(weight.inner()),
-            weight => weight,
         }
     }
 

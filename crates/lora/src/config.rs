@@ -9,7 +9,7 @@ use crate::{Error, ModulePattern};
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
 
 /// The greatest rank: as wide as any layer.
-const MAX_RANK: u64 = 1 << 20;
+pub const MAX_RANK: usize = 1 << 20;
 /// What transformers counts layers up to, and more.
 const MAX_LAYERS: u64 = 1 << 20;
 
@@ -149,7 +149,8 @@ impl LoraConfig {
     pub(crate) fn read(map: &Map<String, Value>) -> Result<Self, Error> {
         let fields = Fields(map);
         check(&fields)?;
-        let rank = |value: &Value| value.as_u64().filter(|rank| (1..=MAX_RANK).contains(rank));
+        let rank =
+            |value: &Value| value.as_u64().filter(|rank| (1..=MAX_RANK as u64).contains(rank));
         let rank = |value: &Value| rank(value).map(|rank| rank as usize);
         let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
         let layer = |value: &Value| value.as_u64().filter(|layer| *layer < MAX_LAYERS);

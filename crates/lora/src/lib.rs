@@ -31,7 +31,7 @@ mod saving;
 mod targets;
 
 pub use adapter::{ADAPTER_WEIGHTS, AdapterMemory, LoraAdapter};
-pub use config::{ADAPTER_CONFIG, LoraConfig};
+pub use config::{ADAPTER_CONFIG, LoraConfig, MAX_RANK};
 pub use error::Error;
 pub use pattern::ModulePattern;
 pub use saving::save;

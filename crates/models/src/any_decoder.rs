@@ -211,7 +211,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error>;
     fn activations(&self, pass: &PassShape) -> Activations;
     fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64>;
-    fn is_in_block(&self, path: &str) -> bool;
+    fn block_of(&self, path: &str) -> Option<usize>;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
         &self,
@@ -268,8 +268,8 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
         learning_bytes(&self.model, &self.parameters, pass, kept)
     }
 
-    fn is_in_block(&self, path: &str) -> bool {
-        block_of::<D>(path).is_some()
+    fn block_of(&self, path: &str) -> Option<usize> {
+        block_of::<D>(path)
     }
 
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder> {

@@ -28,7 +28,7 @@ pub(crate) fn learning_bytes<D: Decoder>(
 ) -> Option<u64> {
     let blocks = model.blocks()?.count() as u64;
     let (rows, hidden) = (pass.rows(), model.head().width() as u64);
-    let mut of_block: HashMap<&str, u64> = HashMap::new();
+    let mut of_block: HashMap<usize, u64> = HashMap::new();
     for parameter in parameters {
         if let Some(block) = block_of::<D>(&parameter.path) {
             *of_block.entry(block).or_default() += row_values(model, parameter);
@@ -51,8 +51,8 @@ pub(crate) fn learning_bytes<D: Decoder>(
 }
 
 /// The number of the block that a parameter belongs to.
-pub(crate) fn block_of<D: Decoder>(path: &str) -> Option<&str> {
-    path.strip_prefix(D::LAYERS)?.strip_prefix('.')?.split('.').next()
+pub(crate) fn block_of<D: Decoder>(path: &str) -> Option<usize> {
+    path.strip_prefix(D::LAYERS)?.strip_prefix('.')?.split('.').next()?.parse().ok()
 }
 
 /// Values that a block holds of each row for a parameter of a linear layer.

@@ -10,6 +10,7 @@ use outsize_kernels::{FrozenHead, head_gradient, head_loss};
 
 use crate::blocks::{BlockInputs, Blocks, Residual};
 use crate::decoder::{Decoder, Head, check_ids};
+use crate::learning_memory::block_of;
 use crate::pass::Pass;
 use crate::{Batch, Error, KvCache, Logits};
 
@@ -152,9 +153,7 @@ fn by_block<D: Decoder>(
 ) -> Result<Vec<HashMap<String, LowRank>>, Error> {
     let mut parts = vec![HashMap::new(); count];
     for (path, part) in adapter {
-        let within = path.strip_prefix(D::LAYERS).and_then(|rest| rest.strip_prefix('.'));
-        let index = within.and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-        match index.and_then(|index| parts.get_mut(index)) {
+        match block_of::<D>(path).and_then(|index| parts.get_mut(index)) {
             Some(of_block) => of_block.insert(path.clone(), part.clone()),
             None => return Err(Error::OutsideBlocks { path: path.clone() }),
         };

@@ -193,9 +193,10 @@ impl ModelConfig {
         }
     }
 
-    /// Whether a parameter is in one of the blocks, which alone can [learn an adapter](Self::learning_bytes).
-    pub fn is_in_block(&self, path: &str) -> bool {
-        self.decoder.0.is_in_block(path)
+    /// The number of the block that a parameter belongs to, if it is in one: others cannot
+    /// [learn an adapter](Self::learning_bytes).
+    pub fn block_of(&self, path: &str) -> Option<usize> {
+        self.decoder.0.block_of(path)
     }
 
     /// What learning an adapter from `batch` sequences of `tokens` tokens at once allocates at most on a CPU, in bytes, besides

@@ -10,7 +10,7 @@ use outsize_kernels::{
 };
 
 use super::attention::{QueryPositions, Scores, attend_seen};
-use super::linear::{matrix, whole};
+use super::linear::{frozen, matrix, whole};
 use super::{Linear, RmsNorm, Rotation, entered, rope};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -125,7 +125,7 @@ enum HeadMatrix<'a> {
 
 impl<'a> HeadMatrix<'a> {
     fn new(matrix: &'a Param<Tensor<2>>, x: &Tensor<4>) -> Self {
-        match Streamed::of(matrix).filter(|_| x.is_autodiff()) {
+        match frozen(x, matrix) {
             Some(streamed) => Self::Fetched(streamed),
             None => Self::Held(Box::new(held(matrix, &x.device()))),
         }

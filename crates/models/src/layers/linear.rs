@@ -146,7 +146,10 @@ fn is_whole(weight: &Param<Tensor<2>>) -> bool {
 }
 
 /// The handle of a weight that gradients flow through, and not to.
-fn frozen<'a, const D: usize>(x: &Tensor<D>, weight: &'a Param<Tensor<2>>) -> Option<&'a Streamed> {
+pub(crate) fn frozen<'a, const D: usize>(
+    x: &Tensor<D>,
+    weight: &'a Param<Tensor<2>>,
+) -> Option<&'a Streamed> {
     Streamed::of(weight).filter(|_| x.is_autodiff())
 }
 
