@@ -56,7 +56,8 @@ fn what_peft_writes_is_read_and_written_again() {
     full.layers_to_transform = vec![1, 3];
     full.layers_pattern = vec!["layers".into()];
     full.rank_pattern = [("q_proj".to_owned(), 3)].into();
-    full.alpha_pattern = [("q_proj".to_owned(), 2.5)].into();
+    // A number that is only read right if every digit counts.
+    full.alpha_pattern = [("q_proj".to_owned(), 9.031016112173644e17)].into();
     for config in [config, full] {
         assert_eq!(LoraConfig::from_json(&config.to_json()).unwrap(), config);
     }
