@@ -3,8 +3,11 @@
 mod layer;
 mod prompt;
 mod recurrent;
+mod resting;
 mod rows;
 mod snapshot;
+
+use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_hold;
@@ -51,6 +54,8 @@ pub struct KvCache {
     padding: Vec<usize>,
     /// The texts before these, which wait until these have begun.
     waiting: Option<WaitingRows>,
+    /// Of each place, the columns of the text that rests there.
+    resting: Vec<Option<Range<usize>>>,
     snapshot: Snapshot,
 }
 
@@ -138,6 +143,7 @@ impl KvCache {
             expected: 0,
             padding: vec![0; options.batch],
             waiting: None,
+            resting: Vec::new(),
             snapshot: Snapshot::default(),
         })
     }
@@ -172,6 +178,7 @@ impl KvCache {
             expected: 0,
             padding: vec![0; batch.rows()],
             waiting: None,
+            resting: Vec::new(),
             snapshot: Snapshot::default(),
         }
     }
@@ -222,6 +229,7 @@ impl KvCache {
         (self.prompt, self.waiting) = (None, None);
         (self.position, self.written, self.expected) = (0, 0, 0);
         self.padding = vec![0; self.options.batch];
+        self.resting.clear();
         self.drop_snapshot();
         self.snapshot = Snapshot::default();
     }

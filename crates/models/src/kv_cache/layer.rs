@@ -50,12 +50,17 @@ impl Layer {
         }
     }
 
-    /// Makes text `to` what text `from` is, of which columns up to `written`, exclusive, have been written.
-    pub fn copy_row(&mut self, from: usize, to: usize, written: usize) -> Option<()> {
+    /// Has `change` make something else of all that is kept of the texts, `[rows, heads, places, width]`; it is told how many of
+    /// the places are in use where columns up to `written`, exclusive, have been written.
+    pub fn change_rows(
+        &mut self,
+        written: usize,
+        change: impl FnMut(Tensor<4>, usize) -> Tensor<4>,
+    ) -> Option<()> {
         match self {
-            Self::Attention(layer) => layer.copy_row(from, to, written),
+            Self::Attention(layer) => layer.change_rows(written, change),
             Self::Shared => Some(()),
-            Self::Recurrent(layer) => layer.copy_row(from, to),
+            Self::Recurrent(layer) => layer.change_rows(change),
         }
     }
 }
@@ -80,19 +85,20 @@ pub(super) struct RecurrentLayer {
 }
 
 impl RecurrentLayer {
-    fn copy_row(&mut self, from: usize, to: usize) -> Option<()> {
-        if from != to {
-            let RecurrentState { matrices, inputs } = self.state.take()?;
-            let [batch, taps, channels] = inputs.dims();
-            let inputs = copy_row(inputs.reshape([batch, 1, taps, channels]), from, to, taps);
-            self.state = Some(RecurrentState {
-                matrices: matrices.map(|matrices| {
-                    let rows = matrices.dims()[2];
-                    copy_row(matrices, from, to, rows)
-                }),
-                inputs: inputs.reshape([batch, taps, channels]),
-            });
-        }
+    /// As [`Layer::change_rows`]; all places are in use.
+    pub fn change_rows(
+        &mut self,
+        mut change: impl FnMut(Tensor<4>, usize) -> Tensor<4>,
+    ) -> Option<()> {
+        let RecurrentState { matrices, inputs } = self.state.take()?;
+        let [batch, taps, channels] = inputs.dims();
+        let matrices = matrices.map(|matrices| {
+            let rows = matrices.dims()[2];
+            change(matrices, rows)
+        });
+        let inputs = change(inputs.reshape([batch, 1, taps, channels]), taps);
+        self.state =
+            Some(RecurrentState { matrices, inputs: inputs.reshape([batch, taps, channels]) });
         Some(())
     }
 }
@@ -174,30 +180,57 @@ impl AttentionLayer {
         Some(())
     }
 
-    /// Makes text `to` what text `from` is, of which columns up to `written`, exclusive, have been written.
-    pub fn copy_row(&mut self, from: usize, to: usize, written: usize) -> Option<()> {
+    /// As [`Layer::change_rows`].
+    pub fn change_rows(
+        &mut self,
+        written: usize,
+        mut change: impl FnMut(Tensor<4>, usize) -> Tensor<4>,
+    ) -> Option<()> {
         let places = written.min(self.capacity);
-        if places > 0 && from != to {
-            self.keys = Some(copy_row(self.keys.take()?, from, to, places));
-            if !self.keys_are_values {
-                self.values = Some(copy_row(self.values.take()?, from, to, places));
-            }
+        self.keys = Some(change(self.keys.take()?, places));
+        if !self.keys_are_values {
+            self.values = Some(change(self.values.take()?, places));
         }
         Some(())
     }
 }
 
 /// Makes row `to` what row `from` is, in the first `places` of each head.
-fn copy_row(storage: Tensor<4>, from: usize, to: usize, places: usize) -> Tensor<4> {
-    let [_, heads, _, width] = storage.dims();
-    let row = |row: usize| [row..row + 1, 0..heads, 0..places, 0..width];
-    // Not a view: the storage would then be shared, and the write would copy all of it.
-    let copy = storage.clone().slice(row(from)).into_data();
-    let copy = Tensor::from_data(copy, (&storage.device(), storage.dtype()));
-    storage.slice_assign(row(to), copy)
+pub(super) fn copy_row(storage: Tensor<4>, from: usize, to: usize, places: usize) -> Tensor<4> {
+    if places == 0 || from == to {
+        return storage;
+    }
+    let copy = row_places(&storage, from, 0..places);
+    assign_places(storage, to, 0..places, copy)
 }
 
-fn write(mut storage: Tensor<4>, row: usize, position: usize, new: Tensor<4>) -> Tensor<4> {
+/// A copy of some places of a row, `[1, heads, places, width]`.
+///
+/// Not a view: the storage would then be shared, and a write would copy all of it.
+pub(super) fn row_places(storage: &Tensor<4>, row: usize, places: Range<usize>) -> Tensor<4> {
+    let [_, heads, _, width] = storage.dims();
+    let copy = storage.clone().slice([row..row + 1, 0..heads, places, 0..width]).into_data();
+    Tensor::from_data(copy, (&storage.device(), storage.dtype()))
+}
+
+/// Overwrites these places of a row.
+pub(super) fn assign_places(
+    storage: Tensor<4>,
+    row: usize,
+    places: Range<usize>,
+    new: Tensor<4>,
+) -> Tensor<4> {
+    let [_, heads, _, width] = storage.dims();
+    storage.slice_assign([row..row + 1, 0..heads, places, 0..width], new)
+}
+
+/// Writes columns from `position` on of the rows from `row` on; the last `capacity` of them stay.
+pub(super) fn write(
+    mut storage: Tensor<4>,
+    row: usize,
+    position: usize,
+    new: Tensor<4>,
+) -> Tensor<4> {
     let ([_, heads, capacity, width], [batch, _, tokens, _]) = (storage.dims(), new.dims());
     let mut done = tokens.saturating_sub(capacity);
     while done < tokens {

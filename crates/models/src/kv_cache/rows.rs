@@ -1,6 +1,7 @@
 //! Texts that come, go and go on differently while others run beside them.
 
 use super::KvCache;
+use super::layer::copy_row;
 use super::prompt::Prompt;
 use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, Error};
 
@@ -21,26 +22,46 @@ impl KvCache {
     /// # Errors
     /// More texts than the cache was made for, or longer ones than its context.
     pub fn begin_beside(&mut self, batch: &Batch) -> Result<(), Error> {
-        let held = if self.is_empty() { 0 } else { self.rows() };
-        let (rows, most) = (held + batch.rows(), self.options.batch);
-        if rows > most {
-            return Err(Error::BatchRows { rows, batch: most });
-        }
-        if held == 0 {
+        self.check_beside(batch.rows())?;
+        if self.held() == 0 && !self.rests() {
             // So many columns in that any text begins in one that there is, and not in the first.
             (self.position, self.padding) = (self.options.context + 1, Vec::new());
         }
-        self.drop_snapshot();
         let (position, tokens) = (self.position, batch.tokens());
         if tokens > self.options.context || tokens >= position {
             let capacity = self.options.context.min(position);
             return Err(Error::ContextFull { position: 0, tokens, capacity });
         }
-        self.position -= tokens;
-        self.written = self.position;
-        let padding = std::mem::replace(&mut self.padding, vec![self.position; batch.rows()]);
-        self.waiting = Some(WaitingRows { position, padding });
+        let first = position - tokens;
+        self.begin_rows(first, vec![first; batch.rows()], position);
         Ok(())
+    }
+
+    /// Texts that are run.
+    fn held(&self) -> usize {
+        if self.is_empty() { 0 } else { self.padding.len() }
+    }
+
+    /// Checks that so many texts can begin behind those held.
+    pub(super) fn check_beside(&self, more: usize) -> Result<(), Error> {
+        let (rows, most) = (self.held() + more, self.options.batch);
+        if rows > most {
+            return Err(Error::BatchRows { rows, batch: most });
+        }
+        Ok(())
+    }
+
+    /// Has the next passes be of texts that begin at a column behind those held, which go on at another one; with so much
+    /// padding.
+    pub(super) fn begin_rows(&mut self, first: usize, padding: Vec<usize>, position: usize) {
+        self.drop_snapshot();
+        let held = self.padding.len();
+        for place in self.resting.iter_mut().skip(held).take(padding.len()) {
+            *place = None;
+        }
+        self.continue_from(first);
+        let padding = std::mem::replace(&mut self.padding, padding);
+        self.waiting = Some(WaitingRows { position, padding });
     }
 
     /// Has the texts that [began beside](Self::begin_beside) others go on together with these.
@@ -55,7 +76,7 @@ impl KvCache {
     /// Forgets the texts that [began beside](Self::begin_beside) others, which go on.
     pub fn forget_new(&mut self) {
         match self.waiting.take() {
-            Some(waiting) if !waiting.padding.is_empty() => {
+            Some(waiting) if !waiting.padding.is_empty() || self.rests() => {
                 self.padding = waiting.padding;
                 self.continue_from(waiting.position);
             }
@@ -122,8 +143,9 @@ impl KvCache {
         self.drop_snapshot();
         for &(from, to) in copies {
             for (index, layer) in self.layers.iter_mut().enumerate() {
+                let copy = |storage, places| copy_row(storage, from, to, places);
                 let lost = Error::CacheLost { layer: index };
-                layer.copy_row(from, to, self.written).ok_or(lost)?;
+                layer.change_rows(self.written, copy).ok_or(lost)?;
             }
             for padding in [Some(&mut self.padding), self.prompt.as_mut().map(Prompt::padding)] {
                 let Some(padding) = padding else { continue };
@@ -132,8 +154,9 @@ impl KvCache {
             }
             let tokens = self.prompt.as_ref().map_or(0, Prompt::tokens);
             for (index, layer) in self.cross.iter_mut().enumerate() {
+                let copy = |storage, places| copy_row(storage, from, to, places);
                 let lost = Error::CacheLost { layer: index };
-                layer.copy_row(from, to, tokens).ok_or(lost)?;
+                layer.change_rows(tokens, copy).ok_or(lost)?;
             }
         }
         self.padding.truncate(rows);
