@@ -11,15 +11,17 @@ use outsize::generate::{
     Tokenizer,
 };
 use outsize::machine::Machine;
+use outsize::models::WhenFull;
 use std::path::Path;
 
 /// Tokens of the context if none are asked for, as far as the model has them.
 const CONTEXT: usize = 4096;
 
-/// Opens the model, places it and begins to read; and how it answers by default. `template` gives that of the model in a
-/// folder.
+/// Opens the model, places it and begins to read; and how it answers by default. `batch` answers can grow side by side.
+/// `template` gives that of the model in a folder.
 pub fn open(
     args: &SessionArgs,
+    batch: usize,
     template: impl FnOnce(&Path) -> Result<ChatTemplate, TextError>,
 ) -> Result<(ChatSession, ChatOptions), Failure> {
     let machine = Machine::detect();
@@ -32,7 +34,21 @@ pub fn open(
     let mut settings = model::settings(args, opened.config(), [usual, usual], &machine)?;
     let cache = &mut settings.workload.cache;
     cache.when_full = text.end.when_full;
-    cache.snapshot = opened.config().cache().snapshot_pays(cache);
+    if batch > 1 {
+        if cache.when_full == WhenFull::Slide {
+            return Err(Failure::usage(
+                "--when-full: a context slides for one text alone, without --batch",
+            ));
+        }
+        if drafts.prompt_lookup || drafts.draft_model.is_some() {
+            return Err(Failure::usage(
+                "--prompt-lookup and --draft-model: tokens are guessed for one text alone, without --batch",
+            ));
+        }
+        (cache.batch, cache.when_full) = (batch, WhenFull::Replace);
+    }
+    // Those of several texts are not taken.
+    cache.snapshot = batch == 1 && opened.config().cache().snapshot_pays(cache);
     model::draft(drafts, folder, &mut opened, &mut settings)?;
     settings.workload.position = settings.workload.cache.context.div_ceil(2);
     let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;

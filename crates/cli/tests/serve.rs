@@ -159,11 +159,78 @@ fn answers_are_those_of_the_other_commands() {
 }
 
 #[test]
+fn requests_side_by_side_are_answered_as_they_are_alone() {
+    let dir = folder();
+    let model = model(&dir);
+    std::fs::write(model.join("chat_template.jinja"), TEMPLATE).unwrap();
+    let budget = ["--max-memory", "cpu=150MB", "--context", "200"];
+    let alone = Server::start(&model, &budget);
+    let together = Server::start(&model, &[&budget[..], &["--batch", "3"]].concat());
+    let requests: Vec<_> = (0..7)
+        .map(|number| {
+            let content = format!("Once upon a time there was one of {number}");
+            let length = 3 + 5 * (number % 3);
+            match number % 2 {
+                0 => ("/v1/completions", json!({"prompt": content, "max_tokens": length, "seed": number})),
+                _ => {
+                    let messages = json!([{"role": "user", "content": content}]);
+                    let request = json!({"messages": messages, "max_tokens": length, "temperature": 0.7, "seed": number});
+                    ("/v1/chat/completions", request)
+                }
+            }
+        })
+        .collect();
+    let found: Vec<Value> = std::thread::scope(|scope| {
+        let ask = |(at, request)| together.post(at, request).1;
+        let threads = requests.iter().map(|(at, request)| scope.spawn(move || ask((*at, request))));
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    for ((at, request), found) in requests.iter().zip(&found) {
+        let expected = alone.post(at, request).1;
+        assert_eq!(found["choices"], expected["choices"], "{request}");
+        for count in ["prompt_tokens", "completion_tokens"] {
+            assert_eq!(found["usage"][count], expected["usage"][count], "{request}");
+        }
+        // A stream of it, of which the prompt has been run.
+        let parts = together.stream(at, request);
+        let text = |choice: &Value| match &choice["text"] {
+            Value::Null => choice["delta"]["content"].as_str().unwrap_or_default().to_owned(),
+            text => text.as_str().unwrap_or_default().to_owned(),
+        };
+        let streamed: String = parts.iter().map(|part| text(&part["choices"][0])).collect();
+        let choice = &expected["choices"][0];
+        let whole = choice["message"]["content"].as_str().or(choice["text"].as_str());
+        assert_eq!(streamed, whole.unwrap());
+        let again = &together.post(at, request).1["usage"];
+        let kept = again["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        assert_eq!(kept + 1, again["prompt_tokens"].as_u64().unwrap());
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", together.child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(peak * 1024 <= 150_000_000, "{peak} kB");
+    for (flags, message) in [
+        (&["--when-full", "slide"][..], "--when-full: a context slides for one text alone"),
+        (&["--prompt-lookup"], "tokens are guessed for one text alone, without --batch"),
+    ] {
+        let serve = ["serve", path(&model), "--port", "0", "--batch", "2"];
+        let error = failed(&outsize(&[&serve[..], flags].concat()), 2);
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said_and_the_server_goes_on() {
     let dir = folder();
     // Without a chat template, and with a context of 64 tokens.
     let model = tiny(&dir);
-    let server = Server::start(&model, &["--api-key", "secret"]);
+    for batch in ["1", "2"] {
+        what_is_wrong_is_said(&Server::start(&model, &["--api-key", "secret", "--batch", batch]));
+    }
+}
+
+fn what_is_wrong_is_said(server: &Server) {
     let (status, text) = server.text("/v1/completions", &json!({"prompt": "a"}), "secre");
     assert_eq!(status, 401, "{text}");
     assert!(text.contains("Authorization: Bearer KEY"), "{text}");
@@ -214,14 +281,21 @@ fn what_is_wrong_is_said_and_the_server_goes_on() {
     let (status, text) =
         server.text("/v1/completions", &json!({"prompt": "a", "user": "me"}), "secret");
     assert_eq!(status, 200, "{text}");
-    server.end();
 }
 
 #[test]
 fn requests_wait_their_turn_and_those_that_went_away_are_dropped() {
     let dir = folder();
     let model = model(&dir);
-    let server = Server::start(&model, &["--context", "500"]);
+    for batch in ["1", "2"] {
+        those_that_went_away_are_dropped(Server::start(
+            &model,
+            &["--context", "500", "--batch", batch],
+        ));
+    }
+}
+
+fn those_that_went_away_are_dropped(server: Server) {
     let long =
         json!({"prompt": "Once upon", "max_tokens": 450, "ignore_eos": false, "stream": true});
     std::thread::scope(|scope| {

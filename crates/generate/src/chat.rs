@@ -1,14 +1,17 @@
 //! Conversations: their templates, and sessions that keep the KV cache from turn to turn.
 
+mod batch;
 mod channels;
 mod fuel;
 mod message;
 mod prefix;
+mod prefix_rows;
 mod python_json;
 mod session;
 mod template;
 mod templates;
 
+pub use self::batch::{ChatBatch, ChatPrompt, EndedAnswers};
 pub use self::channels::ChatPart;
 pub use self::message::ChatMessage;
 pub use self::session::{ChatAnswer, ChatOptions, ChatSession};

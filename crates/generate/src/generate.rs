@@ -82,9 +82,14 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         Ok(Some(std::mem::replace(&mut self.rows[row], new).outcome))
     }
 
-    /// As [`LanguageModel::replaces_rows`].
-    pub(crate) fn replaces_rows(&self) -> bool {
-        self.decoder.replaces_rows()
+    /// What generates.
+    pub(crate) fn decoder(&self) -> &D {
+        self.decoder
+    }
+
+    /// Which of the decoder's sequences a row is, from its first pass on until another one begins or ends.
+    pub(crate) fn sequence(&self, row: usize) -> Option<usize> {
+        self.live.iter().position(|live| *live == row)
     }
 
     /// Runs one pass. Gives the row and the new token of each text that has one, except tokens that end a text; `None` if all

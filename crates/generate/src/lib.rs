@@ -44,7 +44,8 @@ pub use beam::{BeamSearch, EarlyStopping, Hypothesis, beam_search};
 pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget, pipeline};
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use chat::{
-    ChatAnswer, ChatMessage, ChatOptions, ChatPart, ChatSession, ChatTemplate, ChatTemplates,
+    ChatAnswer, ChatBatch, ChatMessage, ChatOptions, ChatPart, ChatPrompt, ChatSession,
+    ChatTemplate, ChatTemplates, EndedAnswers,
 };
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};

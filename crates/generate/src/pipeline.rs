@@ -17,8 +17,8 @@ use outsize_core::{Devices, Planning, gpu, process_bytes};
 use outsize_kernels::BufferReuse;
 use outsize_lora::LoraAdapter;
 use outsize_models::{
-    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
-    MAX_BATCH, ModelConfig, WhenFull,
+    Batch, CacheLayer, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init,
+    KvCache, Logits, MAX_BATCH, ModelConfig, WhenFull,
 };
 use outsize_plan::{
     Budget, DeviceMap, Error as PlanError, Options, Prediction, Shortfall, Tier, TierUse, Tree,
@@ -92,6 +92,8 @@ pub struct Pipeline {
     /// Tokens of each text that one pass takes at most: what the budget's activations were counted for.
     chunk: usize,
     prediction: Prediction,
+    /// Tokens of all prompts that it is a prediction for.
+    predicted_tokens: u64,
     streamed: Option<(PathBuf, Range<u64>)>,
     spec: CacheSpec,
     /// Bytes in which activations' memory may be kept from layer to layer of a pass, that in use included.
@@ -340,6 +342,7 @@ impl OpenedModel {
         let (map, workload) = (&plan.map, &plan.options.workload);
         let prediction = predict(planner.tree(), map, &plan.options.figures, workload);
         let chunk = workload.chunk as usize;
+        let predicted_tokens = workload.prompt.saturating_mul(workload.batch);
         observe(Step::Planned { map, prediction: &prediction });
         let (config, checkpoint) = (&self.config, &self.checkpoint);
         let streamed = streamed_range(config, checkpoint, map);
@@ -366,6 +369,7 @@ impl OpenedModel {
             start,
             chunk,
             prediction,
+            predicted_tokens,
             streamed,
             spec,
             reusable,
@@ -429,6 +433,18 @@ impl Pipeline {
     /// it: not where an encoder reads the text, nor where rotations depend on the text's length.
     pub(crate) fn keeps_keys(&self, longest: usize) -> bool {
         self.start.is_none() && self.spec.rescaled_beyond.is_none_or(|length| longest <= length)
+    }
+
+    /// Whether texts can go on from any token of a text, if it is no longer than a sliding window.
+    pub(crate) fn can_be_cut(&self) -> bool {
+        !self.spec.layers.iter().any(|layer| matches!(layer, CacheLayer::Recurrent(_)))
+    }
+
+    /// Tokens of a prompt that take about as long to compute as a pass of one token takes.
+    pub(crate) fn tokens_of_a_pass(&self) -> usize {
+        let Prediction { prefill, decode, .. } = &self.prediction;
+        let token = prefill.compute_seconds / self.predicted_tokens.max(1) as f64;
+        (decode.seconds / token).max(1.0) as usize
     }
 
     /// Whether a text can go on beyond the context with its oldest tokens forgotten.

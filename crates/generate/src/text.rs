@@ -126,15 +126,10 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
 
     fn parts(&mut self) -> Result<Option<NewTexts>, GenerateError<D::Error>> {
         let mut parts = Vec::new();
-        for (number, row) in self.rows.iter_mut().enumerate() {
-            if self.tokens.has_ended(number) {
-                if self.tokens.outcome(number).finish == Finish::Stopped {
-                    row.stream = None;
-                }
-                let rest = row.finish()?;
-                if !rest.is_empty() {
-                    parts.push((number, rest));
-                }
+        for number in 0..self.rows.len() {
+            let rest = self.finish(number)?;
+            if !rest.is_empty() {
+                parts.push((number, rest));
             }
         }
         if parts.is_empty() {
@@ -150,6 +145,18 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
             }
         }
         Ok(Some(parts))
+    }
+
+    /// The rest of the text of a row that has ended; nothing if it goes on, or a second time.
+    pub fn finish(&mut self, number: usize) -> Result<String, Error> {
+        if !self.tokens.has_ended(number) {
+            return Ok(String::new());
+        }
+        let row = &mut self.rows[number];
+        if self.tokens.outcome(number).finish == Finish::Stopped {
+            row.stream = None;
+        }
+        row.finish()
     }
 
     /// Ends a row as its caller wishes, unless its text is whole.
@@ -183,7 +190,12 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
 
     /// As [`LanguageModel::replaces_rows`].
     pub fn replaces_rows(&self) -> bool {
-        self.tokens.replaces_rows()
+        self.tokens.decoder().replaces_rows()
+    }
+
+    /// The tokens that these are the texts of.
+    pub fn tokens(&self) -> &Generation<'a, D> {
+        &self.tokens
     }
 
     /// What there is of a row that has ended; none if it goes on.
@@ -191,8 +203,8 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         if !self.tokens.has_ended(row) {
             return Ok(None);
         }
+        self.finish(row)?;
         let text = &mut self.rows[row];
-        text.finish()?;
         let outcome = self.tokens.outcome(row).clone();
         let (text, stop_string) = (std::mem::take(&mut text.text), text.stop_string.take());
         Ok(Some(text_outcome(text, stop_string, outcome)))

@@ -15,6 +15,7 @@ use outsize_kernels::gpu::can_hold;
 use self::layer::{AttentionLayer, Layer, Order, RecurrentLayer};
 pub(crate) use self::layer::{Part, RecurrentState, Seen};
 use self::prompt::Prompt;
+pub use self::resting::RowPrefix;
 use self::rows::WaitingRows;
 use self::snapshot::Snapshot;
 use crate::cache_options::window_and_capacity;

@@ -58,7 +58,7 @@ pub use component::{Component, ComponentConfig};
 pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling};
 pub use decoder::{Decoder, Head};
 pub use error::Error;
-pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT};
+pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT, RowPrefix};
 pub use layers::{
     Activation, Attention, AttentionConfig, Conv1d, Conv2d, Either, Embedding, ExpertGroups,
     FeedForward, FusedAttention, FusedAttentionConfig, FusedMlp, GroupNorm, HeadMatrices,

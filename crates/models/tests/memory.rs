@@ -12,7 +12,8 @@ use outsize_models::arch::{
     SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{
-    Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, WhenFull, presets,
+    Batch, CacheOptions, Decoder, Init, KvCache, KvDtype, Logits, ModelConfig, RowPrefix, WhenFull,
+    presets,
 };
 use peak_alloc::PeakAlloc;
 
@@ -397,6 +398,7 @@ fn memory_is_what_is_said() {
         r#", "model_type": "gemma3_text", "sliding_window": 300, "sliding_window_pattern": 2"#;
     a_snapshot_is_counted::<LlamaForCausalLm>(&config_with(128, 128, 8, 8, 512, windows));
     a_token_costs_no_copy_of_the_cache();
+    texts_are_moved_in_the_memory_of_one();
 }
 
 fn creating_a_model_allocates_no_weights() {
@@ -537,5 +539,42 @@ fn a_token_costs_no_copy_of_the_cache() {
             "{peak} bytes allocated beside a cache of {layer} bytes a layer"
         );
         assert!(left < 64 << 10, "{left} bytes left allocated");
+    }
+}
+
+fn texts_are_moved_in_the_memory_of_one() {
+    let config = config(256, 256, 8, 8, 512);
+    let device = Device::default();
+    let model: LlamaForCausalLm = config.build(&Init::new(&device)).unwrap();
+    for dtype in [KvDtype::F32, KvDtype::Bf16] {
+        let options = CacheOptions {
+            batch: 3,
+            dtype,
+            when_full: WhenFull::Replace,
+            ..CacheOptions::new(4096)
+        };
+        let mut cache = KvCache::new(config.cache(), &options, &device).unwrap();
+        let begin = |cache: &mut KvCache, prefix, tokens| {
+            let batch = Batch::left_padded(&[vec![5; tokens]]).unwrap();
+            let (begun, peak, left) = allocated(|| cache.begin_behind(&[prefix], &batch));
+            begun.unwrap();
+            model.forward_batch(&batch, cache, Logits::Last).unwrap();
+            cache.join();
+            (peak, left)
+        };
+        let row = KvCache::row_bytes(config.cache(), &options);
+        let bound = row + (64 << 10);
+        begin(&mut cache, None, 3000);
+        begin(&mut cache, None, 40);
+        cache.rest(0);
+        let (_, peak, left) = allocated(|| cache.swap_rows(0, 1).unwrap());
+        assert!(peak <= bound && left < 4096, "{peak}, {left} bytes, {row} of a row");
+        // To another place, and within its own.
+        for tokens in [100, 50] {
+            let prefix = Some(RowPrefix { place: 1, tokens: 2900 });
+            let (peak, left) = begin(&mut cache, prefix, tokens);
+            assert!(peak > row / 2, "{peak} bytes: nothing was moved");
+            assert!(peak <= bound && left < 4096, "{peak}, {left} bytes, {row} of a row");
+        }
     }
 }

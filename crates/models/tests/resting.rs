@@ -7,7 +7,7 @@ use common::dispatched::load;
 use common::reference::{cache_of, values};
 use outsize_models::{
     Batch, CacheLayer, CacheOptions, DispatchedDecoder, Error, KvCache, KvDtype, Logits,
-    ModelConfig, WhenFull,
+    ModelConfig, RowPrefix, WhenFull,
 };
 
 const TILE: u64 = 700;
@@ -88,40 +88,60 @@ impl Walk<'_> {
                         chance.ids(tokens)
                     })
                     .collect();
-                let batch = Batch::left_padded(&new).unwrap();
-                self.cache.begin_beside(&batch).unwrap();
-                self.texts[live..].iter_mut().zip(new).for_each(|(text, new)| *text = new);
-                self.begun(&batch, chance, count, "a text");
+                self.begin(&vec![None; count], new, chance);
             }
             5 if room > 0 => {
-                let from = chance.below(PLACES);
-                let length = self.texts[from].len();
-                // Often all of it, which is all that a state can go on from.
-                let tokens = if chance.below(2) == 0 { length } else { chance.below(length + 1) };
-                if tokens == 0 || tokens == CONTEXT || !self.cache.holds(from, tokens) {
-                    return;
+                let Some((prefix, longest)) = self.prefix(chance, 0) else { return };
+                let count = 1 + chance.below(longest);
+                let (mut prefixes, mut new) = (vec![prefix], vec![chance.ids(count)]);
+                // Others beside it, with a prefix of their own or none.
+                while live + new.len() < PLACES && chance.below(2) == 0 {
+                    let tokens = match self.prefix(chance, new.len()) {
+                        Some((prefix, longest)) if longest >= count => {
+                            prefixes.push(prefix);
+                            count
+                        }
+                        _ => {
+                            prefixes.push(None);
+                            1 + chance.below(count)
+                        }
+                    };
+                    new.push(chance.ids(tokens));
                 }
-                let count = 1 + chance.below(CONTEXT - tokens);
-                let new = chance.ids(count);
-                let batch = Batch::left_padded(&[&new]).unwrap();
-                self.cache.begin_from(from, tokens, &batch).unwrap();
-                self.texts[live] = [&self.texts[from][..tokens], &new].concat();
                 self.gone_on += 1;
-                self.begun(&batch, chance, 1, "a text that goes on");
+                self.begin(&prefixes, new, chance);
             }
             _ => {}
         }
     }
 
-    /// Runs the texts that begin, in one pass or several.
-    fn begun(&mut self, batch: &Batch, chance: &mut Chance, count: usize, what: &str) {
+    /// What a text could begin with as number `row` of those that begin, and how many tokens could come after.
+    fn prefix(&self, chance: &mut Chance, row: usize) -> Option<(Option<RowPrefix>, usize)> {
+        let place = chance.below(PLACES);
+        let length = self.texts[place].len();
+        // Often all of it, which is all that a state can go on from.
+        let tokens = if chance.below(2) == 0 { length } else { chance.below(length + 1) };
+        let lost = (self.live..self.live + row).contains(&place);
+        let holds = !lost && (1..CONTEXT).contains(&tokens) && self.cache.holds(place, tokens);
+        holds.then_some((Some(RowPrefix { place, tokens }), CONTEXT - tokens))
+    }
+
+    /// Runs texts that begin, in one pass or several.
+    fn begin(&mut self, prefixes: &[Option<RowPrefix>], new: Vec<Vec<u32>>, chance: &mut Chance) {
+        let batch = Batch::left_padded(&new).unwrap();
+        self.cache.begin_behind(prefixes, &batch).unwrap();
         let mut logits = Vec::new();
         for piece in batch.chunks(1 + chance.below(CONTEXT)) {
             logits = self.forward(&piece);
         }
         self.cache.join();
-        self.live += count;
-        self.check(&logits, self.live - count..self.live, what);
+        for (new, prefix) in new.into_iter().zip(prefixes) {
+            let begins = prefix
+                .map_or(Vec::new(), |prefix| self.texts[prefix.place][..prefix.tokens].to_vec());
+            self.texts[self.live] = [begins, new].concat();
+            self.live += 1;
+        }
+        self.check(&logits, self.live - batch.rows()..self.live, "a text");
     }
 }
 
@@ -171,9 +191,10 @@ fn what_a_text_cannot_go_on_from_is_refused() {
     cache.rest(0);
     // Later tokens are part of a state.
     assert!(cache.holds(0, 9) && !cache.holds(0, 8) && !cache.holds(0, 10));
-    let error = cache.begin_from(0, 8, &one(1)).unwrap_err();
+    let prefix = |place, tokens| [Some(RowPrefix { place, tokens })];
+    let error = cache.begin_behind(&prefix(0, 8), &one(1)).unwrap_err();
     assert!(matches!(error, Error::Row { row: 0, .. }), "{error:?}");
-    let error = cache.begin_from(0, 9, &one(CONTEXT - 8)).unwrap_err();
+    let error = cache.begin_behind(&prefix(0, 9), &one(CONTEXT - 8)).unwrap_err();
     assert!(matches!(error, Error::ContextFull { position: 9, .. }), "{error:?}");
     let error = cache.swap_rows(0, PLACES).unwrap_err();
     assert!(matches!(error, Error::Row { row: PLACES, .. }), "{error:?}");

@@ -51,6 +51,9 @@ impl From<GenerateError<PipelineError>> for ApiError {
                 code: Some("context_length_exceeded"),
                 ..Self::new(StatusCode::BAD_REQUEST, message)
             },
+            GenerateError::Request(TextError::ChatTemplate { .. }) => {
+                Self::field("messages", message)
+            }
             GenerateError::Request(_) => Self::new(StatusCode::BAD_REQUEST, message),
             GenerateError::Model(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, message),
         }

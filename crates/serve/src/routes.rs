@@ -14,7 +14,7 @@ use axum::response::sse::{Event as SentEvent, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use outsize_generate::{ChatAnswer, ChatOptions};
+use outsize_generate::{ChatAnswer, ChatOptions, ChatPrompt};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -25,7 +25,7 @@ use crate::error::ApiError;
 use crate::fields::GenerationFields;
 use crate::messages::MessageField;
 use crate::reply::Reply;
-use crate::worker::{Event, Job, Prompt};
+use crate::worker::{Event, Job};
 
 /// The longest request, in bytes.
 const LONGEST: usize = 16 << 20;
@@ -112,7 +112,7 @@ async fn chat(
     }
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, message)| message.message(index));
-    let prompt = Prompt::Messages(messages.collect::<Result<_, _>>()?);
+    let prompt = ChatPrompt::Messages(messages.collect::<Result<_, _>>()?);
     answer(&shared, &fields, prompt).await
 }
 
@@ -126,7 +126,7 @@ async fn completion(
         prompt => prompt.as_str(),
     };
     let text = text.ok_or_else(|| ApiError::field("prompt", "it must be one text"))?;
-    answer(&shared, &fields, Prompt::Text(text.to_owned())).await
+    answer(&shared, &fields, ChatPrompt::Text(text.to_owned())).await
 }
 
 /// The object that a request has.
@@ -146,7 +146,7 @@ fn body<T>(request: Result<Json<T>, JsonRejection>) -> Result<T, ApiError> {
 async fn answer(
     shared: &Shared,
     fields: &GenerationFields,
-    prompt: Prompt,
+    prompt: ChatPrompt,
 ) -> Result<Response, ApiError> {
     if let Some(model) = fields.model.as_ref().filter(|model| **model != shared.model) {
         let message = format!("there is no model {model:?} here, but {:?}", shared.model);
@@ -156,7 +156,7 @@ async fn answer(
     let options = fields.options(&shared.defaults)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let number = shared.count.fetch_add(1, Ordering::Relaxed);
-    let is_chat = matches!(prompt, Prompt::Messages(_));
+    let is_chat = matches!(prompt, ChatPrompt::Messages(_));
     let prefix = if is_chat { "chatcmpl" } else { "cmpl" };
     let reply = Reply {
         id: format!("{prefix}-{:x}-{number}", now.as_secs()),

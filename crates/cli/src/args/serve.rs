@@ -1,6 +1,7 @@
 //! `outsize serve`.
 
 use super::SessionArgs;
+use super::values::batch;
 use clap::Args;
 use std::net::IpAddr;
 
@@ -10,6 +11,10 @@ pub struct ServeArgs {
     /// What is opened.
     #[command(flatten)]
     pub session: SessionArgs,
+    /// Requests that are answered side by side; a pass over the weights serves all of them, and each has a
+    /// context of its own
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = batch())]
+    pub batch: usize,
     /// The address that is listened at; 0.0.0.0 for all of this machine's
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub host: IpAddr,

@@ -26,7 +26,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         Failure::Failed(format!("cannot listen at {}:{}: {error}: {advice}", args.host, args.port))
     })?;
     let template = |folder: &Path| template(args, folder);
-    let (mut session, defaults) = session::open(&args.session, template)?;
+    let (mut session, defaults) = session::open(&args.session, args.batch, template)?;
     let at = listener.local_addr().map_err(outsize_serve::ServeError::from)?;
     let model = args.name.clone().unwrap_or_default();
     let api_key = args.api_key.clone().or_else(|| std::env::var(KEY).ok());

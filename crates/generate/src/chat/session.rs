@@ -2,9 +2,11 @@
 
 use std::ops::ControlFlow;
 
+use super::batch::ChatBatch;
 use super::channels::{Channels, ChatPart};
 use super::message::ChatMessage;
 use super::prefix::PrefixCache;
+use super::prefix_rows::PrefixRows;
 use super::template::ChatTemplate;
 use crate::error::Error;
 use crate::pipeline::{Pipeline, PipelineError};
@@ -189,17 +191,9 @@ impl ChatSession {
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         self.tokenizer.check(&ids, self.vocab_size)?;
         let prompt_tokens = ids.len();
-        let request = Request {
-            ids,
-            max_new_tokens: options.max_new_tokens.unwrap_or(usize::MAX),
-            eos: options.eos.clone(),
-            sampling: options.sampling,
-        };
+        let (request, text, mut channels) = options.request(ids, has_channels);
         let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held, snapshot);
-        let mut channels = has_channels.then(Channels::default);
-        let mut text = options.text.clone();
-        text.show_special_tokens |= channels.is_some();
-        let mut outcome =
+        let outcome =
             generate_text(
                 &mut model,
                 &self.tokenizer,
@@ -210,11 +204,59 @@ impl ChatSession {
                     None => on_part(ChatPart::Answer(part)),
                 },
             )?;
+        let counts = [prompt_tokens, model.reused];
+        Ok(ChatAnswer::new(outcome, channels, counts))
+    }
+
+    /// Answers side by side, as long as `run` has them go on, and leaves the messages as they are. What the KV cache holds is
+    /// forgotten before and after.
+    ///
+    /// # Errors
+    /// Those of `run`.
+    pub fn side_by_side<T, E: From<GenerateError<PipelineError>>>(
+        &mut self,
+        run: impl FnOnce(&mut ChatBatch<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.held.clear();
+        let mut model = PrefixRows::new(&mut self.pipeline);
+        let mut batch =
+            ChatBatch::new(&mut model, &self.tokenizer, &self.template, self.vocab_size)?;
+        let done = run(&mut batch);
+        self.pipeline.clear();
+        done
+    }
+}
+
+impl ChatOptions {
+    /// What is generated from a prompt of these tokens, and what tells its channels apart.
+    pub(super) fn request(
+        &self,
+        ids: Vec<u32>,
+        has_channels: bool,
+    ) -> (Request, TextOptions, Option<Channels>) {
+        let request = Request {
+            ids,
+            max_new_tokens: self.max_new_tokens.unwrap_or(usize::MAX),
+            eos: self.eos.clone(),
+            sampling: self.sampling,
+        };
+        let mut text = self.text.clone();
+        text.show_special_tokens |= has_channels;
+        (request, text, has_channels.then(Channels::default))
+    }
+}
+
+impl ChatAnswer {
+    /// An answer to a prompt of so many tokens, of which so many were not run.
+    pub(super) fn new(
+        mut outcome: TextOutcome,
+        channels: Option<Channels>,
+        [prompt_tokens, reused_tokens]: [usize; 2],
+    ) -> Self {
         let mut thought = String::new();
         if let Some(channels) = channels {
             (thought, outcome.text) = (channels.thought, channels.answer);
         }
-        let reused_tokens = model.reused;
-        Ok(ChatAnswer { outcome, thought, prompt_tokens, reused_tokens })
+        Self { outcome, thought, prompt_tokens, reused_tokens }
     }
 }

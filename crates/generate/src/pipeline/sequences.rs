@@ -1,6 +1,6 @@
 //! A pipeline as the loops see it: sequences that tokens are appended to.
 
-use outsize_models::{Batch, MAX_CONTEXT, WhenFull};
+use outsize_models::{Batch, MAX_CONTEXT, RowPrefix, WhenFull};
 
 use super::drafts::Drafts;
 use super::{Pipeline, PipelineError};
@@ -32,20 +32,14 @@ impl LanguageModel for Pipeline {
     }
 
     fn begin_rows(&mut self, held: usize, rows: &[&[u32]]) -> Result<Vec<f32>, PipelineError> {
-        if held == 0 && self.cache.options().when_full == WhenFull::Replace {
+        let replaces = self.cache.options().when_full == WhenFull::Replace;
+        if held == 0 && replaces && !self.cache.rests() {
             self.cache.clear();
         }
         if !self.replaces_rows() {
             return self.forward_rows(rows);
         }
-        let batch = Batch::left_padded(rows)?;
-        self.cache.begin_beside(&batch)?;
-        let logits = self.run(&batch);
-        match &logits {
-            Ok(_) => self.cache.join(),
-            Err(_) => self.cache.forget_new(),
-        }
-        logits
+        self.begin_behind(&vec![None; rows.len()], rows)
     }
 
     fn replaces_rows(&self) -> bool {
@@ -105,5 +99,44 @@ impl LanguageModel for Pipeline {
 
     fn is_stopped(error: &PipelineError) -> bool {
         matches!(error, PipelineError::Core(outsize_core::Error::Stopped))
+    }
+}
+
+/// Texts that rest, where they [are replaced](LanguageModel::replaces_rows).
+impl Pipeline {
+    /// As [`KvCache::rest`](outsize_models::KvCache::rest).
+    pub(crate) fn rest(&mut self, rows: usize) {
+        self.cache.rest(rows);
+    }
+
+    /// As [`KvCache::swap_rows`](outsize_models::KvCache::swap_rows).
+    pub(crate) fn swap_rows(&mut self, one: usize, other: usize) -> Result<(), PipelineError> {
+        Ok(self.cache.swap_rows(one, other)?)
+    }
+
+    /// As [`KvCache::holds`](outsize_models::KvCache::holds).
+    pub(crate) fn holds(&self, place: usize, tokens: usize) -> bool {
+        self.cache.holds(place, tokens)
+    }
+
+    /// Begins texts as [`begin_rows`](LanguageModel::begin_rows) does, each behind its [prefix](outsize_models::KvCache::begin_behind).
+    pub(crate) fn begin_behind(
+        &mut self,
+        prefixes: &[Option<RowPrefix>],
+        rows: &[&[u32]],
+    ) -> Result<Vec<f32>, PipelineError> {
+        let batch = Batch::left_padded(rows)?;
+        self.cache.begin_behind(prefixes, &batch)?;
+        self.run_new(&batch)
+    }
+
+    /// Runs texts that begin beside others, and has them go on together.
+    fn run_new(&mut self, batch: &Batch) -> Result<Vec<f32>, PipelineError> {
+        let logits = self.run(batch);
+        match &logits {
+            Ok(_) => self.cache.join(),
+            Err(_) => self.cache.forget_new(),
+        }
+        logits
     }
 }

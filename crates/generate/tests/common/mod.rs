@@ -5,6 +5,7 @@
 
 pub mod adapter;
 pub mod checkpoint;
+pub mod conversations;
 
 use std::path::Path;
 

@@ -20,7 +20,7 @@ impl KvCache {
     }
 
     /// Whether any text rests.
-    pub(super) fn rests(&self) -> bool {
+    pub fn rests(&self) -> bool {
         self.resting.iter().any(Option::is_some)
     }
 
@@ -33,7 +33,7 @@ impl KvCache {
         }
     }
 
-    /// Whether a text can [begin](Self::begin_from) with the first `tokens` tokens of the one at a place: not where a sliding
+    /// Whether a text can [begin](Self::begin_behind) with the first `tokens` tokens of the one at a place: not where a sliding
     /// window has moved on, nor where later tokens are part of a state.
     pub fn holds(&self, place: usize, tokens: usize) -> bool {
         let Some(Range { start, end }) = self.columns(place) else { return false };
@@ -71,51 +71,88 @@ impl KvCache {
         Ok(())
     }
 
-    /// Begins one text behind those held, as [`begin_beside`](Self::begin_beside) does, with the first `tokens` tokens of the one
-    /// at `place` as if they had been run: `batch` is what comes after. The one at `place` stays, unless it rests just behind
-    /// those held.
+    /// Begins texts behind those held, as [`begin_beside`](Self::begin_beside) does, each with its prefix, if it has one, as if
+    /// that had been run: `batch` is what comes after. Where there is a prefix there is no padding.
+    ///
+    /// The texts take the places behind those held, one after the other. What rests in such a place is lost, and no prefix of a
+    /// later text; its own it may be.
     ///
     /// # Errors
-    /// As [`begin_beside`](Self::begin_beside), and [`Error::Row`] for a place that does not [hold](Self::holds) them.
+    /// As [`begin_beside`](Self::begin_beside), and [`Error::Row`] for a prefix that is not [held](Self::holds). Nothing has
+    /// changed then.
     ///
     /// # Panics
-    /// If the batch is of several texts.
-    pub fn begin_from(&mut self, place: usize, tokens: usize, batch: &Batch) -> Result<(), Error> {
-        assert_eq!(batch.rows(), 1, "one text");
-        let to = self.padding.len();
-        let Some(columns) = self.columns(place).filter(|_| self.holds(place, tokens)) else {
-            return Err(Error::Row { row: place, rows: self.resting.len() });
-        };
-        self.check_beside(1)?;
-        let length = tokens.saturating_add(batch.tokens());
-        if length > self.options.context {
-            let capacity = self.options.context;
-            return Err(Error::ContextFull { position: tokens, tokens: batch.tokens(), capacity });
+    /// If there are not as many prefixes as texts.
+    pub fn begin_behind(
+        &mut self,
+        prefixes: &[Option<RowPrefix>],
+        batch: &Batch,
+    ) -> Result<(), Error> {
+        assert_eq!(prefixes.len(), batch.rows(), "each text may have a prefix");
+        self.check_beside(batch.rows())?;
+        let (held, tokens, capacity) = (self.held(), batch.tokens(), self.options.context);
+        let mut moves = Vec::with_capacity(prefixes.len());
+        for (row, prefix) in prefixes.iter().enumerate() {
+            let Some(RowPrefix { place, tokens: kept }) = *prefix else { continue };
+            let to = held + row;
+            let is_there = self.holds(place, kept) && !(held..to).contains(&place);
+            let Some(columns) = self.columns(place).filter(|_| is_there) else {
+                return Err(Error::Row { row: place, rows: self.rows() });
+            };
+            if kept.saturating_add(tokens) > capacity {
+                return Err(Error::ContextFull { position: kept, tokens, capacity });
+            }
+            moves.push(Move { from: place, to, columns, tokens: kept });
         }
-        if to == 0 {
-            // Nothing says where the text ends: where nothing has to be moved, if others can still begin there.
-            self.position = (columns.start + length).max(self.options.context + 1);
+        if held == 0 {
+            // Nothing says where the texts end: where one has not to be moved, if any text can still begin there, and not in the
+            // first column.
+            let stays = moves.iter().find(|moved| moved.from == moved.to);
+            let end = stays.map_or(0, |moved| moved.columns.start + moved.tokens + tokens);
+            (self.position, self.padding) = (end.max(capacity + 1), Vec::new());
         }
-        let (position, start) = (self.position, self.position - length);
-        for (index, layer) in self.layers.iter_mut().enumerate() {
-            let copied = layer.go_on_from([place, to], columns.clone(), tokens, start);
-            copied.ok_or(Error::CacheLost { layer: index })?;
+        let position = self.position;
+        if tokens > capacity || tokens >= position {
+            let capacity = capacity.min(position);
+            return Err(Error::ContextFull { position: 0, tokens, capacity });
         }
-        self.begin_rows(start + tokens, vec![start], position);
+        let first = position - tokens;
+        let mut padding = vec![first; batch.rows()];
+        for moved in &moves {
+            let start = first - moved.tokens;
+            padding[moved.to - held] = start;
+            for (index, layer) in self.layers.iter_mut().enumerate() {
+                layer.keep(moved, start).ok_or(Error::CacheLost { layer: index })?;
+            }
+        }
+        self.begin_rows(first, padding, position);
         Ok(())
     }
 }
 
+/// Tokens of the text at a place of a cache that another one begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowPrefix {
+    /// The place: one of those held, or behind them.
+    pub place: usize,
+    /// How many.
+    pub tokens: usize,
+}
+
+/// The beginning of a text that becomes another one's.
+#[derive(Debug)]
+struct Move {
+    from: usize,
+    to: usize,
+    /// Those of the text that it is of.
+    columns: Range<usize>,
+    tokens: usize,
+}
+
 impl Layer {
-    /// Makes text `to` of the first `tokens` tokens of text `from`, whose columns are `columns`, so that it begins at column
-    /// `start`.
-    fn go_on_from(
-        &mut self,
-        [from, to]: [usize; 2],
-        columns: Range<usize>,
-        tokens: usize,
-        start: usize,
-    ) -> Option<()> {
+    /// Has a text begin at column `start` with what another one, or itself, begins with.
+    fn keep(&mut self, moved: &Move, start: usize) -> Option<()> {
+        let &Move { from, to, ref columns, tokens } = moved;
         match self {
             Self::Attention(layer) => {
                 let end = columns.start + tokens;

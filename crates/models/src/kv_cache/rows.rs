@@ -22,23 +22,11 @@ impl KvCache {
     /// # Errors
     /// More texts than the cache was made for, or longer ones than its context.
     pub fn begin_beside(&mut self, batch: &Batch) -> Result<(), Error> {
-        self.check_beside(batch.rows())?;
-        if self.held() == 0 && !self.rests() {
-            // So many columns in that any text begins in one that there is, and not in the first.
-            (self.position, self.padding) = (self.options.context + 1, Vec::new());
-        }
-        let (position, tokens) = (self.position, batch.tokens());
-        if tokens > self.options.context || tokens >= position {
-            let capacity = self.options.context.min(position);
-            return Err(Error::ContextFull { position: 0, tokens, capacity });
-        }
-        let first = position - tokens;
-        self.begin_rows(first, vec![first; batch.rows()], position);
-        Ok(())
+        self.begin_behind(&vec![None; batch.rows()], batch)
     }
 
     /// Texts that are run.
-    fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         if self.is_empty() { 0 } else { self.padding.len() }
     }
 
