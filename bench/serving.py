@@ -9,6 +9,7 @@ turns; medians of the rounds; the texts are compared.
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -37,7 +39,11 @@ def ask(address: str, number: int) -> dict:
     request["stream_options"] = {"include_usage": True}
     post = urllib.request.Request(f"{address}/v1/completions", json.dumps(request).encode(), {"Content-Type": "application/json"})
     started, first, text, usage = time.monotonic(), None, "", {}
-    with urllib.request.urlopen(post) as answer:
+    try:
+        answer = urllib.request.urlopen(post)
+    except urllib.error.HTTPError as error:
+        os._exit(print(error.read().decode()) or 1)
+    with answer:
         for line in answer:
             if not line.startswith(b"data: {"):
                 continue

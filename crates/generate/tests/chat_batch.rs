@@ -180,6 +180,43 @@ fn what_requests_have_in_common_is_run_once() {
 }
 
 #[test]
+fn texts_that_begin_alike_are_told_apart() {
+    for config in [LLAMA, WINDOWS, STATES] {
+        let (_dir, folder) = checkpoint(config);
+        let mut alone = alone(&folder);
+        let mut state = 1u64;
+        let mut below = |bound: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % bound
+        };
+        for batch in [3, 4, 6] {
+            let mut chat = session(&folder, replacing(batch, 80), None);
+            let done: Done = chat.side_by_side(|batch| {
+                // They come a few at a time, and differ at any place.
+                for _ in 0..12 {
+                    let requests: Vec<_> = (0..1 + below(9))
+                        .map(|_| {
+                            let words = ["one ", "two ", "three "];
+                            let most = words.len() - usize::from(below(3) > 0);
+                            let count = 1 + below(9);
+                            let text = (0..count).map(|_| words[below(most) * below(2)]).collect();
+                            (ChatPrompt::Text(text), options_of(below(20)))
+                        })
+                        .collect();
+                    let found = answers(batch, &requests)?;
+                    for ((prompt, options), answer) in requests.iter().zip(&found) {
+                        let expected = alone(prompt, options).tokens;
+                        assert_eq!(answer.outcome.outcome.tokens, expected, "{prompt:?}");
+                    }
+                }
+                Ok(())
+            });
+            done.unwrap();
+        }
+    }
+}
+
+#[test]
 fn one_that_ends_early_leaves_the_others() {
     let (_dir, folder) = checkpoint(LLAMA);
     let mut alone = alone(&folder);

@@ -154,7 +154,7 @@ impl<'s> PrefixRows<'s> {
             if lost != to {
                 self.pipeline.swap_rows(lost, to)?;
                 self.places.swap(lost, to);
-                for prefix in prefixes[row..].iter_mut().flatten() {
+                for prefix in prefixes.iter_mut().flatten() {
                     prefix.place = match prefix.place {
                         place if place == lost => to,
                         place if place == to => lost,
