@@ -1,5 +1,6 @@
 //! Conversations: their templates, and sessions that keep the KV cache from turn to turn.
 
+mod answer;
 mod batch;
 mod channels;
 mod fuel;
@@ -11,9 +12,10 @@ mod session;
 mod template;
 mod templates;
 
+pub use self::answer::{ChatAnswer, ChatOptions};
 pub use self::batch::{ChatBatch, ChatPrompt, EndedAnswers};
 pub use self::channels::ChatPart;
 pub use self::message::ChatMessage;
-pub use self::session::{ChatAnswer, ChatOptions, ChatSession};
+pub use self::session::ChatSession;
 pub use self::template::ChatTemplate;
 pub use self::templates::ChatTemplates;

@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
+use super::answer::{ChatAnswer, ChatOptions};
 use super::channels::{Channels, ChatPart};
 use super::message::ChatMessage;
 use super::prefix_rows::PrefixRows;
-use super::session::{ChatAnswer, ChatOptions};
 use super::template::ChatTemplate;
 use crate::pipeline::PipelineError;
 use crate::request::GenerateError;
