@@ -305,14 +305,14 @@ pub(crate) fn dims<const N: usize>(tensor: &FlexTensor, name: &str) -> [usize; N
 }
 
 /// A weight of floats that lie row after row; see [`contiguous`].
-fn contiguous_rows(weight: WeightOperand<Flex>) -> WeightOperand<Flex> {
+pub(crate) fn contiguous_rows(weight: WeightOperand<Flex>) -> WeightOperand<Flex> {
     match weight {
         WeightOperand::Float(tensor) => WeightOperand::Float(contiguous(tensor)),
         blocks => blocks,
     }
 }
 
-fn operand<'a>(weight: &'a WeightOperand<Flex>, name: &str) -> Weight<'a> {
+pub(crate) fn operand<'a>(weight: &'a WeightOperand<Flex>, name: &str) -> Weight<'a> {
     match weight {
         WeightOperand::Float(tensor) => stored(tensor, name),
         WeightOperand::Blocks(weight) => Weight::Blocks(weight.view()),

@@ -16,7 +16,13 @@ use burn::tensor::{DType, Tensor};
 
 use crate::buffer;
 use crate::extension::{StoredWeightOps, contiguous, stored_linear_tiles};
-use crate::{ActivationDtype, WeightTensor};
+#[cfg(target_arch = "x86_64")]
+use crate::extension::{contiguous_rows, f32_elements, operand};
+#[cfg(target_arch = "x86_64")]
+use crate::matmul::PairedRows;
+use crate::{ActivationDtype, WeightOperand, WeightTensor};
+#[cfg(target_arch = "x86_64")]
+use crate::{Isa, Weight};
 
 /// A weight matrix that does not learn, and is fetched for each pass over it.
 pub trait FrozenWeight: Debug + Send + Sync {
@@ -85,7 +91,7 @@ impl<C: CheckpointStrategy> FrozenOps for Autodiff<Flex, C> {
         match FetchedLinear.prepare::<C>([node]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => {
                 let y = weight.product(x, compute);
-                prep.finish(weight, y)
+                prep.finish((weight, compute), y)
             }
             OpsKind::UnTracked(prep) => prep.finish(weight.product(x, compute)),
         }
@@ -97,7 +103,7 @@ impl<C: CheckpointStrategy> FrozenOps for Autodiff<Flex, C> {
 struct FetchedLinear;
 
 impl Backward<Flex, 1> for FetchedLinear {
-    type State = FrozenOperand;
+    type State = (FrozenOperand, ActivationDtype);
 
     fn backward(
         self,
@@ -106,8 +112,9 @@ impl Backward<Flex, 1> for FetchedLinear {
         _checkpointer: &mut Checkpointer,
     ) {
         let dy = grads.consume::<Flex>(&ops.node);
+        let (weight, compute) = ops.state;
         if let [Some(node)] = ops.parents {
-            grads.register::<Flex>(node.id, ops.state.input_gradient(dy));
+            grads.register::<Flex>(node.id, weight.input_gradient(dy, compute));
         }
     }
 }
@@ -122,40 +129,77 @@ impl FrozenOperand {
     }
 
     /// The gradient of `x`, given that of the product.
-    pub(crate) fn input_gradient(&self, dy: FlexTensor) -> FlexTensor {
+    pub(crate) fn input_gradient(&self, dy: FlexTensor, compute: ActivationDtype) -> FlexTensor {
         match self.in_out {
-            // In f32 even if activations were rounded: it is no slower.
-            false => self.columns_product(dy, ActivationDtype::F32),
-            true => self.rows_product(dy, ActivationDtype::F32),
+            false => self.columns_gradient(dy, compute),
+            true => self.rows_product(dy, compute),
         }
     }
 
     /// `x · Wᵀ` of the weight as it is stored.
     fn rows_product(&self, x: FlexTensor, compute: ActivationDtype) -> FlexTensor {
         let [rows, _] = self.weight.dims();
-        let tiles = self.weight.tiles().map(|(rows, tile)| (rows, tile.into_flex()));
-        stored_linear_tiles(compute, x, rows, tiles)
+        stored_linear_tiles(compute, x, rows, self.tiles())
     }
 
     /// `x · W` of the weight as it is stored.
     fn columns_product(&self, x: FlexTensor, compute: ActivationDtype) -> FlexTensor {
-        let [k, n] = self.weight.dims();
-        let mut shape = x.shape();
-        shape.as_mut_slice().last_mut().into_iter().for_each(|last| *last = n);
-        let x = contiguous(x);
-        let zeros = buffer::zeroed(shape.num_elements());
-        let (mut y, mut next) = (FlexTensor::from_data(buffer::data(zeros, shape)), 0);
-        for (rows, tile) in self.weight.tiles() {
-            assert_eq!(
-                (tile.dims(), rows.start),
-                ([rows.len(), n], next),
-                "linear: tiles must be rows of a weight [{k}, {n}], one after the other"
-            );
-            next = rows.end;
-            let tile = tile.into_flex();
-            y = Flex::add_stored_linear_in_out(y, x.clone(), tile, rows.start, compute);
-        }
-        assert_eq!(next, k, "linear: tiles must be all of a weight of {k} rows");
-        y
+        add_tiles(contiguous(x), self.weight.dims(), self.tiles(), compute)
     }
+
+    /// The same of gradients: with a bf16 weight in products of pairs, where activations are rounded
+    /// and the processor has such; else in f32, which is as fast.
+    fn columns_gradient(&self, dy: FlexTensor, compute: ActivationDtype) -> FlexTensor {
+        let (dy, tiles) = (contiguous(dy), self.tiles());
+        #[cfg(target_arch = "x86_64")]
+        let mut tiles = tiles.peekable();
+        #[cfg(target_arch = "x86_64")]
+        if PairedRows::are_for(Isa::detected(), compute)
+            && matches!(tiles.peek(), Some((_, WeightOperand::Float(tile))) if tile.dtype() == DType::BF16)
+        {
+            let [k, n] = self.weight.dims();
+            let mut y = zeros(&dy, n);
+            let mut sum = PairedRows::new(f32_elements(&dy, "linear: dy"), k, y.storage_mut(), n);
+            for (_, tile) in tiles {
+                match operand(&contiguous_rows(tile), "linear: tile") {
+                    Weight::Bf16(rows) => sum.add(rows),
+                    _ => unreachable!("all tiles are of one type"),
+                }
+            }
+            sum.finish();
+            return y;
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = compute;
+        add_tiles(dy, self.weight.dims(), tiles, ActivationDtype::F32)
+    }
+
+    /// The weight's rows, tile after tile.
+    fn tiles(&self) -> impl Iterator<Item = (Range<usize>, WeightOperand<Flex>)> + '_ {
+        self.weight.tiles().map(|(rows, tile)| (rows, tile.into_flex()))
+    }
+}
+
+/// `x · W` of a weight `[k, n]` that comes in tiles of rows.
+fn add_tiles(
+    x: FlexTensor,
+    [k, n]: [usize; 2],
+    tiles: impl Iterator<Item = (Range<usize>, WeightOperand<Flex>)>,
+    compute: ActivationDtype,
+) -> FlexTensor {
+    let (mut y, mut next) = (zeros(&x, n), 0);
+    for (rows, tile) in tiles {
+        assert_eq!(rows.start, next, "linear: tiles must be rows of a weight, one after the other");
+        next = rows.end;
+        y = Flex::add_stored_linear_in_out(y, x.clone(), tile, rows.start, compute);
+    }
+    assert_eq!(next, k, "linear: tiles must be all of a weight of {k} rows");
+    y
+}
+
+/// Zeros of as many rows as `x` has, of `n` columns.
+fn zeros(x: &FlexTensor, n: usize) -> FlexTensor {
+    let mut shape = x.shape();
+    shape.as_mut_slice().last_mut().into_iter().for_each(|last| *last = n);
+    FlexTensor::from_data(buffer::data(buffer::zeroed(shape.num_elements()), shape))
 }

@@ -108,6 +108,36 @@ fn products_and_gradients_are_those_of_a_weight_that_is_held() {
 }
 
 #[test]
+fn rounded_gradients_do_not_depend_on_tiles() {
+    let compute = ActivationDtype::Bf16;
+    for (rows, [out, inputs]) in [(1, [7, 5]), (3, [33, 64]), (70, [131, 48])] {
+        for dtype in [DType::F32, DType::BF16, DType::F16] {
+            let (x, weight) =
+                (tensor([rows, inputs], 1, DType::F32), tensor([out, inputs], 2, dtype));
+            let tiled = |rows| FrozenOperand { weight: Tiled::new(&weight, rows), in_out: false };
+            let whole = product(&x, |x| frozen_linear(compute, x, tiled(out)));
+            for tile in [1, 2, 3, 40] {
+                let found = product(&x, |x| frozen_linear(compute, x, tiled(tile)));
+                assert_eq!(found, whole, "{rows} rows, [{out}, {inputs}] {dtype:?} by {tile}");
+            }
+            // The gradient of rounded numbers, which are those of the sum in `product`.
+            let weights = tensor([rows, out], 99, DType::F32);
+            let rounded = weights.clone().cast(DType::BF16).cast(DType::F32);
+            let wide = weight.clone().cast(DType::F32);
+            let [exact, of_rounded] =
+                [weights, rounded].map(|dy| elements(dy.matmul(wide.clone())));
+            let largest = exact.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+            let near = |want: &[f32]| {
+                let pairs = whole[1].iter().zip(want);
+                pairs.map(|(found, want)| (found - want).abs()).fold(0.0, f32::max)
+                    <= 2e-6 * largest
+            };
+            assert!(near(&exact) || near(&of_rounded), "{rows} rows, [{out}, {inputs}] {dtype:?}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_fetched_for_a_gradient_that_nobody_asks_for() {
     let tiled = Tiled::new(&tensor([6, 4], 1, DType::F32), 2);
     let operand = FrozenOperand { weight: tiled.clone(), in_out: false };

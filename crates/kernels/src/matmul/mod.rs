@@ -23,6 +23,8 @@ mod in_out;
 mod integers;
 mod pack;
 #[cfg(target_arch = "x86_64")]
+mod paired_rows;
+#[cfg(target_arch = "x86_64")]
 mod pairs;
 pub(crate) mod panel;
 mod panels;
@@ -53,6 +55,8 @@ pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
 use pack::RowBlocks;
 pub(crate) use pack::Scratch;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use paired_rows::PairedRows;
 pub(crate) use strided::{Strided, add_product};
 pub use strided::{input_gradient_into, weight_gradient_into};
 use tile::Kernel;
