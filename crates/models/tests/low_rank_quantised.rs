@@ -12,7 +12,7 @@ use common::dispatched::{config, path};
 use fixtures::placed;
 use outsize_checkpoint::Checkpoint;
 use outsize_core::LowRank;
-use outsize_models::{Batch, DispatchedDecoder, LowRankGradients, ModelConfig};
+use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, LowRankGradients, ModelConfig};
 
 const RANK: usize = 2;
 
@@ -76,7 +76,8 @@ fn gradients_through_few_bits_are_what_the_loss_changes_by() {
         "gguf-gpt_oss-mxfp4",
     ] {
         let config = config(name);
-        let (model, streamed) = placed(&config, &path(name), "16MiB").unwrap();
+        let (model, streamed) =
+            placed(&config, &path(name), "16MiB", ActivationDtype::F32).unwrap();
         assert_eq!(streamed, 0);
         let found = learn(&*model, &config);
         // Along the gradient the loss rises by its length.
@@ -102,17 +103,45 @@ fn gradients_through_few_bits_are_what_the_loss_changes_by() {
         let wanted = length * length;
         assert!((rises - wanted).abs() < 0.01 * wanted, "{name}: {rises} for {wanted}");
 
-        let checkpoint = Checkpoint::open(path(name)).unwrap();
-        // What readers take beside weights.
-        let staging = config.tree(name, checkpoint.tensors()).unwrap().staging_bytes;
-        let mut most = 0;
-        for kibibytes in (40..=800).step_by(20) {
-            let memory = format!("{}", staging + (kibibytes << 10));
-            let Some((model, streamed)) = placed(&config, &path(name), &memory) else { continue };
-            most = most.max(streamed);
-            let same = learn(&*model, &config);
-            assert_eq!(bits(&same), bits(&found), "{name} in {memory}");
+        assert_same_streamed(name, &found, ActivationDtype::F32);
+    }
+}
+
+/// Compares gradients in many memories with those in enough, bit by bit.
+fn assert_same_streamed(name: &str, found: &LowRankGradients, compute: ActivationDtype) {
+    let (config, checkpoint) = (config(name), Checkpoint::open(path(name)).unwrap());
+    // What readers take beside weights.
+    let staging = config.tree(name, checkpoint.tensors()).unwrap().staging_bytes;
+    let mut most = 0;
+    for kibibytes in (40..=800).step_by(20) {
+        let memory = format!("{}", staging + (kibibytes << 10));
+        let placed = placed(&config, &path(name), &memory, compute);
+        let Some((model, streamed)) = placed else { continue };
+        most = most.max(streamed);
+        let same = learn(&*model, &config);
+        assert_eq!(bits(&same), bits(found), "{name} in {memory}");
+    }
+    assert!(most > 0, "{name}: nothing is streamed");
+}
+
+#[test]
+fn rounded_gradients_are_the_same_wherever_weights_are() {
+    for name in ["qwen3-published-bf16", "olmo2-published-bf16", "llama-awq-f16"] {
+        let config = config(name);
+        let [exact, rounded] = [ActivationDtype::F32, ActivationDtype::Bf16].map(|compute| {
+            let (model, streamed) = placed(&config, &path(name), "16MiB", compute).unwrap();
+            assert_eq!(streamed, 0);
+            learn(&*model, &config)
+        });
+        let mut away = 0.0f32;
+        for (path, matrices) in &rounded.gradients {
+            for (matrix, exact) in matrices.iter().zip(&exact.gradients[path]) {
+                let largest = exact.clone().abs().max().into_scalar::<f32>();
+                let difference = (matrix.clone() - exact.clone()).abs().max();
+                away = away.max(difference.into_scalar::<f32>() / largest);
+            }
         }
-        assert!(most > 0, "{name}: nothing is streamed");
+        assert!((1e-5..0.1).contains(&away), "{name}: {away} of the largest gradient away");
+        assert_same_streamed(name, &rounded, ActivationDtype::Bf16);
     }
 }

@@ -137,7 +137,7 @@ pub fn adapter(name: &str, scale: f64) -> HashMap<String, LowRank> {
 pub fn model(name: &str, memory: &str) -> Option<(Box<dyn DispatchedDecoder>, ModelConfig, u64)> {
     let text = std::fs::read_to_string(folder(name).join("config.json")).unwrap();
     let config = ModelConfig::from_json(&text).unwrap();
-    let (model, streamed) = placed(&config, &folder(name), memory)?;
+    let (model, streamed) = placed(&config, &folder(name), memory, ActivationDtype::F32)?;
     Some((model, config, streamed))
 }
 
@@ -146,6 +146,7 @@ pub fn placed(
     config: &ModelConfig,
     path: &Path,
     memory: &str,
+    compute: ActivationDtype,
 ) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let tree = config.tree("", checkpoint.tensors()).unwrap();
@@ -159,7 +160,7 @@ pub fn placed(
         ..config.options(checkpoint.tensors())
     };
     let map = infer(&tree, &options.budget, &options.plan()).ok()?;
-    let init = Init { device: Device::flex(), compute: ActivationDtype::F32 };
+    let init = Init { device: Device::flex(), compute };
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
     Some((model, map.streamed_bytes()))
 }
