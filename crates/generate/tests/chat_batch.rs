@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::checkpoint::with_tokenizer;
 use common::conversations::{
-    DYNAMIC, LLAMA, STATES, WINDOW, WINDOWS, checkpoint, options, pipeline, session, template,
+    DYNAMIC, ENCODER, LLAMA, STATES, WINDOW, WINDOWS, checkpoint, options, pipeline, session,
+    template,
 };
 use outsize_generate::{
     ChatAnswer, ChatBatch, ChatMessage, ChatOptions, ChatPart, ChatPrompt, Error, Finish,
@@ -214,6 +215,25 @@ fn texts_that_begin_alike_are_told_apart() {
             done.unwrap();
         }
     }
+}
+
+#[test]
+fn prompts_that_an_encoder_reads_begin_together() {
+    let (_dir, folder) = checkpoint(ENCODER);
+    let mut alone = alone(&folder);
+    let mut chat = session(&folder, replacing(2, 40), None);
+    let texts = ["one", "two one", "three", "one two", "two"].into_iter().enumerate();
+    let requests: Vec<_> = texts
+        .map(|(number, text)| (ChatPrompt::Text(text.to_owned()), options_of(number)))
+        .collect();
+    let done: Done = chat.side_by_side(|batch| {
+        for ((prompt, options), answer) in requests.iter().zip(answers(batch, &requests)?) {
+            assert_eq!(answer.outcome.outcome.tokens, alone(prompt, options).tokens);
+            assert_eq!(answer.reused_tokens, 0);
+        }
+        Ok(())
+    });
+    done.unwrap();
 }
 
 #[test]

@@ -36,6 +36,9 @@ pub const STATES: &str = r#"{"model_type": "qwen3_5_text", "hidden_size": 32, "i
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
     "max_position_embeddings": 400}"#;
 
+pub const ENCODER: &str = r#"{"model_type": "t5", "d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4,
+    "vocab_size": 700, "decoder_start_token_id": 0}"#;
+
 pub const TEMPLATE: &str = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}\
     {% if add_generation_prompt %}<s>assistant: {% endif %}";
 
