@@ -17,15 +17,21 @@
 
 use outsize_kernels::causal_convolution::{CausalConvolution, convolve_causally};
 use outsize_kernels::delta_rule::{DeltaRule, delta_rule_into};
-use outsize_kernels::{ActivationDtype, DeltaHeads, Isa, StateRows, peak};
+use outsize_kernels::state_space::{StateSpace, state_space_into};
+use outsize_kernels::{ActivationDtype, Isa, LinearAttentionHeads, StateRows, peak};
 
 #[path = "common/timing.rs"]
 mod timing;
 
 use timing::{median, seconds, values};
 
-const HEADS: DeltaHeads =
-    DeltaHeads { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, in_turns: false };
+const HEADS: LinearAttentionHeads = LinearAttentionHeads {
+    key_heads: 16,
+    value_heads: 32,
+    key_dim: 128,
+    value_dim: 128,
+    in_turns: false,
+};
 
 const LAYERS: usize = 36;
 

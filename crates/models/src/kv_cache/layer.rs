@@ -8,54 +8,28 @@ use outsize_kernels::attention::RingLayout;
 
 use crate::RecurrentCache;
 
-/// What one layer keeps.
+/// What one layer keeps; nothing if it looks at what another one keeps, or if its tokens do not know of each other.
 #[derive(Debug)]
-pub(super) enum Layer {
-    Attention(AttentionLayer),
-    /// Nothing.
-    Shared,
-    Recurrent(RecurrentLayer),
+pub(super) struct Layer {
+    pub attention: Option<AttentionLayer>,
+    pub recurrent: Option<RecurrentLayer>,
 }
 
 impl Layer {
-    /// Where it is; nowhere if it keeps nothing.
-    pub fn device(&self) -> Option<Device> {
-        match self {
-            Self::Attention(layer) => layer.device(),
-            Self::Shared => None,
-            Self::Recurrent(layer) => layer.state.as_ref().map(|state| state.inputs.device()),
-        }
-    }
-
     /// Whether what it kept is gone, after an error in the middle of a write.
     pub fn is_lost(&self) -> bool {
-        match self {
-            Self::Attention(layer) => layer.is_lost(),
-            Self::Shared => false,
-            Self::Recurrent(layer) => layer.keeps && layer.state.is_none(),
-        }
-    }
-
-    pub fn attention(&self) -> Option<&AttentionLayer> {
-        match self {
-            Self::Attention(layer) => Some(layer),
-            Self::Shared | Self::Recurrent(_) => None,
-        }
-    }
-
-    pub fn attention_mut(&mut self) -> Option<&mut AttentionLayer> {
-        match self {
-            Self::Attention(layer) => Some(layer),
-            Self::Shared | Self::Recurrent(_) => None,
-        }
+        self.attention.as_ref().is_some_and(AttentionLayer::is_lost)
+            || self.recurrent.as_ref().is_some_and(|layer| layer.keeps && layer.state.is_none())
     }
 
     /// Makes text `to` what text `from` is, of which columns up to `written`, exclusive, have been written.
     pub fn copy_row(&mut self, from: usize, to: usize, written: usize) -> Option<()> {
-        match self {
-            Self::Attention(layer) => layer.copy_row(from, to, written),
-            Self::Shared => Some(()),
-            Self::Recurrent(layer) => layer.copy_row(from, to),
+        if let Some(layer) = &mut self.attention {
+            layer.copy_row(from, to, written)?;
+        }
+        match &mut self.recurrent {
+            Some(layer) => layer.copy_row(from, to),
+            None => Some(()),
         }
     }
 }
@@ -64,7 +38,7 @@ impl Layer {
 /// values are.
 #[derive(Debug, Clone)]
 pub(crate) struct RecurrentState {
-    /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state), if there are such.
+    /// `[batch, ..]` of the heads' [state](outsize_kernels::LinearAttentionHeads::state), if there are such.
     pub matrices: Option<Tensor<4>>,
     /// `[batch, taps - 1, channels]`: the last inputs of the convolution.
     pub inputs: Tensor<3>,
