@@ -24,7 +24,8 @@ impl Init {
     }
 }
 
-/// The names of tensors in a checkpoint of several models, of which one is a language model.
+/// The names of tensors in a checkpoint of several models, of which one is a language model; or in one whose names are others than
+/// those of `transformers`.
 #[derive(Debug)]
 pub struct MultimodalNames {
     /// What its names may begin with there, and what stands in place of that in its own.

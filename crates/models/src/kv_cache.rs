@@ -114,11 +114,10 @@ impl KvCache {
                 let sizes = window_and_capacity(attention.window, options);
                 storage(at, attention, sizes, attention.forgets(options))
             }),
-            recurrent: layer.recurrent().map(|shape| RecurrentLayer {
-                shape: *shape,
-                state: Some(RecurrentState::zeros(shape, batch, &devices[at])),
-                keeps: true,
-                snapshot: None,
+            recurrent: layer.recurrent().map(|shape| {
+                let state = Some(RecurrentState::zeros(shape, batch, &devices[at]));
+                let (shape, snapshot) = (*shape, None);
+                Box::new(RecurrentLayer { shape, state, keeps: true, snapshot })
             }),
         });
         let cross = spec.cross.iter().enumerate();
@@ -151,11 +150,9 @@ impl KvCache {
                 forgets: false,
                 snapshot: None,
             }),
-            recurrent: layer.recurrent().map(|shape| RecurrentLayer {
-                shape: *shape,
-                state: None,
-                keeps: false,
-                snapshot: None,
+            recurrent: layer.recurrent().map(|shape| {
+                let (shape, snapshot) = (*shape, None);
+                Box::new(RecurrentLayer { shape, state: None, keeps: false, snapshot })
             }),
         };
         Self {

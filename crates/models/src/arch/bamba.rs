@@ -5,6 +5,7 @@ use burn::module::Module;
 
 use super::expert_fields::layers_named;
 use super::mamba2_fields::{MAMBA2, read_mamba2};
+use super::qwen3_next::listed_mixers;
 use super::rms_config::{DEFAULTS, FIELDS, LayerMixer, RmsConfig, RmsDefaults};
 use super::rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm};
 use crate::architecture::Init;
@@ -55,12 +56,18 @@ impl RmsBlock for BambaDecoderLayer {
         let (rope, rotary_dim) = RopeConfig::read_partial(&around, names, 0.5)?;
         let attends = layers_named(fields, "attn_layer_indices")?.unwrap_or_default();
         let mixers = 0..config.num_hidden_layers as u64;
-        let mamba = read_mamba2(fields, config.hidden_size, None, config.rms_norm_eps)?;
+        let mixers: Vec<_> =
+            mixers.map(|layer| LayerMixer::attends(attends.contains(&layer))).collect();
+        let field = "layer_types";
+        if fields.get(field).is_some() && listed_mixers(fields, field, mixers.len())? != mixers {
+            let expected = "it must be what attn_layer_indices says".to_owned();
+            return Err(fields.refuse(field, expected));
+        }
         Ok(RmsConfig {
             rope,
             rotary_dim,
-            mixers: mixers.map(|layer| LayerMixer::attends(attends.contains(&layer))).collect(),
-            mamba: Some(mamba),
+            mixers,
+            mamba: Some(read_mamba2(fields, &config, None)?),
             mlp_bias: fields.flag_or("mlp_bias", false)?,
             ..config
         })
@@ -109,11 +116,10 @@ impl RmsBlock for BambaDecoderLayer {
 const BAMBA: &[KnownField] = &[
     ("attention_bias", Read),
     ("attn_layer_indices", Read),
+    ("hidden_act", Read),
     ("mlp_bias", Read),
     ("partial_rotary_factor", Read),
     // Said again for other software, or of training.
     ("attn_rotary_emb", Harmless),
-    ("layer_types", Harmless),
-    ("layers_block_type", Harmless),
     ("z_loss_coefficient", Harmless),
 ];

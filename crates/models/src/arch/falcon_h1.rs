@@ -102,6 +102,10 @@ impl RmsBlock for FalconH1DecoderLayer {
         };
         let config = RmsConfig::read(fields, &absent)?;
         let config = config.with_rope(fields)?.with_attention_bias(fields)?;
+        if fields.get("layer_types").is_some() {
+            let expected = "all layers have both attention and Mamba-2".to_owned();
+            return Err(fields.refuse("layer_types", expected));
+        }
         let [gate, mlp_out] = multipliers(fields, "mlp_multipliers")?;
         let different = |scale: f64| Some(scale).filter(|&scale| scale != 1.0);
         // Scores are as many times larger as keys would be.
@@ -188,7 +192,7 @@ fn read_mamba(fields: &Fields<'_>, config: &RmsConfig) -> Result<Mamba2Config, E
         out_bias: fields.flag_or("projectors_bias", false)?,
         norm: fields.flag_or("mamba_rms_norm", false)?.then_some(norm),
         multipliers: multipliers(fields, "ssm_multipliers")?,
-        ..read_mamba2(fields, config.hidden_size, inner, config.rms_norm_eps)?
+        ..read_mamba2(fields, config, inner)?
     })
 }
 
@@ -209,6 +213,7 @@ const FALCON_H1: &[KnownField] = &[
     ("attention_in_multiplier", Read),
     ("attention_out_multiplier", Read),
     ("embedding_multiplier", Read),
+    ("hidden_act", Read),
     ("key_multiplier", Read),
     ("lm_head_multiplier", Read),
     ("mamba_d_ssm", Read),
@@ -224,7 +229,5 @@ const FALCON_H1: &[KnownField] = &[
     ("attn_layer_indices", Effect::UNSET),
     ("mamba_use_mlp", Effect::ON),
     // Said again for other software.
-    ("layer_types", Harmless),
-    ("layers_block_type", Harmless),
     ("mlp_expansion_factor", Harmless),
 ];

@@ -6,7 +6,7 @@ use outsize_core::Names;
 
 use super::expert_fields::EXPERTS;
 use super::granite;
-use super::granite_moe::GraniteMoe;
+use super::granite_moe::{GraniteMoe, MOE};
 use super::mamba2_fields::{MAMBA2, read_mamba2};
 use super::qwen3_next::listed_mixers;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, LayerMixer, RmsConfig, field_of};
@@ -51,7 +51,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
     const IS_STACKED: bool = true;
 
     fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[HYBRID, MAMBA2, EXPERTS, granite::GRANITE, FIELDS]
+        &[HYBRID, MAMBA2, MOE, EXPERTS, FIELDS]
     }
 
     fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
@@ -63,8 +63,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
             _ => vec![LayerMixer::Linear; layers],
         };
         if config.mixers.contains(&LayerMixer::Linear) {
-            config.mamba =
-                Some(read_mamba2(fields, config.hidden_size, None, config.rms_norm_eps)?);
+            config.mamba = Some(read_mamba2(fields, &config, None)?);
         }
         let rotates = match fields.text("position_embedding_type")? {
             Some("rope") => true,

@@ -4,10 +4,11 @@ use outsize_kernels::LinearAttentionHeads;
 use serde_json::Value;
 
 use super::qwen3_next::convolution_taps;
+use super::rms_config::RmsConfig;
 use crate::Error;
-use crate::config::Effect::{self, Harmless, Read};
+use crate::config::Effect::{Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE};
-use crate::layers::{Mamba2Config, Mamba2Norm};
+use crate::layers::{Activation, Mamba2Config, Mamba2Norm};
 
 /// Those of IBM's models and Falcon-H1.
 pub(super) const MAMBA2: &[KnownField] = &[
@@ -20,8 +21,6 @@ pub(super) const MAMBA2: &[KnownField] = &[
     ("mamba_n_heads", Read),
     ("mamba_proj_bias", Read),
     ("time_step_limit", Read),
-    // The convolution has it too, and is built in with this one alone.
-    ("hidden_act", Effect::Only(&["\"silu\""])),
     // How many tokens are computed at once, how weights were drawn, and with which kernels.
     ("mamba_chunk_size", Harmless),
     ("num_logits_to_keep", Harmless),
@@ -35,22 +34,21 @@ pub(super) const MAMBA2: &[KnownField] = &[
 /// Reads these, of a model whose Mamba-2 is `inner` wide, or else a multiple of the residual stream.
 pub(super) fn read_mamba2(
     fields: &Fields<'_>,
-    hidden: usize,
+    config: &RmsConfig,
     inner: Option<usize>,
-    epsilon: f64,
 ) -> Result<Mamba2Config, Error> {
-    let inner = match inner {
-        Some(inner) => inner,
-        None => {
-            let field = "mamba_expand";
-            let inner = hidden.saturating_mul(fields.size_or(field, 2, MAX_HIDDEN)?);
-            if inner > MAX_INTERMEDIATE {
-                let expected = format!("times hidden_size it must be at most {MAX_INTERMEDIATE}");
-                return Err(fields.refuse(field, expected));
-            }
-            inner
-        }
-    };
+    if config.activation != Activation::Silu {
+        // The convolution has it too, and is built in with this one alone.
+        let expected = "beside Mamba-2 only \"silu\" is supported".to_owned();
+        return Err(fields.refuse("hidden_act", expected));
+    }
+    let field = "mamba_expand";
+    let multiple = config.hidden_size.saturating_mul(fields.size_or(field, 2, MAX_HIDDEN)?);
+    let inner = inner.unwrap_or(multiple);
+    if inner > MAX_INTERMEDIATE {
+        let expected = format!("times hidden_size it must be at most {MAX_INTERMEDIATE}");
+        return Err(fields.refuse(field, expected));
+    }
     let heads = fields.size_or("mamba_n_heads", 128, MAX_HEADS)?;
     if !inner.is_multiple_of(heads) {
         let expected = format!("it must divide the width of all heads, {inner}");
@@ -77,7 +75,7 @@ pub(super) fn read_mamba2(
         in_bias,
         out_bias: in_bias,
         step_limits: step_limits(fields, "time_step_limit")?,
-        norm: Some(Mamba2Norm { epsilon, is_before_gate: false }),
+        norm: Some(Mamba2Norm { epsilon: config.rms_norm_eps, is_before_gate: false }),
         multipliers: [1.0; 5],
         rates_are_negated: false,
     })

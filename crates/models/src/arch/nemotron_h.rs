@@ -44,12 +44,13 @@ impl RmsBlock for NemotronHBlock {
     }
 
     fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        config::FIELDS_OF_ALL
+        &[config::FIELDS]
     }
 
     fn multimodal(_: &str) -> Option<&'static MultimodalNames> {
-        // As it is published.
-        Some(&MultimodalNames { prefixes: &[("backbone.", "model.")], others: &[] })
+        // The latter as it is published.
+        const PREFIXES: &[(&str, &str)] = &[("model.", "model."), ("backbone.", "model.")];
+        Some(&MultimodalNames { prefixes: PREFIXES, others: &[] })
     }
 
     fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {

@@ -12,7 +12,7 @@ use crate::RecurrentCache;
 #[derive(Debug)]
 pub(super) struct Layer {
     pub attention: Option<AttentionLayer>,
-    pub recurrent: Option<RecurrentLayer>,
+    pub recurrent: Option<Box<RecurrentLayer>>,
 }
 
 impl Layer {

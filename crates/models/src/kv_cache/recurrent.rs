@@ -87,7 +87,7 @@ impl KvCache {
     }
 
     fn recurrent_mut(&mut self, layer: usize) -> Option<&mut RecurrentLayer> {
-        self.layers.get_mut(layer)?.recurrent.as_mut()
+        self.layers.get_mut(layer)?.recurrent.as_deref_mut()
     }
 
     /// Keeps what comes of a state.

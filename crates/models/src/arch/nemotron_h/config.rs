@@ -7,7 +7,7 @@ use super::super::deepseek::groups;
 use super::super::mamba2_fields;
 use super::super::qwen3_next::convolution_taps;
 use super::super::rms_config::{
-    DEFAULTS, ExpertsConfig, FIELDS, LayerMixer, RmsConfig, RmsDefaults, field_of,
+    DEFAULTS, ExpertsConfig, LayerMixer, RmsConfig, RmsDefaults, field_of,
 };
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
@@ -85,19 +85,28 @@ fn parts(fields: &Fields<'_>) -> Result<Vec<Part>, Error> {
         _ => None,
     };
     let pattern = "hybrid_override_pattern";
-    let field = field_of(fields, ["layers_block_type", "layer_types"])?;
-    let (field, parts): (_, Option<Vec<_>>) = match (fields.get(field), fields.text(pattern)?) {
-        (Some(kinds), _) => {
-            (field, kinds.as_array().and_then(|kinds| kinds.iter().map(named).collect()))
-        }
-        (None, Some(letters)) => (pattern, letters.chars().map(lettered).collect()),
-        (None, None) => return Err(fields.missing(pattern)),
-    };
-    parts.filter(|parts| (1..=MAX_LAYERS).contains(&parts.len())).ok_or_else(|| {
-        let expected = "each block must be \"linear_attention\", \"full_attention\", \"mlp\" or \"moe\", or \
-                        M, *, - or E in a pattern";
+    let list = field_of(fields, ["layers_block_type", "layer_types"])?;
+    let refused = |field| {
+        let expected = "each block must be \"linear_attention\", \"full_attention\", \"mlp\" or \"moe\", or M, *, - or E \
+                        in a pattern";
         fields.refuse(field, expected.to_owned())
-    })
+    };
+    let checked = |field, parts: Option<Vec<Part>>| {
+        let parts = parts.filter(|parts| (1..=MAX_LAYERS).contains(&parts.len()));
+        parts.ok_or_else(|| refused(field))
+    };
+    let lettered = fields.text(pattern)?.map(|letters| letters.chars().map(lettered).collect());
+    let lettered = lettered.map(|parts| checked(pattern, parts)).transpose()?;
+    let listed = fields.get(list).map(|kinds| {
+        checked(list, kinds.as_array().and_then(|kinds| kinds.iter().map(named).collect()))
+    });
+    match (listed.transpose()?, lettered) {
+        (Some(listed), Some(lettered)) if listed != lettered => {
+            Err(fields.refuse(pattern, format!("it must be what {list} says")))
+        }
+        (Some(parts), _) | (None, Some(parts)) => Ok(parts),
+        (None, None) => Err(fields.missing(pattern)),
+    }
 }
 
 fn read_mamba(fields: &Fields<'_>, epsilon: f64) -> Result<Mamba2Config, Error> {
@@ -162,16 +171,19 @@ fn with_experts(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Err
 }
 
 /// All fields.
-pub(super) const FIELDS_OF_ALL: &[&[KnownField]] = &[NEMOTRON_H, FIELDS];
-
-const NEMOTRON_H: &[KnownField] = &[
+pub(super) const FIELDS: &[KnownField] = &[
     ("attention_head_dim", Read),
     ("conv_kernel", Read),
+    ("head_dim", Read),
+    ("hidden_size", Read),
     ("hybrid_override_pattern", Read),
+    ("intermediate_size", Read),
     ("layer_norm_epsilon", Read),
+    ("layer_types", Read),
     ("layers_block_type", Read),
     ("mamba_head_dim", Read),
     ("mamba_num_heads", Read),
+    ("max_position_embeddings", Read),
     ("mlp_bias", Read),
     ("mlp_hidden_act", Read),
     ("moe_intermediate_size", Read),
@@ -181,7 +193,10 @@ const NEMOTRON_H: &[KnownField] = &[
     ("n_groups", Read),
     ("n_routed_experts", Read),
     ("norm_topk_prob", Read),
+    ("num_attention_heads", Read),
     ("num_experts_per_tok", Read),
+    ("num_hidden_layers", Read),
+    ("num_key_value_heads", Read),
     ("routed_scaling_factor", Read),
     ("ssm_state_size", Read),
     ("time_step_min", Read),
