@@ -77,7 +77,6 @@ pub(super) fn read_mamba2(
         step_limits: step_limits(fields, "time_step_limit")?,
         norm: Some(Mamba2Norm { epsilon: config.rms_norm_eps, is_before_gate: false }),
         multipliers: [1.0; 5],
-        rates_are_negated: false,
     })
 }
 

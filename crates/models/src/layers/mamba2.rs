@@ -32,8 +32,6 @@ pub struct Mamba2Config {
     pub norm: Option<Mamba2Norm>,
     /// What gates, values, keys, queries and steps are multiplied by as they are projected.
     pub multipliers: [f64; 5],
-    /// Whether rates are stored negated, rather than as their logarithms.
-    pub rates_are_negated: bool,
 }
 
 /// The norm of a [`Mamba2Mixer`].
@@ -68,7 +66,7 @@ pub struct Mamba2Mixer {
     pub conv1d: CausalConv1d,
     /// `[heads]`: added to the steps.
     pub dt_bias: Param<Tensor<1>>,
-    /// `[heads]`: the logarithm of what is lost for each step; or what is lost, negated.
+    /// `[heads]`: the logarithm of what is lost for each step.
     pub A_log: Param<Tensor<1>>,
     /// `[heads]`: what part of a value is added to what comes of it.
     pub D: Param<Tensor<1>>,
@@ -113,8 +111,7 @@ impl Mamba2Mixer {
         let Mamba2Config { heads, step_limits, .. } = self.config;
         let [gate, mixed, step] = self.projected(x);
         let (taps, conv_bias) = (self.conv1d.taps(), self.conv1d.bias());
-        let rates = self.A_log.val().cast(DType::F32);
-        let rates = if self.config.rates_are_negated { rates.neg() } else { rates.exp() };
+        let rates = self.A_log.val().cast(DType::F32).exp();
         let [bias, skip] = [&self.dt_bias, &self.D].map(|it| it.val().cast(DType::F32));
 
         let mixed =

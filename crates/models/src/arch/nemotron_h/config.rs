@@ -136,7 +136,6 @@ fn read_mamba(fields: &Fields<'_>, epsilon: f64) -> Result<Mamba2Config, Error> 
         step_limits: [least as f32, f32::INFINITY],
         norm: Some(Mamba2Norm { epsilon, is_before_gate: false }),
         multipliers: [1.0; 5],
-        rates_are_negated: false,
     })
 }
 
