@@ -6,9 +6,9 @@
 //! cargo bench -p outsize-kernels --bench linear_attention -- --quick  # fewer repetitions
 //! ```
 //!
-//! 32 heads of 128 by 128 with 16 of queries and keys: a layer of Qwen3-Next; and 128 heads of 64 by 128
-//! with one of queries and keys: a layer of Granite 4.0 H Small. As many layers as they have, so that
-//! states come from memory for each token.
+//! 32 heads of 128 by 128 with 16 of queries and keys: a layer of Qwen3-Next; and 128 heads of 64
+//! by 128 with one of queries and keys: a layer of Granite 4.0 H Small. As many layers as they
+//! have, so that states come from memory for each token.
 //!
 //! - `memory`: a plain read of the same states by all threads. A token reads and writes them.
 //! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`]. Of each element of a state

@@ -28,8 +28,9 @@ pub struct CausalConvolution<'a> {
     pub is_activated: bool,
 }
 
-/// Writes `bias + Σ weight[tap] · x[token + 1 - taps + tap]`, or SiLU of it, to `x`, and the last inputs to the state.
-/// The bits do not depend on how a text is cut, on texts beside it, on threads or on instructions.
+/// Writes `bias + Σ weight[tap] · x[token + 1 - taps + tap]`, or SiLU of it, to `x`, and the last
+/// inputs to the state. The bits do not depend on how a text is cut, on texts beside it, on threads
+/// or on instructions.
 ///
 /// # Panics
 ///

@@ -10,10 +10,11 @@ use crate::linear_attention_extension::LinearAttentionOps;
 use crate::state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
 use crate::state_rows::StateRows;
 
-/// A convolution over the last tokens, of each channel by itself, or SiLU of it: `x [texts, tokens, channels]`
-/// with `weight [channels, taps]`, of which the last tap is that of the token itself, and perhaps a bias `[channels]`, behind the
-/// inputs of `state [rows, taps - 1, channels]`, the oldest first; all f32. Gives the shape of `x`, and the state
-/// with the last inputs. Zero where a text has not begun.
+/// A convolution over the last tokens, of each channel by itself, or SiLU of it:
+/// `x [texts, tokens, channels]` with `weight [channels, taps]`, of which the last tap is that of
+/// the token itself, and perhaps a bias `[channels]`, behind the inputs of
+/// `state [rows, taps - 1, channels]`, the oldest first; all f32. Gives the shape of `x`, and the
+/// state with the last inputs. Zero where a text has not begun.
 ///
 /// On Flex this is [one operation](crate::causal_convolution::convolve_causally); elsewhere Burn's own
 /// ones.
@@ -60,11 +61,11 @@ pub fn causal_convolution(
     (sum * begun, placed(state, rows.first, last))
 }
 
-/// The gated delta rule, token by token: of `x [texts, tokens, channels]`, which is queries, keys and
-/// values of all heads, with `forget` and `write` `[texts, tokens, value_heads]`, `rates` and
-/// `forget_bias` `[value_heads]`, and matrices `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Gives
-/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has not
-/// begun.
+/// The gated delta rule, token by token: of `x [texts, tokens, channels]`, which is queries, keys
+/// and values of all heads, with `forget` and `write` `[texts, tokens, value_heads]`, `rates` and
+/// `forget_bias` `[value_heads]`, and matrices `state [rows, ..]` of
+/// [`LinearAttentionHeads::state`]; all f32. Gives `[texts, tokens, value_heads, value_dim]`, and
+/// the matrices afterwards. Zero where a text has not begun.
 ///
 /// On Flex this is [one operation](crate::delta_rule::delta_rule_into); elsewhere Burn's own ones.
 ///
@@ -132,12 +133,15 @@ pub fn delta_rule(
     (mixed, placed(state, rows.first, matrices))
 }
 
-/// A selective state space model, token by token: of `x [texts, tokens, channels]`, which is values, keys and queries of all
-/// heads, with `step [texts, tokens, value_heads]`, which is within `limits` after a softplus; `rates`, `step_bias` and `skip`
-/// `[value_heads]`; and matrices `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Gives
-/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has not begun.
+/// A selective state space model, token by token: of `x [texts, tokens, channels]`, which is
+/// values, keys and queries of all heads, with `step [texts, tokens, value_heads]`, which is within
+/// `limits` after a softplus; `rates`, `step_bias` and `skip` `[value_heads]`; and matrices
+/// `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Gives
+/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has
+/// not begun.
 ///
-/// On Flex this is [one operation](crate::state_space::state_space_into); elsewhere Burn's own ones.
+/// On Flex this is [one operation](crate::state_space::state_space_into); elsewhere Burn's own
+/// ones.
 ///
 /// # Panics
 ///
@@ -198,7 +202,8 @@ pub fn state_space(
     (mixed, placed(state, rows.first, matrices))
 }
 
-/// Values `[texts, tokens, value_heads · value_dim]` as blocks of a matrix have them: `[texts, tokens, blocks, 1, columns]`.
+/// Values `[texts, tokens, value_heads · value_dim]` as blocks of a matrix have them:
+/// `[texts, tokens, blocks, 1, columns]`.
 fn in_blocks(values: Tensor<3>, heads: &LinearAttentionHeads) -> Tensor<5> {
     let ([texts, tokens, _], device) = (values.dims(), values.device());
     let LinearAttentionHeads { value_heads, value_dim, .. } = *heads;
@@ -221,7 +226,8 @@ fn of_blocks(of_heads: Tensor<3>, blocks: usize) -> Tensor<5> {
     of_heads.reshape([texts, tokens, value_heads * blocks, 1, 1])
 }
 
-/// What comes of each token's blocks, `[texts, blocks, 1, columns]`, of all: `[texts, tokens, value_heads, value_dim]`.
+/// What comes of each token's blocks, `[texts, blocks, 1, columns]`, of all:
+/// `[texts, tokens, value_heads, value_dim]`.
 fn out_of_blocks(mixed: Vec<Tensor<4>>, heads: &LinearAttentionHeads) -> Tensor<4> {
     let mixed: Tensor<4> = Tensor::cat(mixed, 2).swap_dims(1, 2);
     let [texts, tokens, ..] = mixed.dims();

@@ -1,7 +1,8 @@
 //! Linear attention, over a backend's own tensors: a Burn backend extension for Flex.
 //!
 //! [`causal_convolution`](crate::causal_convolution()), [`delta_rule`](crate::delta_rule()) and
-//! [`state_space`](crate::state_space()) choose between this and Burn's own operations; call them unless you write an extension yourself.
+//! [`state_space`](crate::state_space()) choose between this and Burn's own operations; call them
+//! unless you write an extension yourself.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
@@ -16,8 +17,9 @@ use crate::{Isa, LinearAttentionHeads, StateRows, buffer};
 /// What linear attention is made of. What has no other owner is written in place.
 #[backend_extension(Flex)]
 pub trait LinearAttentionOps: Backend {
-    /// The convolution of `x [texts, tokens, channels]` with `weight [channels, taps]` and `bias
-    /// [channels]` behind the inputs of `state [rows, taps - 1, channels]`, all f32, or SiLU of it; and the state afterwards.
+    /// The convolution of `x [texts, tokens, channels]` with `weight [channels, taps]` and
+    /// `bias [channels]` behind the inputs of `state [rows, taps - 1, channels]`, all f32, or SiLU
+    /// of it; and the state afterwards.
     ///
     /// # Panics
     ///
@@ -50,9 +52,10 @@ pub trait LinearAttentionOps: Backend {
         rows: StateRows,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// What a state space model gives of `x [texts, tokens, channels]`, with `step [texts, tokens, value_heads]`, `rates`,
-    /// `step_bias` and `skip` `[value_heads]`, and states `state [rows, ..]`, all f32: `[texts, tokens, value_heads, value_dim]`;
-    /// and the state afterwards.
+    /// What a state space model gives of `x [texts, tokens, channels]`, with
+    /// `step [texts, tokens, value_heads]`, `rates`, `step_bias` and `skip` `[value_heads]`, and
+    /// states `state [rows, ..]`, all f32: `[texts, tokens, value_heads, value_dim]`; and the state
+    /// afterwards.
     ///
     /// # Panics
     ///

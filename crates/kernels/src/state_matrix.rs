@@ -2,12 +2,13 @@
 
 use crate::simd::Vector;
 
-/// Columns of a head's matrix that lie together: each token changes these by themselves, and so many of
-/// all rows fit a first-level cache.
+/// Columns of a head's matrix that lie together: each token changes these by themselves, and so
+/// many of all rows fit a first-level cache.
 pub const STATE_COLUMNS: usize = 32;
 
-/// The heads of linear attention, each of which keeps of a text a matrix. Where the matrix is the state of a state space model,
-/// its inputs and outputs are keys and queries ([Dao and Gu, 2024](https://arxiv.org/abs/2405.21060)).
+/// The heads of linear attention, each of which keeps of a text a matrix. Where the matrix is the
+/// state of a state space model, its inputs and outputs are keys and queries ([Dao and Gu,
+/// 2024](https://arxiv.org/abs/2405.21060)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinearAttentionHeads {
     /// Heads of queries and keys; divides those of values.
@@ -33,8 +34,8 @@ impl LinearAttentionHeads {
         self.value_dim.div_ceil(STATE_COLUMNS)
     }
 
-    /// The state of a text: `[value_heads · blocks, key_dim, STATE_COLUMNS]`. What the last block of a
-    /// head has too many columns is zero.
+    /// The state of a text: `[value_heads · blocks, key_dim, STATE_COLUMNS]`. What the last block
+    /// of a head has too many columns is zero.
     pub fn state(&self) -> [usize; 3] {
         [self.value_heads * self.blocks(), self.key_dim, STATE_COLUMNS]
     }
@@ -45,12 +46,13 @@ pub(crate) fn rows_apart<V: Vector>() -> usize {
     V::LANES / 4
 }
 
-/// Makes each row `keep` times itself and its element of the key times the change; gives the sum of all rows then, each times
-/// its element of the query.
+/// Makes each row `keep` times itself and its element of the key times the change; gives the sum of
+/// all rows then, each times its element of the query.
 ///
 /// # Safety
 ///
-/// The state has `STATE_COLUMNS` elements for each of the key and the query, and the processor has the instructions of `V`.
+/// The state has `STATE_COLUMNS` elements for each of the key and the query, and the processor has
+/// the instructions of `V`.
 #[inline(always)]
 pub(crate) unsafe fn change_rows<V: Vector>(
     state: &mut [f32],

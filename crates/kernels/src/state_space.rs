@@ -1,8 +1,9 @@
-//! A selective state space model, Mamba-2: linear attention that keeps of a text one matrix a head, over slices.
+//! A selective state space model, Mamba-2: linear attention that keeps of a text one matrix a head,
+//! over slices.
 //!
-//! Of each token, the matrix is made less by a factor; the token's key times its value, times a step, is added; and it is asked
-//! for what it gives for the token's query. What are key and query here are called `B` and `C` in Dao and Gu 2024
-//! (arXiv:2405.21060).
+//! Of each token, the matrix is made less by a factor; the token's key times its value, times a
+//! step, is added; and it is asked for what it gives for the token's query. What are key and query
+//! here are called `B` and `C` in Dao and Gu 2024 (arXiv:2405.21060).
 
 use crate::Isa;
 use crate::exp::{exp, softplus};
@@ -36,8 +37,8 @@ pub struct StateSpace<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Runs the texts' tokens, one after the other. The bits do not depend on how a text is cut, on texts
-/// beside it or on threads.
+/// Runs the texts' tokens, one after the other. The bits do not depend on how a text is cut, on
+/// texts beside it or on threads.
 ///
 /// # Panics
 ///
@@ -128,8 +129,9 @@ impl Steps<'_> {
 for_each_isa! {
     /// # Safety
     ///
-    /// `state` points to `[texts, blocks, key_dim, STATE_COLUMNS]` and `y` to `[texts, tokens,
-    /// value_heads, value_dim]` elements which nobody but calls of this with the same claims touches.
+    /// `state` points to `[texts, blocks, key_dim, STATE_COLUMNS]` and `y` to
+    /// `[texts, tokens, value_heads, value_dim]` elements which nobody but calls of this with the
+    /// same claims touches.
     unsafe fn work<V>(shared: &Shared<'_>) {
         while let Some(claimed) = shared.claims.claim() {
             for task in claimed {
@@ -180,7 +182,8 @@ impl Shared<'_> {
             columns[..width].copy_from_slice(&x[head * value_dim + first..][..width]);
             let (key, query) = (&x[key_at..][..key_dim], &x[query_at..][..key_dim]);
             let (keep, step) = self.steps.of(at, head);
-            // SAFETY: `state` has `STATE_COLUMNS` for each element of a key, and so many are the columns.
+            // SAFETY: `state` has `STATE_COLUMNS` for each element of a key, and so many are the
+            // columns.
             unsafe {
                 advance::<V>(state, [key, query], &mut columns, [keep, step, self.skip[head]])
             };
@@ -193,7 +196,8 @@ impl Shared<'_> {
 ///
 /// # Safety
 ///
-/// The state has `STATE_COLUMNS` elements for each of the key and the query, and the processor has the instructions of `V`.
+/// The state has `STATE_COLUMNS` elements for each of the key and the query, and the processor has
+/// the instructions of `V`.
 #[inline(always)]
 unsafe fn advance<V: Vector>(
     state: &mut [f32],
