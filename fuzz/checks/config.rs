@@ -1,7 +1,7 @@
 //! What must hold of any bytes taken for a model's `config.json`.
 
 // By which path the crate comes is for the program to say that these checks are a part of.
-use super::models::{CacheLayer, CacheOptions, KvCache, Logits, ModelConfig};
+use super::models::{CacheOptions, KvCache, Logits, ModelConfig};
 
 /// Checks that a configuration is refused in plain words, or that no size that follows from it
 /// overflows.
@@ -36,17 +36,17 @@ fn prove(config: &ModelConfig) {
         let cache = CacheOptions::new(context);
         let bytes = KvCache::bytes(spec, &cache);
         let exact: u128 = (spec.layers.iter())
-            .map(|layer| match layer {
-                CacheLayer::Attention(layer) => {
+            .map(|layer| {
+                let keys = layer.kept_attention().map_or(0, |layer| {
                     let kept = if layer.keys_are_values { 1 } else { 2 };
                     kept * (layer.key_value_heads * layer.head_dim * context) as u128
-                }
-                CacheLayer::Recurrent(layer) => {
+                });
+                let state = layer.recurrent().map_or(0, |layer| {
                     let state = layer.heads.map(|heads| heads.state());
                     let matrices = state.map(|state| state.iter().map(|&n| n as u128).product());
                     matrices.unwrap_or(0u128) + ((layer.taps - 1) * layer.channels) as u128
-                }
-                CacheLayer::Shared(_) => 0,
+                });
+                keys + state
             })
             .sum();
         // More than there is: no such cache is ever made.

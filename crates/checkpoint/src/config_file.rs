@@ -102,8 +102,42 @@ pub fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, ConfigFile
 /// # Errors
 /// [`ConfigFileError::NotJson`].
 pub fn parse_object(path: &Path, bytes: &[u8]) -> Result<Map<String, Value>, ConfigFileError> {
-    serde_json::from_slice(bytes)
-        .map_err(|error| ConfigFileError::not_json(path, reason(bytes, &error)))
+    let object = parse_json(bytes).and_then(serde_json::from_value);
+    object.map_err(|error| ConfigFileError::not_json(path, reason(bytes, &error)))
+}
+
+/// The JSON in some bytes. `Infinity`, which Python writes and which is no JSON, is taken for the
+/// `{"__float__": "Infinity"}` that transformers writes in its place since version 5.
+///
+/// # Errors
+/// What the parser says.
+pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
+    serde_json::from_slice(bytes).or_else(|error| {
+        let standard = with_infinity_as_object(bytes);
+        standard.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(error)
+    })
+}
+
+/// The text with that in place of each `Infinity` that is not in a string, if there is any.
+fn with_infinity_as_object(bytes: &[u8]) -> Option<Vec<u8>> {
+    const INFINITY: &[u8] = b"Infinity";
+    let (mut result, mut rest) = (Vec::with_capacity(bytes.len()), bytes);
+    let (mut in_string, mut found) = (false, false);
+    while let Some((&byte, behind)) = rest.split_first() {
+        let taken = match byte {
+            b'\\' if in_string => 2.min(rest.len()),
+            _ if !in_string && rest.starts_with(INFINITY) => {
+                result.extend(br#"{"__float__": "Infinity"}"#);
+                (rest, found) = (&rest[INFINITY.len()..], true);
+                continue;
+            }
+            _ => 1,
+        };
+        in_string ^= byte == b'"';
+        result.extend(&rest[..taken]);
+        rest = &behind[taken - 1..];
+    }
+    found.then_some(result)
 }
 
 impl ConfigFileError {
@@ -159,13 +193,24 @@ mod tests {
         let path = Path::new("config.json");
         for text in [
             "{\"a\": 1,\n \"top_p\": NaN, \"b\": 2}",
-            "{\"a\": 1, \"top_p\" : Infinity}",
             "{\n\"top_p\":-Infinity\n}",
             "{\"top_p\": 1e999}",
         ] {
             let message = parse_object(path, text.as_bytes()).unwrap_err().to_string();
             assert!(message.contains("near \"top_p\""), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn infinity_is_what_transformers_writes_for_it() {
+        let path = Path::new("config.json");
+        let text = r#"{"Infinity": "\\\"Infinity", "limits": [0.0, Infinity], "more": Infinity}"#;
+        let object = parse_object(path, text.as_bytes()).unwrap();
+        let infinity = serde_json::json!({"__float__": "Infinity"});
+        let expected = serde_json::json!({
+            "Infinity": "\\\"Infinity", "limits": [0.0, infinity], "more": infinity,
+        });
+        assert_eq!(Value::Object(object), expected);
     }
 
     #[test]

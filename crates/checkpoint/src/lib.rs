@@ -63,8 +63,8 @@ mod writer;
 
 pub use checkpoint::{Checkpoint, TensorInfo};
 pub use config_file::{
-    CONFIG_LIMIT, ConfigFileError, made_length, parse_object, read_object, read_optional,
-    read_optional_text,
+    CONFIG_LIMIT, ConfigFileError, made_length, parse_json, parse_object, read_object,
+    read_optional, read_optional_text,
 };
 pub use dtype::{Dtype, ElementBlock, UnknownDtype};
 pub use error::Error;

@@ -17,8 +17,8 @@ use outsize_core::{Devices, Planning, gpu, process_bytes};
 use outsize_kernels::BufferReuse;
 use outsize_lora::LoraAdapter;
 use outsize_models::{
-    Batch, CacheLayer, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init,
-    KvCache, Logits, MAX_BATCH, ModelConfig, WhenFull,
+    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
+    MAX_BATCH, ModelConfig, WhenFull,
 };
 use outsize_plan::{
     Budget, DeviceMap, Error as PlanError, Options, Prediction, Shortfall, Tier, TierUse, Tree,
@@ -437,7 +437,7 @@ impl Pipeline {
 
     /// Whether texts can go on from any token of a text, if it is no longer than a sliding window.
     pub(crate) fn can_be_cut(&self) -> bool {
-        !self.spec.layers.iter().any(|layer| matches!(layer, CacheLayer::Recurrent(_)))
+        !self.spec.layers.iter().any(|layer| layer.recurrent().is_some())
     }
 
     /// Tokens of a prompt that take about as long to compute as a pass of one token takes.

@@ -18,6 +18,8 @@ pub struct CausalConvolution<'a> {
     pub channels: usize,
     /// `[channels, taps]`: the last tap is that of the token itself.
     pub weight: &'a [f32],
+    /// `[channels]`: what is added.
+    pub bias: &'a [f32],
     /// Of rows of texts, the last inputs, `[rows, taps - 1, channels]`, the oldest first.
     pub state: &'a mut [f32],
     /// Which rows are those of the texts.
@@ -26,14 +28,15 @@ pub struct CausalConvolution<'a> {
     pub is_activated: bool,
 }
 
-/// Writes `Σ weight[tap] · x[token + 1 - taps + tap]`, or SiLU of it, to `x`, and the last inputs to the state.
-/// The bits do not depend on how a text is cut, on texts beside it, on threads or on instructions.
+/// Writes `bias + Σ weight[tap] · x[token + 1 - taps + tap]`, or SiLU of it, to `x`, and the last
+/// inputs to the state. The bits do not depend on how a text is cut, on texts beside it, on threads
+/// or on instructions.
 ///
 /// # Panics
 ///
 /// If sizes do not fit each other, or if this processor does not have `isa`.
 pub fn convolve_causally(isa: Isa, convolution: CausalConvolution<'_>) {
-    let CausalConvolution { x, channels, weight, state, rows, is_activated } = convolution;
+    let CausalConvolution { x, channels, weight, bias, state, rows, is_activated } = convolution;
     let texts = rows.begins.len();
     let taps = weight.len() / channels.max(1);
     assert!(isa.is_available(), "this processor does not have {isa:?}");
@@ -42,6 +45,7 @@ pub fn convolve_causally(isa: Isa, convolution: CausalConvolution<'_>) {
         "convolution: a weight of {} elements for {channels} channels",
         weight.len()
     );
+    assert_eq!(bias.len(), channels, "convolution: bias");
     assert!(
         texts > 0 && x.len().is_multiple_of(texts * channels),
         "convolution: {texts} texts of {channels} channels must fill {}",
@@ -62,6 +66,7 @@ pub fn convolve_causally(isa: Isa, convolution: CausalConvolution<'_>) {
         x: OutputPtr(x.as_mut_ptr()),
         state: OutputPtr(state[rows.first * row..].as_mut_ptr()),
         weight,
+        bias,
         begins: &rows.begins,
         is_activated,
         sizes: [tokens, channels, taps],
@@ -75,6 +80,7 @@ struct Shared<'a> {
     x: OutputPtr,
     state: OutputPtr,
     weight: &'a [f32],
+    bias: &'a [f32],
     begins: &'a [Option<usize>],
     is_activated: bool,
     /// Tokens, channels, taps.
@@ -124,7 +130,7 @@ for_each_isa! {
                         inputs.fill([0.0; BLOCK]);
                     }
                     inputs[token % taps][..width].copy_from_slice(x);
-                    sums.fill(0.0);
+                    sums[..width].copy_from_slice(&shared.bias[start..start + width]);
                     for (tap, weights) in weights.iter().enumerate() {
                         let inputs = &inputs[(token + 1 + tap) % taps];
                         for i in 0..BLOCK {

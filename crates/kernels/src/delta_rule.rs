@@ -5,16 +5,15 @@
 //! al. 2024 (arXiv:2412.06464).
 
 use crate::Isa;
-use crate::exp::exp;
+use crate::exp::{exp, softplus};
 use crate::loops::{share, share_size};
 use crate::matmul::{Claims, OutputPtr};
 use crate::norm::lanes_sum;
 use crate::simd::{Vector, for_each_isa};
+use crate::state_matrix::{
+    LinearAttentionHeads, STATE_COLUMNS, add_row, change_rows, rows_apart, sums_together,
+};
 use crate::state_rows::StateRows;
-
-/// Columns of a head's matrix that lie together: each token changes these by themselves, and so many of
-/// all rows fit a first-level cache.
-pub const STATE_COLUMNS: usize = 32;
 
 /// Tokens whose vectors are put beside each other at a time.
 const GATHERED: usize = 8;
@@ -22,44 +21,11 @@ const GATHERED: usize = 8;
 /// What is added to the square of a length before something is divided by that length.
 pub(crate) const LENGTH_EPSILON: f64 = 1e-6;
 
-/// The heads of a [`DeltaRule`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct DeltaHeads {
-    /// Heads of queries and keys; divides those of values.
-    pub key_heads: usize,
-    /// Heads of values: as many as there are matrices.
-    pub value_heads: usize,
-    /// Width of a query and of a key.
-    pub key_dim: usize,
-    /// Width of a value.
-    pub value_dim: usize,
-    /// Whether heads of values take those of keys in turns; else neighbours take the same one.
-    pub in_turns: bool,
-}
-
-impl DeltaHeads {
-    /// Queries, keys and values of a token.
-    pub fn channels(&self) -> usize {
-        2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-    }
-
-    /// Blocks of [`STATE_COLUMNS`] that a head's matrix has.
-    pub(crate) fn blocks(&self) -> usize {
-        self.value_dim.div_ceil(STATE_COLUMNS)
-    }
-
-    /// The state of a text: `[value_heads · blocks, key_dim, STATE_COLUMNS]`. What the last block of a
-    /// head has too many columns is zero.
-    pub fn state(&self) -> [usize; 3] {
-        [self.value_heads * self.blocks(), self.key_dim, STATE_COLUMNS]
-    }
-}
-
 /// Some tokens of some texts.
 #[derive(Debug)]
 pub struct DeltaRule<'a> {
     /// Sizes.
-    pub heads: DeltaHeads,
+    pub heads: LinearAttentionHeads,
     /// `[texts, tokens, channels]`: queries, keys and values of all heads. Queries and keys are made as
     /// long as they should be.
     pub x: &'a mut [f32],
@@ -71,7 +37,7 @@ pub struct DeltaRule<'a> {
     pub rates: &'a [f32],
     /// `[value_heads]`: what is added to the former before.
     pub forget_bias: &'a [f32],
-    /// Of rows of texts, the matrices: `[rows, ..]` of [`DeltaHeads::state`].
+    /// Of rows of texts, the matrices: `[rows, ..]` of [`LinearAttentionHeads::state`].
     pub state: &'a mut [f32],
     /// Which rows are those of the texts.
     pub rows: &'a StateRows,
@@ -87,7 +53,7 @@ pub struct DeltaRule<'a> {
 /// If sizes do not fit each other, or if this processor does not have `isa`.
 pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
     let DeltaRule { heads, x, forget, write, rates, forget_bias, state, rows, y } = rule;
-    let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = heads;
+    let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = heads;
     let (channels, texts) = (heads.channels(), rows.begins.len());
     assert!(isa.is_available(), "this processor does not have {isa:?}");
     assert!(
@@ -133,7 +99,7 @@ pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
 }
 
 struct Shared<'a> {
-    heads: DeltaHeads,
+    heads: LinearAttentionHeads,
     x: &'a [f32],
     gates: Gates<'a>,
     begins: &'a [Option<usize>],
@@ -162,15 +128,10 @@ impl Gates<'_> {
     }
 }
 
-/// `ln(1 + eˣ)`; `x` itself above 20.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { exp(x).ln_1p() }
-}
-
 for_each_isa! {
     /// Makes keys 1 long, and queries the root of their width less.
-    fn lengthen(x: &mut [f32], heads: DeltaHeads) {
-        let DeltaHeads { key_heads, key_dim, .. } = heads;
+    fn lengthen(x: &mut [f32], heads: LinearAttentionHeads) {
+        let LinearAttentionHeads { key_heads, key_dim, .. } = heads;
         let queries = (key_dim as f64).sqrt().recip();
         for x in x.chunks_exact_mut(heads.channels()) {
             let vectors = x[..2 * key_heads * key_dim].chunks_exact_mut(key_dim);
@@ -227,7 +188,8 @@ impl Shared<'_> {
     /// As for `work`, and nobody else is at these heads; the processor has the instructions of `V`.
     #[inline(always)]
     unsafe fn heads<V: Vector>(&self, task: usize, gathered: &mut Gathered) {
-        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = self.heads;
+        let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, in_turns } =
+            self.heads;
         let (text, key_head) = (task / key_heads, task % key_heads);
         let (of_key, blocks) = (value_heads / key_heads, self.heads.blocks());
         let head = |of_key_head: usize| match in_turns {
@@ -313,7 +275,7 @@ impl Shared<'_> {
     /// Nobody else has it.
     #[allow(clippy::mut_from_ref, reason = "each head of a token is its claimant's alone")]
     unsafe fn result(&self, token: usize, head: usize) -> &mut [f32] {
-        let DeltaHeads { value_heads, value_dim, .. } = self.heads;
+        let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
         let at = (token * value_heads + head) * value_dim;
         // SAFETY: within `y`; and the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.y.0.add(at), value_dim) }
@@ -334,13 +296,12 @@ unsafe fn step<V: Vector>(
     value: &mut [f32],
     (keep, write): (f32, f32),
 ) {
-    // Rows that are summed apart, for eight sums that do not wait for each other.
-    let (rows, apart) = (key.len(), V::LANES / 4);
+    let (rows, apart) = (key.len(), rows_apart::<V>());
     let even = rows / apart * apart;
     // SAFETY: the caller's promise: all that is read and written lies within the state, the vectors
     // and what has `STATE_COLUMNS`.
     unsafe {
-        let place = state.as_mut_ptr();
+        let place = state.as_ptr();
         let row = |row: usize| place.add(row * STATE_COLUMNS);
         let mut sums = [[V::zero(); 8]; 4];
         for first in (0..even).step_by(apart) {
@@ -351,72 +312,14 @@ unsafe fn step<V: Vector>(
         for at in even..rows {
             add_row(&mut sums[0], row(at), *key.get_unchecked(at));
         }
-        let mut change = together(&sums, apart);
+        let mut change = sums_together(&sums, apart);
         for (column, change) in change.iter_mut().enumerate().take(STATE_COLUMNS / V::LANES) {
             let value = V::f32(value.as_ptr().add(column * V::LANES)).mul(V::splat(write));
             *change = value.fma(*change, V::splat(-keep * write));
         }
-        let mut sums = [[V::zero(); 8]; 4];
-        for first in (0..even).step_by(apart) {
-            for (at, sums) in (first..).zip(&mut sums[..apart]) {
-                change_row(row(at), keep, *key.get_unchecked(at), &change);
-                add_row(sums, row(at), *query.get_unchecked(at));
-            }
-        }
-        for at in even..rows {
-            change_row(row(at), keep, *key.get_unchecked(at), &change);
-            add_row(&mut sums[0], row(at), *query.get_unchecked(at));
-        }
-        for (column, sum) in
-            together(&sums, apart).iter().enumerate().take(STATE_COLUMNS / V::LANES)
-        {
+        let sums = change_rows(state, keep, key, &change, query);
+        for (column, sum) in sums.iter().enumerate().take(STATE_COLUMNS / V::LANES) {
             sum.store(value.as_mut_ptr().add(column * V::LANES));
         }
     }
-}
-
-/// Adds a row, multiplied by `by`.
-///
-/// # Safety
-///
-/// The row has `STATE_COLUMNS` elements, and the processor has the instructions of `V`.
-#[inline(always)]
-unsafe fn add_row<V: Vector>(sums: &mut [V; 8], row: *const f32, by: f32) {
-    for (column, sum) in sums[..STATE_COLUMNS / V::LANES].iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *sum = unsafe { sum.fma(V::f32(row.add(column * V::LANES)), V::splat(by)) };
-    }
-}
-
-/// Makes a row `keep` times itself and `key` times the change.
-///
-/// # Safety
-///
-/// As for [`add_row`].
-#[inline(always)]
-unsafe fn change_row<V: Vector>(row: *mut f32, keep: f32, key: f32, change: &[V; 8]) {
-    for (column, change) in change[..STATE_COLUMNS / V::LANES].iter().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let at = row.add(column * V::LANES);
-            V::f32(at).mul(V::splat(keep)).fma(*change, V::splat(key)).store(at);
-        }
-    }
-}
-
-/// Sums of so many parts together.
-///
-/// # Safety
-///
-/// The processor has the instructions of `V`.
-#[inline(always)]
-unsafe fn together<V: Vector>(sums: &[[V; 8]; 4], parts: usize) -> [V; 8] {
-    let mut all = sums[0];
-    for part in &sums[1..parts] {
-        for (sum, more) in all.iter_mut().zip(part).take(STATE_COLUMNS / V::LANES) {
-            // SAFETY: the caller's promise.
-            *sum = unsafe { sum.fma(*more, V::splat(1.0)) };
-        }
-    }
-    all
 }

@@ -53,6 +53,11 @@ pub(crate) fn tanh(x: f32) -> f32 {
     1.0 - 2.0 / (1.0 + exp(2.0 * x))
 }
 
+/// `ln(1 + eˣ)`; `x` itself above 20.
+pub(crate) fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { exp(x).ln_1p() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,11 +13,11 @@
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
 //! | [`layer_extension`] | the same over Flex's own tensors |
-//! | [`causal_convolution()`], [`delta_rule()`] | linear attention, over Burn tensors |
+//! | [`causal_convolution()`], [`delta_rule()`], [`state_space()`] | linear attention, over Burn tensors |
 //! | [`linear_attention_extension`] | the same over Flex's own tensors |
 //! | [`convolution_into`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
-//! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`], [`causal_convolution`](mod@causal_convolution), [`delta_rule`](mod@delta_rule) | the same over slices |
+//! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`], [`causal_convolution`](mod@causal_convolution), [`delta_rule`](mod@delta_rule), [`state_space`](mod@state_space) | the same over slices |
 //! | [`frozen_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
 //! | [`frozen`] | the first over Flex's own tensors |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
@@ -97,7 +97,9 @@ pub mod picture_extension;
 mod quants;
 pub mod rotary;
 mod simd;
+mod state_matrix;
 mod state_rows;
+pub mod state_space;
 mod thread_pool;
 mod weight;
 mod weight_tensor;
@@ -106,7 +108,6 @@ pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
 pub use buffer::{BufferReuse, free_buffers};
-pub use delta_rule::DeltaHeads;
 pub use device::{has_kernels, is_flex, is_gpu};
 pub use frozen::{FrozenOperand, FrozenWeight, frozen_linear};
 pub use head_loss::{FrozenHead, HEAD_TOKENS, HeadLoss, head_gradient, head_loss};
@@ -118,7 +119,7 @@ pub use layer::{
 pub use linear::{
     add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_tiles, linear_with,
 };
-pub use linear_attention::{causal_convolution, delta_rule};
+pub use linear_attention::{causal_convolution, delta_rule, state_space};
 pub use loss::cross_entropy;
 pub use matmul::ConvolutionWindow;
 pub use picture::{
@@ -126,6 +127,7 @@ pub use picture::{
     unwritten, upsample_nearest,
 };
 pub use rotary::RotaryPairs;
+pub use state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
 pub use state_rows::StateRows;
 pub use weight::Weight;
 pub use weight_tensor::{WeightOperand, WeightTensor};

@@ -4,15 +4,17 @@ use burn::backend::Dispatch;
 use burn::tensor::activation::{sigmoid, silu, softplus};
 use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
 
-use crate::delta_rule::{DeltaHeads, LENGTH_EPSILON, STATE_COLUMNS};
+use crate::delta_rule::LENGTH_EPSILON;
 use crate::device::is_flex;
 use crate::linear_attention_extension::LinearAttentionOps;
+use crate::state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
 use crate::state_rows::StateRows;
 
-/// A convolution over the last tokens, of each channel by itself, or SiLU of it: `x [texts, tokens, channels]`
-/// with `weight [channels, taps]`, of which the last tap is that of the token itself, behind the inputs
-/// of `state [rows, taps - 1, channels]`, the oldest first; all f32. Gives the shape of `x`, and the state
-/// with the last inputs. Zero where a text has not begun.
+/// A convolution over the last tokens, of each channel by itself, or SiLU of it:
+/// `x [texts, tokens, channels]` with `weight [channels, taps]`, of which the last tap is that of
+/// the token itself, and perhaps a bias `[channels]`, behind the inputs of
+/// `state [rows, taps - 1, channels]`, the oldest first; all f32. Gives the shape of `x`, and the
+/// state with the last inputs. Zero where a text has not begun.
 ///
 /// On Flex this is [one operation](crate::causal_convolution::convolve_causally); elsewhere Burn's own
 /// ones.
@@ -23,21 +25,24 @@ use crate::state_rows::StateRows;
 pub fn causal_convolution(
     x: Tensor<3>,
     weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
     state: Tensor<3>,
     rows: StateRows,
     is_activated: bool,
 ) -> (Tensor<3>, Tensor<3>) {
-    if [x.device(), weight.device(), state.device()].iter().all(is_flex) {
+    let ([_, tokens, channels], device) = (x.dims(), x.device());
+    if [device.clone(), weight.device(), state.device()].iter().all(is_flex) {
+        let none = || Tensor::zeros([channels], (&device, DType::F32));
         let (y, state) = Dispatch::causal_convolution(
             x.into_dispatch(),
             weight.into_dispatch(),
+            bias.unwrap_or_else(none).into_dispatch(),
             state.into_dispatch(),
             rows,
             is_activated,
         );
         return (Tensor::from_dispatch(y), Tensor::from_dispatch(state));
     }
-    let ([_, tokens, channels], device) = (x.dims(), x.device());
     let taps = weight.dims()[1];
     let before = before(&state, &rows);
     let begun = begun(&rows, tokens, &device);
@@ -47,16 +52,20 @@ pub fn causal_convolution(
         inputs.clone().narrow(1, tap, tokens) * weight
     };
     let sum = (1..taps).fold(tap(0), |sum, next| sum + tap(next));
+    let sum = match bias {
+        Some(bias) => sum + bias.unsqueeze(),
+        None => sum,
+    };
     let last = inputs.clone().narrow(1, tokens, taps - 1);
     let sum = if is_activated { silu(sum) } else { sum };
     (sum * begun, placed(state, rows.first, last))
 }
 
-/// The gated delta rule, token by token: of `x [texts, tokens, channels]`, which is queries, keys and
-/// values of all heads, with `forget` and `write` `[texts, tokens, value_heads]`, `rates` and
-/// `forget_bias` `[value_heads]`, and matrices `state [rows, ..]` of [`DeltaHeads::state`]; all f32. Gives
-/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has not
-/// begun.
+/// The gated delta rule, token by token: of `x [texts, tokens, channels]`, which is queries, keys
+/// and values of all heads, with `forget` and `write` `[texts, tokens, value_heads]`, `rates` and
+/// `forget_bias` `[value_heads]`, and matrices `state [rows, ..]` of
+/// [`LinearAttentionHeads::state`]; all f32. Gives `[texts, tokens, value_heads, value_dim]`, and
+/// the matrices afterwards. Zero where a text has not begun.
 ///
 /// On Flex this is [one operation](crate::delta_rule::delta_rule_into); elsewhere Burn's own ones.
 ///
@@ -64,7 +73,7 @@ pub fn causal_convolution(
 ///
 /// If sizes do not fit each other.
 pub fn delta_rule(
-    heads: DeltaHeads,
+    heads: LinearAttentionHeads,
     x: Tensor<3>,
     [forget, write]: [Tensor<3>; 2],
     [rates, forget_bias]: [Tensor<1>; 2],
@@ -87,7 +96,7 @@ pub fn delta_rule(
         return (Tensor::from_dispatch(y), Tensor::from_dispatch(state));
     }
     let ([texts, tokens, _], device) = (x.dims(), x.device());
-    let DeltaHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = heads;
+    let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = heads;
     let (blocks, width) = (heads.blocks(), key_heads * key_dim);
     let begun = begun(&rows, tokens, &device);
     let x = x * begun.clone();
@@ -105,21 +114,8 @@ pub fn delta_rule(
     };
     let queries = vectors(0).mul_scalar((key_dim as f64).sqrt().recip());
     let keys = vectors(width);
-    let values = x.narrow(2, 2 * width, value_heads * value_dim);
-    let values = values.reshape([texts, tokens, value_heads, value_dim]);
-    let more = blocks * STATE_COLUMNS - value_dim;
-    let values = match more {
-        0 => values,
-        _ => {
-            let zeros = Tensor::zeros([texts, tokens, value_heads, more], (&device, DType::F32));
-            Tensor::cat(vec![values, zeros], 3)
-        }
-    };
-    let values = values.reshape([texts, tokens, value_heads * blocks, 1, STATE_COLUMNS]);
-    let gates = |gates: Tensor<3>| {
-        let gates = gates.unsqueeze_dim::<4>(3).repeat_dim(3, blocks);
-        gates.reshape([texts, tokens, value_heads * blocks, 1, 1])
-    };
+    let values = in_blocks(x.narrow(2, 2 * width, value_heads * value_dim), &heads);
+    let gates = |gates| of_blocks(gates, blocks);
     let forget = softplus(forget + forget_bias.unsqueeze(), 1.0) * rates.unsqueeze();
     let (keep, write) = (gates(forget.neg().exp()), gates(sigmoid(write)));
     let mut matrices = before(&state, &rows);
@@ -133,10 +129,111 @@ pub fn delta_rule(
         matrices = kept + key * change;
         mixed.push((matrices.clone() * query).sum_dim(2));
     }
-    let mixed: Tensor<4> = Tensor::cat(mixed, 2).swap_dims(1, 2);
-    let mixed = mixed.reshape([texts, tokens, value_heads, blocks * STATE_COLUMNS]);
-    let mixed = mixed.narrow(3, 0, value_dim) * begun.unsqueeze_dim::<4>(3);
+    let mixed = out_of_blocks(mixed, &heads) * begun.unsqueeze_dim::<4>(3);
     (mixed, placed(state, rows.first, matrices))
+}
+
+/// A selective state space model, token by token: of `x [texts, tokens, channels]`, which is
+/// values, keys and queries of all heads, with `step [texts, tokens, value_heads]`, which is within
+/// `limits` after a softplus; `rates`, `step_bias` and `skip` `[value_heads]`; and matrices
+/// `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Gives
+/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has
+/// not begun.
+///
+/// On Flex this is [one operation](crate::state_space::state_space_into); elsewhere Burn's own
+/// ones.
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn state_space(
+    heads: LinearAttentionHeads,
+    x: Tensor<3>,
+    step: Tensor<3>,
+    [rates, step_bias, skip]: [Tensor<1>; 3],
+    limits: [f32; 2],
+    state: Tensor<4>,
+    rows: StateRows,
+) -> (Tensor<4>, Tensor<4>) {
+    let of_heads = [&rates, &step_bias, &skip].map(Tensor::device);
+    if of_heads.iter().chain(&[x.device(), step.device(), state.device()]).all(is_flex) {
+        let (y, state) = Dispatch::state_space(
+            heads,
+            x.into_dispatch(),
+            step.into_dispatch(),
+            rates.into_dispatch(),
+            step_bias.into_dispatch(),
+            skip.into_dispatch(),
+            limits,
+            state.into_dispatch(),
+            rows,
+        );
+        return (Tensor::from_dispatch(y), Tensor::from_dispatch(state));
+    }
+    let ([texts, tokens, _], device) = (x.dims(), x.device());
+    let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = heads;
+    let (blocks, values) = (heads.blocks(), value_heads * value_dim);
+    let begun = begun(&rows, tokens, &device);
+    let x = x * begun.clone();
+    let vectors = |at: usize| {
+        let (from, width) = (values + at * key_heads * key_dim, key_heads * key_dim);
+        let vectors = x.clone().narrow(2, from, width).reshape([texts, tokens, key_heads, key_dim]);
+        let vectors = vectors.unsqueeze_dim::<5>(3);
+        let vectors = vectors.repeat_dim(3, value_heads / key_heads * blocks);
+        vectors.reshape([texts, tokens, value_heads * blocks, key_dim, 1])
+    };
+    let (keys, queries) = (vectors(0), vectors(1));
+    let values = in_blocks(x.narrow(2, 0, values), &heads);
+    let [least, greatest] = limits;
+    let step = softplus(step + step_bias.unsqueeze(), 1.0).clamp_min(least);
+    let step = if greatest.is_finite() { step.clamp_max(greatest) } else { step };
+    let keep = of_blocks((step.clone() * rates.unsqueeze()).neg().exp(), blocks);
+    let skip = skip.reshape([1, 1, value_heads, 1]).repeat_dim(3, blocks);
+    let skip = skip.reshape([1, 1, value_heads * blocks, 1, 1]);
+    let (added, skipped) = (values.clone() * of_blocks(step, blocks), values * skip);
+    let mut matrices = before(&state, &rows);
+    let mut mixed = Vec::with_capacity(tokens);
+    for token in 0..tokens {
+        let of = |all: &Tensor<5>| all.clone().narrow(1, token, 1).squeeze_dim::<4>(1);
+        matrices = matrices * of(&keep) + of(&keys) * of(&added);
+        mixed.push((matrices.clone() * of(&queries)).sum_dim(2) + of(&skipped));
+    }
+    let mixed = out_of_blocks(mixed, &heads) * begun.unsqueeze_dim::<4>(3);
+    (mixed, placed(state, rows.first, matrices))
+}
+
+/// Values `[texts, tokens, value_heads · value_dim]` as blocks of a matrix have them:
+/// `[texts, tokens, blocks, 1, columns]`.
+fn in_blocks(values: Tensor<3>, heads: &LinearAttentionHeads) -> Tensor<5> {
+    let ([texts, tokens, _], device) = (values.dims(), values.device());
+    let LinearAttentionHeads { value_heads, value_dim, .. } = *heads;
+    let values = values.reshape([texts, tokens, value_heads, value_dim]);
+    let more = heads.blocks() * STATE_COLUMNS - value_dim;
+    let values = match more {
+        0 => values,
+        _ => {
+            let zeros = Tensor::zeros([texts, tokens, value_heads, more], (&device, DType::F32));
+            Tensor::cat(vec![values, zeros], 3)
+        }
+    };
+    values.reshape([texts, tokens, value_heads * heads.blocks(), 1, STATE_COLUMNS])
+}
+
+/// What each head has, `[texts, tokens, value_heads]`, of each of its blocks.
+fn of_blocks(of_heads: Tensor<3>, blocks: usize) -> Tensor<5> {
+    let [texts, tokens, value_heads] = of_heads.dims();
+    let of_heads = of_heads.unsqueeze_dim::<4>(3).repeat_dim(3, blocks);
+    of_heads.reshape([texts, tokens, value_heads * blocks, 1, 1])
+}
+
+/// What comes of each token's blocks, `[texts, blocks, 1, columns]`, of all:
+/// `[texts, tokens, value_heads, value_dim]`.
+fn out_of_blocks(mixed: Vec<Tensor<4>>, heads: &LinearAttentionHeads) -> Tensor<4> {
+    let mixed: Tensor<4> = Tensor::cat(mixed, 2).swap_dims(1, 2);
+    let [texts, tokens, ..] = mixed.dims();
+    let columns = heads.blocks() * STATE_COLUMNS;
+    let mixed = mixed.reshape([texts, tokens, heads.value_heads, columns]);
+    mixed.narrow(3, 0, heads.value_dim)
 }
 
 /// The texts' rows of a state: zeros where a text begins in this pass.

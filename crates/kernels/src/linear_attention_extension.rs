@@ -1,22 +1,25 @@
 //! Linear attention, over a backend's own tensors: a Burn backend extension for Flex.
 //!
-//! [`causal_convolution`](crate::causal_convolution()) and [`delta_rule`](crate::delta_rule()) choose between
-//! this and Burn's own operations; call them unless you write an extension yourself.
+//! [`causal_convolution`](crate::causal_convolution()), [`delta_rule`](crate::delta_rule()) and
+//! [`state_space`](crate::state_space()) choose between this and Burn's own operations; call them
+//! unless you write an extension yourself.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Flex, backend_extension};
 
 use crate::causal_convolution::{CausalConvolution, convolve_causally};
-use crate::delta_rule::{DeltaHeads, DeltaRule, delta_rule_into};
+use crate::delta_rule::{DeltaRule, delta_rule_into};
 use crate::extension::{contiguous, dims, f32_elements, f32_elements_mut, whole};
-use crate::{Isa, StateRows, buffer};
+use crate::state_space::{StateSpace, state_space_into};
+use crate::{Isa, LinearAttentionHeads, StateRows, buffer};
 
 /// What linear attention is made of. What has no other owner is written in place.
 #[backend_extension(Flex)]
 pub trait LinearAttentionOps: Backend {
-    /// The convolution of `x [texts, tokens, channels]` with `weight [channels, taps]` behind the inputs
-    /// of `state [rows, taps - 1, channels]`, all f32, or SiLU of it; and the state afterwards.
+    /// The convolution of `x [texts, tokens, channels]` with `weight [channels, taps]` and
+    /// `bias [channels]` behind the inputs of `state [rows, taps - 1, channels]`, all f32, or SiLU
+    /// of it; and the state afterwards.
     ///
     /// # Panics
     ///
@@ -24,6 +27,7 @@ pub trait LinearAttentionOps: Backend {
     fn causal_convolution(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
         state: FloatTensor<Self>,
         rows: StateRows,
         is_activated: bool,
@@ -38,12 +42,33 @@ pub trait LinearAttentionOps: Backend {
     /// If a rank, a size or a dtype is another.
     #[allow(clippy::too_many_arguments, reason = "tensors cannot be passed in a list")]
     fn delta_rule(
-        heads: DeltaHeads,
+        heads: LinearAttentionHeads,
         x: FloatTensor<Self>,
         forget: FloatTensor<Self>,
         write: FloatTensor<Self>,
         rates: FloatTensor<Self>,
         forget_bias: FloatTensor<Self>,
+        state: FloatTensor<Self>,
+        rows: StateRows,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// What a state space model gives of `x [texts, tokens, channels]`, with
+    /// `step [texts, tokens, value_heads]`, `rates`, `step_bias` and `skip` `[value_heads]`, and
+    /// states `state [rows, ..]`, all f32: `[texts, tokens, value_heads, value_dim]`; and the state
+    /// afterwards.
+    ///
+    /// # Panics
+    ///
+    /// If a rank, a size or a dtype is another.
+    #[allow(clippy::too_many_arguments, reason = "tensors cannot be passed in a list")]
+    fn state_space(
+        heads: LinearAttentionHeads,
+        x: FloatTensor<Self>,
+        step: FloatTensor<Self>,
+        rates: FloatTensor<Self>,
+        step_bias: FloatTensor<Self>,
+        skip: FloatTensor<Self>,
+        limits: [f32; 2],
         state: FloatTensor<Self>,
         rows: StateRows,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
@@ -53,11 +78,13 @@ impl LinearAttentionOps for Flex {
     fn causal_convolution(
         x: FlexTensor,
         weight: FlexTensor,
+        bias: FlexTensor,
         state: FlexTensor,
         rows: StateRows,
         is_activated: bool,
     ) -> (FlexTensor, FlexTensor) {
-        let (mut x, weight, mut state) = (whole(x), contiguous(weight), whole(state));
+        let (mut x, mut state) = (whole(x), whole(state));
+        let [weight, bias] = [weight, bias].map(contiguous);
         let [texts, _, channels] = dims(&x, "convolution: x");
         assert_eq!(texts, rows.begins.len(), "convolution: texts");
         convolve_causally(
@@ -66,6 +93,7 @@ impl LinearAttentionOps for Flex {
                 x: f32_elements_mut(&mut x, "convolution: x"),
                 channels,
                 weight: f32_elements(&weight, "convolution: weight"),
+                bias: f32_elements(&bias, "convolution: bias"),
                 state: f32_elements_mut(&mut state, "convolution: state"),
                 rows: &rows,
                 is_activated,
@@ -75,7 +103,7 @@ impl LinearAttentionOps for Flex {
     }
 
     fn delta_rule(
-        heads: DeltaHeads,
+        heads: LinearAttentionHeads,
         x: FlexTensor,
         forget: FlexTensor,
         write: FlexTensor,
@@ -100,6 +128,41 @@ impl LinearAttentionOps for Flex {
                 rates: f32_elements(&rates, "delta rule: rates"),
                 forget_bias: f32_elements(&forget_bias, "delta rule: bias"),
                 state: f32_elements_mut(&mut state, "delta rule: state"),
+                rows: &rows,
+                y: &mut y,
+            },
+        );
+        let shape = [texts, tokens, heads.value_heads, heads.value_dim];
+        (FlexTensor::from_data(buffer::data(y, shape)), state)
+    }
+
+    fn state_space(
+        heads: LinearAttentionHeads,
+        x: FlexTensor,
+        step: FlexTensor,
+        rates: FlexTensor,
+        step_bias: FlexTensor,
+        skip: FlexTensor,
+        limits: [f32; 2],
+        state: FlexTensor,
+        rows: StateRows,
+    ) -> (FlexTensor, FlexTensor) {
+        let mut state = whole(state);
+        let [x, step, rates, step_bias, skip] = [x, step, rates, step_bias, skip].map(contiguous);
+        let [texts, tokens, _] = dims(&x, "state space: x");
+        assert_eq!(texts, rows.begins.len(), "state space: texts");
+        let mut y = buffer::take(texts * tokens * heads.value_heads * heads.value_dim);
+        state_space_into(
+            Isa::detected(),
+            StateSpace {
+                heads,
+                x: f32_elements(&x, "state space: x"),
+                step: f32_elements(&step, "state space: steps"),
+                rates: f32_elements(&rates, "state space: rates"),
+                step_bias: f32_elements(&step_bias, "state space: bias"),
+                skip: f32_elements(&skip, "state space: what is added"),
+                limits,
+                state: f32_elements_mut(&mut state, "state space: state"),
                 rows: &rows,
                 y: &mut y,
             },

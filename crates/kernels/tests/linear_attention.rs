@@ -5,8 +5,12 @@ mod common;
 
 use common::{available, bits, values};
 use outsize_kernels::causal_convolution::{CausalConvolution, convolve_causally};
-use outsize_kernels::delta_rule::{DeltaRule, STATE_COLUMNS, delta_rule_into};
-use outsize_kernels::{DeltaHeads, Isa, StateRows, causal_convolution, delta_rule};
+use outsize_kernels::delta_rule::{DeltaRule, delta_rule_into};
+use outsize_kernels::state_space::{StateSpace, state_space_into};
+use outsize_kernels::{
+    Isa, LinearAttentionHeads, STATE_COLUMNS, StateRows, causal_convolution, delta_rule,
+    state_space,
+};
 
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
@@ -65,7 +69,7 @@ fn convolved(
     texts: &Texts,
     at_once: usize,
     x: &[f32],
-    weight: &[f32],
+    [weight, bias]: [&[f32]; 2],
 ) -> Vec<f32> {
     let channels = x.len() / (texts.tokens * texts.padding.len());
     let taps = weight.len() / channels;
@@ -78,7 +82,7 @@ fn convolved(
         let rows = &rows;
         convolve_causally(
             isa,
-            CausalConvolution { x, channels, weight, state, rows, is_activated },
+            CausalConvolution { x, channels, weight, bias, state, rows, is_activated },
         );
         texts.paste(&mut y, channels, &range, &part);
     }
@@ -87,7 +91,7 @@ fn convolved(
 
 /// What goes into a delta rule but the state.
 struct Inputs {
-    heads: DeltaHeads,
+    heads: LinearAttentionHeads,
     x: Vec<f32>,
     forget: Vec<f32>,
     write: Vec<f32>,
@@ -96,7 +100,7 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn new(heads: DeltaHeads, texts: &Texts, seed: u64) -> Self {
+    fn new(heads: LinearAttentionHeads, texts: &Texts, seed: u64) -> Self {
         let tokens = texts.tokens * texts.padding.len();
         let gates = |seed| values(tokens * heads.value_heads, seed);
         let rates = values(heads.value_heads, seed + 3).iter().map(|x| x.abs() * 3.0).collect();
@@ -111,7 +115,7 @@ impl Inputs {
     }
 
     fn run(&self, isa: Isa, texts: &Texts, at_once: usize) -> Vec<f32> {
-        let DeltaHeads { value_heads, value_dim, .. } = self.heads;
+        let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
         let row: usize = self.heads.state().iter().product();
         let mut state = vec![LEFT_OVER; (texts.padding.len() + 1) * row];
         let width = value_heads * value_dim;
@@ -137,7 +141,8 @@ impl Inputs {
 
     /// The formula in f64.
     fn expected(&self, texts: &Texts) -> Vec<f64> {
-        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = self.heads;
+        let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, in_turns } =
+            self.heads;
         let mut all = vec![0.0; texts.tokens * texts.padding.len() * value_heads * value_dim];
         for (text, &padding) in texts.padding.iter().enumerate() {
             for head in 0..value_heads {
@@ -179,15 +184,132 @@ impl Inputs {
     }
 }
 
-fn heads() -> impl Strategy<Value = DeltaHeads> {
+fn heads() -> impl Strategy<Value = LinearAttentionHeads> {
     let sizes = (1usize..4, 1usize..4, 1usize..40, 1usize..80, any::<bool>());
-    sizes.prop_map(|(key_heads, times, key_dim, value_dim, in_turns)| DeltaHeads {
+    sizes.prop_map(|(key_heads, times, key_dim, value_dim, in_turns)| LinearAttentionHeads {
         key_heads,
         value_heads: key_heads * times,
         key_dim,
         value_dim,
         in_turns,
     })
+}
+
+/// What goes into a state space model but the state.
+struct SpaceInputs {
+    heads: LinearAttentionHeads,
+    x: Vec<f32>,
+    step: Vec<f32>,
+    /// Rates, what is added to steps, and what of values is added.
+    of_heads: [Vec<f32>; 3],
+    limits: [f32; 2],
+}
+
+impl SpaceInputs {
+    fn new(heads: LinearAttentionHeads, texts: &Texts, seed: u64) -> Self {
+        let heads = LinearAttentionHeads { in_turns: false, ..heads };
+        let tokens = texts.tokens * texts.padding.len();
+        let of_heads = |seed| values(heads.value_heads, seed);
+        let step = values(tokens * heads.value_heads, seed + 1);
+        Self {
+            heads,
+            x: values(tokens * heads.channels(), seed),
+            step: step.iter().map(|x| x * 30.0).collect(),
+            of_heads: [
+                of_heads(seed + 2).iter().map(|x| x.abs() * 3.0).collect(),
+                of_heads(seed + 3),
+                of_heads(seed + 4),
+            ],
+            limits: if seed.is_multiple_of(2) { [0.0, f32::INFINITY] } else { [0.2, 3.0] },
+        }
+    }
+
+    fn run(&self, isa: Isa, texts: &Texts, at_once: usize) -> Vec<f32> {
+        let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
+        let row: usize = self.heads.state().iter().product();
+        let mut state = vec![LEFT_OVER; (texts.padding.len() + 1) * row];
+        let width = value_heads * value_dim;
+        let mut all = vec![f32::NAN; texts.tokens * texts.padding.len() * width];
+        let [rates, step_bias, skip] = &self.of_heads;
+        for range in texts.passes(at_once) {
+            let mut y = texts.cut(&all, width, &range);
+            let space = StateSpace {
+                heads: self.heads,
+                x: &texts.cut(&self.x, self.heads.channels(), &range),
+                step: &texts.cut(&self.step, value_heads, &range),
+                rates,
+                step_bias,
+                skip,
+                limits: self.limits,
+                state: &mut state,
+                rows: &texts.rows(1, range.start),
+                y: &mut y,
+            };
+            state_space_into(isa, space);
+            texts.paste(&mut all, width, &range, &y);
+        }
+        all
+    }
+
+    /// The formula in f64.
+    fn expected(&self, texts: &Texts) -> Vec<f32> {
+        let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
+        let mut all = vec![0.0; texts.tokens * texts.padding.len() * value_heads * value_dim];
+        let [rates, step_bias, skip] = &self.of_heads;
+        for (text, &padding) in texts.padding.iter().enumerate() {
+            for head in 0..value_heads {
+                let mut matrix = vec![0.0; key_dim * value_dim];
+                for token in padding..texts.tokens {
+                    let token = text * texts.tokens + token;
+                    let x = &self.x[token * self.heads.channels()..][..self.heads.channels()];
+                    let (values, rest) = x.split_at(value_heads * value_dim);
+                    let (keys, queries) = rest.split_at(key_heads * key_dim);
+                    let from = head * key_heads / value_heads * key_dim;
+                    let step = f64::from(self.step[token * value_heads + head]);
+                    let step = (step + f64::from(step_bias[head])).exp().ln_1p();
+                    let step = step.clamp(self.limits[0].into(), self.limits[1].into());
+                    let keep = (-f64::from(rates[head]) * step).exp();
+                    for column in 0..value_dim {
+                        let value = f64::from(values[head * value_dim + column]);
+                        let mut sum = value * f64::from(skip[head]);
+                        for row in 0..key_dim {
+                            let element = &mut matrix[row * value_dim + column];
+                            *element = *element * keep + step * value * f64::from(keys[from + row]);
+                            sum += *element * f64::from(queries[from + row]);
+                        }
+                        all[(token * value_heads + head) * value_dim + column] = sum as f32;
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// The same on a device, by Burn's tensors.
+    fn on_device(&self, device: &Device, texts: &Texts, at_once: usize) -> Vec<f32> {
+        let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
+        let count = texts.padding.len();
+        let [blocks, rows, columns] = self.heads.state();
+        let dims = [count + 1, blocks, rows, columns];
+        let mut state = tensor(&vec![LEFT_OVER; dims.iter().product()], dims, device);
+        let mut all = vec![0.0; texts.tokens * count * value_heads * value_dim];
+        for range in texts.passes(at_once) {
+            let part = |values: &[f32], width: usize| {
+                tensor(&texts.cut(values, width, &range), [count, range.len(), width], device)
+            };
+            let (x, step) = (part(&self.x, self.heads.channels()), part(&self.step, value_heads));
+            let of_heads = self.of_heads.each_ref().map(|x| tensor(x, [value_heads], device));
+            let rows = texts.rows(1, range.start);
+            let (y, next) = state_space(self.heads, x, step, of_heads, self.limits, state, rows);
+            state = next;
+            let y = y.into_data().try_to_vec::<f32>().unwrap();
+            texts.paste(&mut all, value_heads * value_dim, &range, &y);
+        }
+        // Rows of other texts stay.
+        let first = state.narrow(0, 0, 1).into_data().try_to_vec::<f32>().unwrap();
+        assert!(first.iter().all(|x| x.is_nan()));
+        all
+    }
 }
 
 fn tensor<const D: usize>(values: &[f32], dims: [usize; D], device: &Device) -> Tensor<D> {
@@ -210,7 +332,9 @@ proptest! {
     ) {
         let x = values(texts.tokens * texts.padding.len() * channels, seed.into());
         let weight = values(channels * taps, u64::from(seed) + 1);
-        let y = on(1, || convolved((Isa::Portable, is_activated), &texts, texts.tokens, &x, &weight));
+        let bias = values(channels, u64::from(seed) + 2);
+        let of_channels = [&weight[..], &bias];
+        let y = on(1, || convolved((Isa::Portable, is_activated), &texts, texts.tokens, &x, of_channels));
         for (text, &padding) in texts.padding.iter().enumerate() {
             for token in 0..texts.tokens {
                 for channel in 0..channels {
@@ -223,6 +347,7 @@ proptest! {
                             f64::from(weight) * f64::from(x[at(seen)])
                         })
                         .sum();
+                    let sum = sum + f64::from(bias[channel]);
                     let expected = match (token < padding, is_activated) {
                         (true, _) => 0.0,
                         (false, true) => sum / (1.0 + (-sum).exp()),
@@ -235,7 +360,7 @@ proptest! {
         }
         for isa in available() {
             for threads in [1, 3] {
-                let again = on(threads, || convolved((isa, is_activated), &texts, at_once, &x, &weight));
+                let again = on(threads, || convolved((isa, is_activated), &texts, at_once, &x, of_channels));
                 prop_assert_eq!(bits(&again), bits(&y), "{:?}", isa);
             }
         }
@@ -269,12 +394,42 @@ proptest! {
     }
 
     #[test]
+    fn a_state_space_follows_the_formula(
+        texts in texts(), heads in heads(), at_once in 1usize..9, seed in any::<u32>(),
+    ) {
+        let inputs = SpaceInputs::new(heads, &texts, seed.into());
+        let expected = inputs.expected(&texts);
+        for isa in available() {
+            let y = on(1, || inputs.run(isa, &texts, texts.tokens));
+            prop_assert!(close(&y, &expected), "{isa:?}: {y:?} {expected:?}");
+            let again = on(3, || inputs.run(isa, &texts, at_once));
+            prop_assert_eq!(bits(&again), bits(&y), "{:?}", isa);
+            // A text by itself.
+            let last = texts.padding.len() - 1;
+            let alone = Texts { tokens: texts.tokens, padding: vec![texts.padding[last]] };
+            let part = |all: &[f32]| all[all.len() / (last + 1) * last..].to_vec();
+            let inputs = SpaceInputs {
+                x: part(&inputs.x),
+                step: part(&inputs.step),
+                of_heads: inputs.of_heads.clone(),
+                ..inputs
+            };
+            prop_assert_eq!(bits(&inputs.run(isa, &alone, at_once)), bits(&part(&y)), "{:?}", isa);
+        }
+        for device in [Device::flex(), Device::flex().autodiff()] {
+            let found = inputs.on_device(&device, &texts, at_once);
+            prop_assert!(close(&found, &expected), "{device:?}: {found:?} {expected:?}");
+        }
+    }
+
+    #[test]
     fn burns_own_operations_give_the_same(
         texts in texts(), heads in heads(), at_once in 1usize..9, taps in 2usize..5, seed in any::<u32>(),
     ) {
         let inputs = Inputs::new(heads, &texts, seed.into());
         let (count, channels) = (texts.padding.len(), heads.channels());
         let weight = values(channels * taps, u64::from(seed) + 9);
+        let bias = values(channels, u64::from(seed) + 10);
         let both = [Device::flex(), Device::flex().autodiff()].map(|device| {
             let left_over = |count: usize| vec![LEFT_OVER; count];
             let before = [count + 1, taps - 1, channels];
@@ -291,7 +446,9 @@ proptest! {
                 let rows = texts.rows(1, range.start);
                 let weight = tensor(&weight, [channels, taps], &device);
                 let x = part(&inputs.x, channels);
-                let (x, last) = causal_convolution(x, weight, inputs_before, rows.clone(), true);
+                let bias = tensor(&bias, [channels], &device);
+                let bias = (taps > 2).then_some(bias);
+                let (x, last) = causal_convolution(x, weight, bias, inputs_before, rows.clone(), true);
                 let gates = [&inputs.forget, &inputs.write].map(|gate| part(gate, heads.value_heads));
                 let of_heads = [&inputs.rates, &inputs.bias]
                     .map(|values| tensor(values, [heads.value_heads], &device));
@@ -311,7 +468,7 @@ proptest! {
 
 #[test]
 fn the_state_of_published_heads_has_no_gaps() {
-    let heads = DeltaHeads {
+    let heads = LinearAttentionHeads {
         key_heads: 16,
         value_heads: 32,
         key_dim: 128,

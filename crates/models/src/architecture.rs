@@ -24,7 +24,8 @@ impl Init {
     }
 }
 
-/// The names of tensors in a checkpoint of several models, of which one is a language model.
+/// The names of tensors in a checkpoint of several models, of which one is a language model; or in one whose names are others than
+/// those of `transformers`.
 #[derive(Debug)]
 pub struct MultimodalNames {
     /// What its names may begin with there, and what stands in place of that in its own.
@@ -100,6 +101,9 @@ pub(crate) fn class_name(
         ("Attention" | "FusedAttention" | "LatentAttention", _) => format!("{theirs}Attention"),
         ("Mlp" | "FusedMlp" | "FeedForward", _) => format!("{theirs}MLP"),
         ("GatedDeltaNet", _) => format!("{theirs}GatedDeltaNet"),
+        ("Mamba2Mixer", _) if theirs == "GraniteMoeHybrid" => format!("{theirs}MambaLayer"),
+        ("Mamba2Mixer", _) if theirs == "NemotronH" => format!("{theirs}Mamba2Mixer"),
+        ("Mamba2Mixer", _) => format!("{theirs}Mixer"),
         ("RmsNormGated", _) => format!("{theirs}RMSNormGated"),
         ("CausalConv1d", _) => "Conv1d".to_owned(),
         ("Conv1d", _) => "Conv1D".to_owned(),

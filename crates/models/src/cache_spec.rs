@@ -1,6 +1,6 @@
 //! What a model asks of a KV cache.
 
-use outsize_kernels::DeltaHeads;
+use outsize_kernels::LinearAttentionHeads;
 
 use crate::cache_options::window_and_capacity;
 use crate::{CacheOptions, WhenFull};
@@ -34,6 +34,10 @@ pub enum CacheLayer {
     Shared(AttentionCache),
     /// As much for a text of any length.
     Recurrent(RecurrentCache),
+    /// Both, of attention and a state side by side.
+    Both(AttentionCache, RecurrentCache),
+    /// Nothing: its tokens do not know of each other.
+    Nothing,
 }
 
 /// What a layer of attention keeps.
@@ -57,7 +61,7 @@ pub struct AttentionCache {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecurrentCache {
     /// Heads, of each of which there is a matrix, if there are such.
-    pub heads: Option<DeltaHeads>,
+    pub heads: Option<LinearAttentionHeads>,
     /// Values of an input of the convolution.
     pub channels: usize,
     /// Taps of the convolution: one input less is kept.
@@ -81,6 +85,18 @@ impl AttentionCache {
         (self.values() * options.dtype.bytes()).saturating_mul(options.sequences() as u64)
     }
 
+    /// Bytes of all positions and sequences, without a snapshot.
+    pub(crate) fn bytes(&self, options: &CacheOptions) -> u64 {
+        let (_, capacity) = window_and_capacity(self.window, options);
+        self.position_bytes(options).saturating_mul(capacity as u64)
+    }
+
+    /// Whether it cannot go back to any token of a text, so that a snapshot is of it too.
+    pub(crate) fn forgets(&self, options: &CacheOptions) -> bool {
+        let (_, capacity) = window_and_capacity(self.window, options);
+        options.when_full != WhenFull::Refuse || capacity < options.context
+    }
+
     /// Floating point operations for one token and one position that it sees: scores and their products with values.
     pub fn flops(&self) -> u64 {
         4 * self.heads as u64 * self.head_dim as u64
@@ -102,7 +118,7 @@ impl RecurrentCache {
 
     /// Floating point operations for one token.
     pub fn flops(&self) -> u64 {
-        let Some(DeltaHeads { value_heads, key_dim, value_dim, .. }) = self.heads else {
+        let Some(LinearAttentionHeads { value_heads, key_dim, value_dim, .. }) = self.heads else {
             return 2 * self.taps as u64 * self.channels as u64;
         };
         // A matrix is made less, asked twice, and changed.
@@ -111,102 +127,100 @@ impl RecurrentCache {
 }
 
 impl CacheLayer {
+    /// The keys and values that it looks at.
+    pub fn attention(&self) -> Option<&AttentionCache> {
+        match self {
+            Self::Attention(layer) | Self::Shared(layer) | Self::Both(layer, _) => Some(layer),
+            Self::Recurrent(_) | Self::Nothing => None,
+        }
+    }
+
+    /// Those that it keeps itself.
+    pub fn kept_attention(&self) -> Option<&AttentionCache> {
+        self.attention().filter(|_| !matches!(self, Self::Shared(_)))
+    }
+
+    /// The state that it keeps.
+    pub fn recurrent(&self) -> Option<&RecurrentCache> {
+        match self {
+            Self::Recurrent(layer) | Self::Both(_, layer) => Some(layer),
+            Self::Attention(_) | Self::Shared(_) | Self::Nothing => None,
+        }
+    }
+
     /// How many tokens a token sees in keys and values, itself included; `None` is all before it.
     pub fn window(&self) -> Option<usize> {
-        match self {
-            Self::Attention(layer) | Self::Shared(layer) => layer.window,
-            Self::Recurrent(_) => None,
-        }
+        self.attention()?.window
     }
 
     /// Whether the text is cut into chunks of that length.
     fn is_chunked(&self) -> bool {
-        match self {
-            Self::Attention(layer) | Self::Shared(layer) => layer.chunk().is_some(),
-            Self::Recurrent(_) => false,
-        }
+        self.attention().is_some_and(|layer| layer.chunk().is_some())
     }
 
     /// The columns that a token sees in keys and values, its own included, and those that are held.
     pub(crate) fn window_and_capacity(&self, options: &CacheOptions) -> (usize, usize) {
-        match self {
-            Self::Attention(layer) | Self::Shared(layer) => {
-                window_and_capacity(layer.window, options)
-            }
-            // Its own are part of the state.
-            Self::Recurrent(_) => (1, 0),
+        match self.attention() {
+            Some(layer) => window_and_capacity(layer.window, options),
+            // Its own are part of a state.
+            None => (1, 0),
         }
     }
 
     /// Bytes of all positions and sequences, and of their snapshot.
     pub(crate) fn bytes(&self, options: &CacheOptions) -> u64 {
-        let copies = 1 + u64::from(options.snapshot && self.forgets(options));
-        self.bytes_held(options).saturating_mul(copies)
+        let copies = |forgets| 1 + u64::from(options.snapshot && forgets);
+        let keys = self
+            .kept_attention()
+            .map_or(0, |layer| layer.bytes(options).saturating_mul(copies(layer.forgets(options))));
+        let state = self.recurrent();
+        let state = state.map_or(0, |layer| layer.bytes(options).saturating_mul(copies(true)));
+        keys.saturating_add(state)
     }
 
-    /// The same without a snapshot.
-    fn bytes_held(&self, options: &CacheOptions) -> u64 {
-        match self {
-            Self::Attention(layer) => {
-                let (_, capacity) = window_and_capacity(layer.window, options);
-                layer.position_bytes(options).saturating_mul(capacity as u64)
-            }
-            Self::Shared(_) => 0,
-            Self::Recurrent(layer) => layer.bytes(options),
-        }
-    }
-
-    /// Whether it cannot go back to any token of a text, so that a snapshot is of it too.
-    pub(crate) fn forgets(&self, options: &CacheOptions) -> bool {
-        match self {
-            Self::Attention(layer) => {
-                let (_, capacity) = window_and_capacity(layer.window, options);
-                options.when_full != WhenFull::Refuse || capacity < options.context
-            }
-            Self::Shared(_) => false,
-            Self::Recurrent(_) => true,
-        }
-    }
-
-    /// Bytes that a token reads for each position that it sees.
+    /// Bytes that a token reads for each position that it sees; of a state alone, for itself.
     pub(crate) fn position_bytes(&self, options: &CacheOptions) -> u64 {
-        match self {
-            Self::Attention(layer) | Self::Shared(layer) => layer.position_bytes(options),
-            Self::Recurrent(layer) => layer.bytes(options),
+        match (self.attention(), self.recurrent()) {
+            (Some(layer), _) => layer.position_bytes(options),
+            (None, Some(layer)) => layer.bytes(options),
+            (None, None) => 0,
         }
     }
 
-    /// Floating point operations for one token and one position that it sees.
+    /// Floating point operations for one token and one position that it sees; of a state alone, for itself.
     pub fn flops(&self) -> u64 {
-        match self {
-            Self::Attention(layer) | Self::Shared(layer) => layer.flops(),
-            Self::Recurrent(layer) => layer.flops(),
+        match (self.attention(), self.recurrent()) {
+            (Some(layer), _) => layer.flops(),
+            (None, Some(layer)) => layer.flops(),
+            (None, None) => 0,
         }
     }
 
     /// What it is, for messages.
     fn described(&self, index: usize) -> String {
-        match self {
-            Self::Attention(layer) | Self::Shared(layer) => {
-                let (heads, width) = (layer.key_value_heads, layer.head_dim);
-                let kind = match (self, layer.keys_are_values) {
-                    (Self::Shared(_), _) => "shared key-value",
-                    (_, true) => "latent",
-                    (_, false) => "key-value",
-                };
-                format!("{heads} {kind} heads of width {width} in layer {index}")
-            }
-            Self::Recurrent(layer) => {
-                let RecurrentCache { heads, channels, taps } = layer;
-                let convolution =
-                    format!("a convolution of {taps} tokens of {channels} values in layer {index}");
-                let Some(DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. }) = heads
-                else {
-                    return convolution;
-                };
-                let of = format!("{value_heads} matrices of {key_dim} by {value_dim}");
-                format!("{of}, {key_heads} heads of keys and {convolution}")
-            }
+        let keys = self.attention().map(|layer| {
+            let (heads, width) = (layer.key_value_heads, layer.head_dim);
+            let kind = match (self, layer.keys_are_values) {
+                (Self::Shared(_), _) => "shared key-value",
+                (_, true) => "latent",
+                (_, false) => "key-value",
+            };
+            format!("{heads} {kind} heads of width {width} in layer {index}")
+        });
+        let state = self.recurrent().map(|RecurrentCache { heads, channels, taps }| {
+            let convolution =
+                format!("a convolution of {taps} tokens of {channels} values in layer {index}");
+            let Some(LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. }) =
+                heads
+            else {
+                return convolution;
+            };
+            let of = format!("{value_heads} matrices of {key_dim} by {value_dim}");
+            format!("{of}, {key_heads} heads of keys and {convolution}")
+        });
+        match (keys, state) {
+            (Some(keys), Some(state)) => format!("{keys} beside {state}"),
+            (keys, state) => keys.or(state).unwrap_or_else(|| format!("nothing in layer {index}")),
         }
     }
 }
@@ -222,11 +236,9 @@ impl CacheSpec {
     /// each layer sees as far back as its window, from what the layer before it made of tokens that saw as far.
     pub fn reach(&self, options: &CacheOptions) -> usize {
         let windows = self.layers.iter();
-        let windows = windows.map(|layer| match layer {
-            CacheLayer::Attention(layer) | CacheLayer::Shared(layer) => {
-                window_and_capacity(layer.window, options).0
-            }
-            CacheLayer::Recurrent(_) => usize::MAX,
+        let windows = windows.map(|layer| match layer.recurrent() {
+            Some(_) => usize::MAX,
+            None => layer.window_and_capacity(options).0,
         });
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
     }
@@ -234,7 +246,7 @@ impl CacheSpec {
     /// Whether a conversation is worth a [snapshot](crate::KvCache::snapshot_at) in a cache that is made for `options`: a state
     /// cannot go back without one, not even by a token; windows are copied if that makes the cache larger by an eighth at most.
     pub fn snapshot_pays(&self, options: &CacheOptions) -> bool {
-        let is_recurrent = |layer: &CacheLayer| matches!(layer, CacheLayer::Recurrent(_));
+        let is_recurrent = |layer: &CacheLayer| layer.recurrent().is_some();
         let bytes = |snapshot| {
             let options = CacheOptions { snapshot, ..*options };
             let layers = self.layers.iter().map(|layer| layer.bytes(&options));
@@ -317,8 +329,13 @@ mod tests {
 
     #[test]
     fn states_of_other_sizes_are_told_apart() {
-        let heads =
-            DeltaHeads { key_heads: 2, value_heads: 4, key_dim: 6, value_dim: 5, in_turns: false };
+        let heads = LinearAttentionHeads {
+            key_heads: 2,
+            value_heads: 4,
+            key_dim: 6,
+            value_dim: 5,
+            in_turns: false,
+        };
         let spec = |heads, taps| CacheSpec {
             layers: vec![CacheLayer::Recurrent(RecurrentCache {
                 heads: Some(heads),
@@ -331,10 +348,10 @@ mod tests {
         assert_eq!(one.difference(&spec(heads, 4)), None);
         for other in [
             spec(heads, 3),
-            spec(DeltaHeads { key_heads: 4, ..heads }, 4),
-            spec(DeltaHeads { value_heads: 8, ..heads }, 4),
-            spec(DeltaHeads { key_dim: 7, ..heads }, 4),
-            spec(DeltaHeads { value_dim: 6, ..heads }, 4),
+            spec(LinearAttentionHeads { key_heads: 4, ..heads }, 4),
+            spec(LinearAttentionHeads { value_heads: 8, ..heads }, 4),
+            spec(LinearAttentionHeads { key_dim: 7, ..heads }, 4),
+            spec(LinearAttentionHeads { value_dim: 6, ..heads }, 4),
         ] {
             assert!(one.difference(&other).is_some(), "{other:?}");
         }

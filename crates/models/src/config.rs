@@ -6,7 +6,7 @@ mod quantization;
 mod rope;
 mod window;
 
-use outsize_checkpoint::Dtype;
+use outsize_checkpoint::{Dtype, parse_json};
 use serde_json::{Map, Value};
 
 pub use self::fields::Fields;
@@ -36,7 +36,7 @@ pub(crate) const MAX_POSITIONS: usize = 1 << 30;
 
 /// The object that the text of a `config.json` is.
 pub(crate) fn object(text: &str) -> Result<Map<String, Value>, Error> {
-    let value = serde_json::from_str(text).map_err(|e| Error::Json { message: e.to_string() })?;
+    let value = parse_json(text.as_bytes()).map_err(|e| Error::Json { message: e.to_string() })?;
     match value {
         Value::Object(map) => Ok(map),
         _ => Err(Error::Json { message: "it is not an object".to_owned() }),

@@ -115,21 +115,16 @@ impl KvCache {
                 snapshot: None,
             }
         };
-        let layers = spec.layers.iter().enumerate().map(|(at, layer)| match layer {
-            CacheLayer::Attention(attention) => {
+        let layers = spec.layers.iter().enumerate().map(|(at, layer)| Layer {
+            attention: layer.kept_attention().map(|attention| {
                 let sizes = window_and_capacity(attention.window, options);
-                Layer::Attention(storage(at, attention, sizes, layer.forgets(options)))
-            }
-            CacheLayer::Shared(_) => Layer::Shared,
-            CacheLayer::Recurrent(shape) => {
+                storage(at, attention, sizes, attention.forgets(options))
+            }),
+            recurrent: layer.recurrent().map(|shape| {
                 let state = Some(RecurrentState::zeros(shape, batch, &devices[at]));
-                Layer::Recurrent(RecurrentLayer {
-                    shape: *shape,
-                    state,
-                    keeps: true,
-                    snapshot: None,
-                })
-            }
+                let (shape, snapshot) = (*shape, None);
+                Box::new(RecurrentLayer { shape, state, keeps: true, snapshot })
+            }),
         });
         let cross = spec.cross.iter().enumerate();
         let cross = cross.map(|(at, layer)| storage(at, layer, (usize::MAX, prompt), false));
@@ -151,8 +146,8 @@ impl KvCache {
 
     /// One that keeps nothing, for one pass of whole sequences.
     pub(crate) fn without_storage(spec: &CacheSpec, batch: &Batch) -> Self {
-        let layer = |layer: &CacheLayer| match layer {
-            CacheLayer::Attention(layer) => Layer::Attention(AttentionLayer {
+        let layer = |layer: &CacheLayer| Layer {
+            attention: layer.kept_attention().map(|layer| AttentionLayer {
                 window: layer.window.unwrap_or(usize::MAX),
                 chunk: layer.chunk(),
                 capacity: 0,
@@ -162,11 +157,10 @@ impl KvCache {
                 forgets: false,
                 snapshot: None,
             }),
-            CacheLayer::Shared(_) => Layer::Shared,
-            CacheLayer::Recurrent(shape) => {
+            recurrent: layer.recurrent().map(|shape| {
                 let (shape, snapshot) = (*shape, None);
-                Layer::Recurrent(RecurrentLayer { shape, state: None, keeps: false, snapshot })
-            }
+                Box::new(RecurrentLayer { shape, state: None, keeps: false, snapshot })
+            }),
         };
         Self {
             layers: spec.layers.iter().map(layer).collect(),
@@ -334,13 +328,13 @@ impl KvCache {
 
     /// Checks that everything in sight of a token at `position` is still there, and that no state has later tokens in it.
     fn check_memory(&self, position: usize) -> Result<(), Error> {
-        let (written, is_recurrent) = (self.written, |layer| matches!(layer, &Layer::Recurrent(_)));
+        let (written, is_recurrent) = (self.written, |layer: &Layer| layer.recurrent.is_some());
         // A text that begins finds a state of zeros.
         if 0 < position && position < written && self.layers.iter().any(is_recurrent) {
             return Err(Error::CannotGoBack { position, written });
         }
         let gone = |layer: &&AttentionLayer| layer.oldest(written) > layer.oldest_seen(position);
-        match self.layers.iter().filter_map(Layer::attention).find(gone) {
+        match self.layers.iter().filter_map(|layer| layer.attention.as_ref()).find(gone) {
             None => Ok(()),
             Some(layer) => Err(Error::Forgotten {
                 position,
@@ -372,14 +366,13 @@ impl KvCache {
         values: Tensor<4>,
     ) -> Result<Seen, Error> {
         let dtype = self.options.dtype.dtype();
-        let slot = self.layers.get(layer);
-        let device = slot.and_then(Layer::device);
+        let slot = self.layers.get(layer).and_then(|layer| layer.attention.as_ref());
+        let device = slot.and_then(AttentionLayer::device);
         let here = |new: Tensor<4>| match &device {
             Some(device) => new.to_device(device).cast(dtype),
             None => new.cast(dtype),
         };
         let keys = here(keys);
-        let slot = slot.and_then(Layer::attention);
         let values = match slot.is_some_and(|slot| slot.keys_are_values) {
             true => keys.clone(),
             false => here(values),
@@ -388,7 +381,8 @@ impl KvCache {
         let (first, rows, tokens) = (self.first_row(), keys.dims()[0], keys.dims()[2]);
         let (position, end) = (self.position, self.position + tokens);
         let lost = || Error::CacheLost { layer };
-        let slot = self.layers.get_mut(layer).and_then(Layer::attention_mut).ok_or_else(lost)?;
+        let slot = self.layers.get_mut(layer).and_then(|layer| layer.attention.as_mut());
+        let slot = slot.ok_or_else(lost)?;
         let (window, chunk) = (slot.window, slot.chunk);
         let seen = |parts| Seen { parts, window, chunk, all: false, held_back: None };
         if slot.capacity == 0 {
@@ -423,7 +417,7 @@ impl KvCache {
         let first = self.first_row();
         self.layers
             .get_mut(layer)
-            .and_then(Layer::attention_mut)
+            .and_then(|layer| layer.attention.as_mut())
             .and_then(|slot| slot.write(first, self.position, keys, values))
             .ok_or(Error::CacheLost { layer })
     }

@@ -6,7 +6,7 @@ use outsize_core::Parameter;
 use outsize_kernels::HEAD_TOKENS;
 
 use crate::decoder::Decoder;
-use crate::{Activations, PassShape};
+use crate::{Activations, CacheLayer, PassShape};
 
 /// Values that a block's graph and its backward pass hold at most, for each row of activations and every two values that a
 /// linear layer takes or gives: what layers give, what elementwise operations make of it, and gradients.
@@ -17,6 +17,10 @@ const OF_STREAM: u64 = 6;
 
 /// The same for each expert that a row may go to: scores, shares and what is chosen of them.
 const OF_EXPERTS: u64 = 12;
+
+/// Bytes that the graph itself takes for each token of a block of linear attention, where each token is a step of its own. That of
+/// all blocks is there until the pass ends.
+const GRAPH_OF_STEP: u64 = 20 << 10;
 
 /// What a pass forward and backward of [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients) allocates at most,
 /// besides weights, the adapter and its gradients, in bytes; nothing if the model cannot learn so.
@@ -47,7 +51,11 @@ pub(crate) fn learning_bytes<D: Decoder>(
     let of_kept = Activations::values(rows.saturating_mul(block)).and(more);
     let of_kept =
         (0..blocks.min(kept as u64)).fold(Activations::default(), |all, _| all.and(of_kept));
-    Some(forward.or(learning).and(more).and(inputs).and(of_kept).bytes())
+    let is_linear = |layer: &&CacheLayer| layer.recurrent().is_some_and(|it| it.heads.is_some());
+    let linear = model.cache().layers.iter().filter(is_linear).count() as u64;
+    let steps = linear.saturating_mul(pass.tokens());
+    let held = forward.or(learning).and(more).and(inputs).and(of_kept);
+    Some(held.bytes().saturating_add(steps.saturating_mul(GRAPH_OF_STEP)))
 }
 
 /// The number of the block that a parameter belongs to.

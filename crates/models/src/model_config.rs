@@ -258,7 +258,7 @@ impl ModelConfig {
     /// Whether it is the language model of a checkpoint that holds others too, which are passed over: what they see or hear
     /// is not.
     pub fn is_part(&self) -> bool {
-        self.row.multimodal.is_some()
+        self.is_text_part()
     }
 
     /// Where a map keeps the keys and values of each layer: where it decodes.

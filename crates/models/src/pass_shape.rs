@@ -93,6 +93,11 @@ impl PassShape {
         Self { visible: self.prompt, slides: false, ..*self }
     }
 
+    /// Tokens of each sequence.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens as u64
+    }
+
     /// Tokens of all sequences.
     pub fn rows(&self) -> u64 {
         self.tokens as u64 * self.batch as u64

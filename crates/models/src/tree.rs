@@ -97,7 +97,7 @@ impl ModelConfig {
 
     /// Whether checkpoints of this type may hold other models too.
     pub fn is_text_part(&self) -> bool {
-        self.row.multimodal.is_some()
+        self.row.multimodal.is_some_and(|names| !names.others.is_empty())
     }
 
     /// What the names in a checkpoint of several models begin with, and what stands for it in the model's own.
@@ -274,6 +274,10 @@ impl ModelConfig {
                 ..BlockCost::default()
             };
             if let Some((layer, cross)) = layers.get(&block.name) {
+                if let (Some(_), Some(state)) = (layer.attention(), layer.recurrent()) {
+                    let flops = block.work.flops_per_token.unwrap_or(0);
+                    block.work.flops_per_token = Some(flops.saturating_add(state.flops()));
+                }
                 let (window, _) = layer.window_and_capacity(cache);
                 let cross = cross.map_or(0, |layer| KvCache::cross_bytes(layer, cache));
                 block.work.cross_kv_bytes = cross;

@@ -1,5 +1,5 @@
 //! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`, `decoders.py`,
-//! `relatives.py` and `families.py`), dispatched from their checkpoints: with the names of tensors as published,
+//! `relatives.py`, `families.py` and `hybrids.py`), dispatched from their checkpoints: with the names of tensors as published,
 //! and as saved today.
 
 mod common;
@@ -97,7 +97,8 @@ fn tokens_give_the_same_bits_whatever_goes_to_their_experts() {
     let has_experts = |name: &str| EXPERTS.iter().any(|it| name.starts_with(it));
     // And layers composed of Burn's own operations.
     let is_one = |name: &&&str| {
-        has_experts(name) || ["gemma3n", "lfm2"].iter().any(|it| name.starts_with(it))
+        has_experts(name)
+            || ["gemma3n", "lfm2", "bamba", "falcon_h1"].iter().any(|it| name.starts_with(it))
     };
     for &name in FIXTURES.iter().filter(is_one) {
         let (config, model) = load(name, TILE);

@@ -4,10 +4,11 @@
 mod common;
 
 use outsize_models::arch::{
-    ApertusForCausalLm, ArceeForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
-    ErnieMoeForCausalLm, FalconForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm,
-    GptNeoxForCausalLm, GraniteMoeForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm,
-    Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
+    ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
+    Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm, GraniteMoeForCausalLm,
+    GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
+    LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
     PhiForCausalLm, Qwen3VlMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
@@ -65,13 +66,17 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<GraniteMoeForCausalLm>("granitemoeshared"),
         of::<DeepseekForCausalLm>("solar_open"),
         of::<DeepseekForCausalLm>("exaone_moe"),
+        of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
+        of::<BambaForCausalLm>("bamba"),
+        of::<FalconH1ForCausalLm>("falcon_h1"),
+        of::<NemotronHForCausalLm>("nemotron_h"),
     ]
 }
 
 /// The fixture's configuration with one field changed.
 fn read(name: &str, field: &str, value: Value) -> Result<ModelConfig, outsize_models::Error> {
     let text = std::fs::read_to_string(common::folder(name).join("config.json")).unwrap();
-    let mut fields: Value = serde_json::from_str(&text).unwrap();
+    let mut fields = outsize_checkpoint::parse_json(text.as_bytes()).unwrap();
     fields[field] = value;
     ModelConfig::from_json(&fields.to_string())
 }
@@ -298,6 +303,38 @@ fn what_does_not_fit_together_is_refused_by_name() {
             json!([0.5, 0, 1, 0]),
             "activation_sparsity_pattern",
         ),
+        ("granitemoehybrid", "hidden_act", json!("gelu"), "hidden_act"),
+        ("granitemoehybrid", "layer_types", json!(["mamba"]), "layer_types"),
+        ("granitemoehybrid", "layers_block_type", json!(["mamba"]), "layers_block_type"),
+        ("granitemoehybrid", "mamba_d_head", json!(9), "mamba_d_head"),
+        ("granitemoehybrid", "mamba_expand", json!(1 << 20), "mamba_expand"),
+        ("granitemoehybrid", "mamba_n_groups", json!(3), "mamba_n_groups"),
+        ("granitemoehybrid", "mamba_n_heads", json!(5), "mamba_n_heads"),
+        ("granitemoehybrid", "mamba_d_conv", json!(1), "mamba_d_conv"),
+        ("granitemoehybrid", "position_embedding_type", json!("alibi"), "position_embedding_type"),
+        ("granitemoehybrid", "time_step_limit", json!([1, 0.5]), "time_step_limit"),
+        (
+            "granitemoehybrid",
+            "time_step_limit",
+            json!([0, {"__float__": "NaN"}]),
+            "time_step_limit",
+        ),
+        ("bamba", "layer_types", json!(vec!["full_attention"; 3]), "layer_types"),
+        ("falcon_h1", "mlp_multipliers", json!([1, 2, 3]), "mlp_multipliers"),
+        ("falcon_h1", "ssm_multipliers", json!([1, 2, 3, 4, 0]), "ssm_multipliers"),
+        ("falcon_h1", "mamba_d_ssm", json!(30), "mamba_n_heads"),
+        ("nemotron_h", "hybrid_override_pattern", json!("MMMMM"), "hybrid_override_pattern"),
+        (
+            "nemotron_h-published-bf16",
+            "hybrid_override_pattern",
+            json!("M-*X"),
+            "hybrid_override_pattern",
+        ),
+        ("nemotron_h-published-bf16", "num_hidden_layers", json!(5), "num_hidden_layers"),
+        ("nemotron_h", "attention_head_dim", json!(16), "attention_head_dim"),
+        ("nemotron_h", "mamba_head_dim", json!(4096 << 1), "mamba_head_dim"),
+        ("nemotron_h", "topk_group", json!(4), "topk_group"),
+        ("nemotron_h", "num_experts_per_tok", json!(7), "num_experts_per_tok"),
         (
             "llama4-published-bf16",
             "text_config",

@@ -11,7 +11,7 @@ use outsize_models::{
 
 const TILE: u64 = 700;
 
-const MODELS: [&str; 2] = ["qwen3_next", "qwen3_5"];
+const MODELS: [&str; 5] = ["qwen3_next", "qwen3_5", "granitemoehybrid", "falcon_h1", "nemotron_h"];
 
 fn cache_of(config: &ModelConfig, options: &CacheOptions) -> KvCache {
     KvCache::new(config.cache(), options, &Device::default()).unwrap()

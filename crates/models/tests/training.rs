@@ -12,9 +12,10 @@ use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
     ApertusForCausalLm, ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
-    Gemma3nForCausalLm, Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
-    GraniteMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
-    MixtralForCausalLm, PhiForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
+    GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
+    LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm,
+    SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
@@ -161,6 +162,9 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<ArceeForCausalLm>("nemotron");
     check_gradients::<ApertusForCausalLm>("apertus");
     check_gradients::<GraniteMoeForCausalLm>("granitemoeshared");
+    check_gradients::<GraniteMoeHybridForCausalLm>("granitemoehybrid");
+    check_gradients::<FalconH1ForCausalLm>("falcon_h1");
+    check_gradients::<NemotronHForCausalLm>("nemotron_h");
 }
 
 #[test]
@@ -183,6 +187,9 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<ArceeForCausalLm>("nemotron");
     check_steps::<ApertusForCausalLm>("apertus");
     check_steps::<GraniteMoeForCausalLm>("granitemoeshared");
+    check_steps::<GraniteMoeHybridForCausalLm>("granitemoehybrid");
+    check_steps::<FalconH1ForCausalLm>("falcon_h1");
+    check_steps::<NemotronHForCausalLm>("nemotron_h");
 }
 
 fn check_steps<D: Decoder>(name: &str) {

@@ -72,6 +72,9 @@ impl Case {
             "glm4_moe",
             "qwen3_next",
             "qwen3_5_text",
+            "granitemoehybrid",
+            "falcon_h1",
+            "nemotron_h",
         ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
@@ -184,6 +187,39 @@ impl Case {
                 config["linear_value_head_dim"] = random.within(1, head_dim).into();
                 config["linear_conv_kernel_dim"] = random.within(2, 5).into();
             }
+            "granitemoehybrid" | "falcon_h1" => {
+                config["head_dim"] = head_dim.into();
+                config["mamba_n_heads"] = heads.into();
+                config["mamba_expand"] = random.within(1, 2).into();
+                config["mamba_n_groups"] = random.pick(&[1, heads]).into();
+                config["mamba_d_state"] = random.within(1, 64).into();
+                if architecture == "falcon_h1" {
+                    config["mamba_d_ssm"] = Value::Null;
+                    config["mamba_rms_norm"] = (random.within(0, 1) == 1).into();
+                    config["ssm_multipliers"] = json!([1, 2, 1, 1, 1]);
+                } else {
+                    let experts = random.within(0, 8);
+                    config["num_local_experts"] = experts.into();
+                    config["num_experts_per_tok"] = random.within(0, experts).max(1).into();
+                    config["shared_intermediate_size"] = intermediate.into();
+                    config["intermediate_size"] = (intermediate / experts.max(1)).max(1).into();
+                    let kinds = (0..layers).map(|_| random.pick(&["mamba", "attention"]));
+                    config["layer_types"] = kinds.collect::<Vec<_>>().into();
+                }
+            }
+            "nemotron_h" => {
+                config["tie_word_embeddings"] = false.into();
+                config["head_dim"] = head_dim.into();
+                config["mamba_num_heads"] = heads.into();
+                config["mamba_head_dim"] = head_dim.into();
+                config["n_groups"] = random.pick(&[1, heads]).into();
+                config["ssm_state_size"] = random.within(1, 64).into();
+                config["n_routed_experts"] = 4.into();
+                config["moe_intermediate_size"] = (intermediate / 4).max(1).into();
+                config["moe_shared_expert_intermediate_size"] = intermediate.into();
+                let parts = (0..layers).map(|_| random.pick(&["M", "*", "-", "E"]));
+                config["hybrid_override_pattern"] = parts.collect::<String>().into();
+            }
             "gemma2" | "gemma3_text" => {
                 config["head_dim"] = head_dim.into();
                 config["sliding_window"] = random.within(1, 1500).into();
@@ -213,8 +249,9 @@ impl Case {
             }
             _ => {}
         }
-        let can_be_integers =
-            dtype == "bf16" && !gpt && !["gpt_oss", "falcon", "t5"].contains(&architecture);
+        // Of one tensor for all experts there are no integers.
+        let has_none = ["gpt_oss", "falcon", "t5", "granitemoehybrid"].contains(&architecture);
+        let can_be_integers = dtype == "bf16" && !gpt && !has_none;
         if can_be_integers {
             dtype = random.pick(&[dtype, dtype, "int4", "int8"]);
         }

@@ -161,7 +161,7 @@ impl DraftModel {
 
 /// Why a model cannot make or verify drafts in such a cache, if it cannot: "they are …".
 pub(super) fn cannot_draft(spec: &CacheSpec, options: &CacheOptions) -> Option<&'static str> {
-    let is_recurrent = |layer: &CacheLayer| matches!(layer, CacheLayer::Recurrent(_));
+    let is_recurrent = |layer: &CacheLayer| layer.recurrent().is_some();
     if options.sequences() > 1 || options.when_full == WhenFull::Replace {
         Some("they are of one text, and several would run side by side")
     } else if spec.layers.iter().any(is_recurrent) {

@@ -34,6 +34,8 @@ pub const ADAPTERS: &[(&str, &str)] = &[
     ("gpt_neox", "gpt_neox"),
     ("bloom", "bloom"),
     ("t5", "t5-gated-bf16"),
+    ("granitemoehybrid", "granitemoehybrid"),
+    ("nemotron_h", "nemotron_h-published-bf16"),
 ];
 
 /// The folder of an adapter.

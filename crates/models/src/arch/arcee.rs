@@ -12,7 +12,7 @@ use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use crate::architecture::Init;
 use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField, layer_windows};
-use crate::layers::{Activation, Linear, two_layer_activations, two_layers};
+use crate::layers::{Activation, Expert, Linear, two_layer_activations, two_layers};
 use crate::{Activations, Error, PassShape};
 
 /// An Arcee with its language-modelling head.
@@ -27,6 +27,33 @@ pub struct ArceeMlp {
     pub down_proj: Linear,
     #[module(skip)]
     activation: Activation,
+}
+
+impl ArceeMlp {
+    /// A block without storage.
+    pub(super) fn of(
+        [hidden, inner]: [usize; 2],
+        bias: bool,
+        activation: Activation,
+        init: &Init,
+    ) -> Self {
+        let up_proj = Linear::new(hidden, inner, bias, init);
+        Self { up_proj, down_proj: Linear::new(inner, hidden, bias, init), activation }
+    }
+}
+
+impl Expert for ArceeMlp {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        two_layers([&self.up_proj, &self.down_proj], self.activation, x)
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Linear> {
+        [&self.up_proj, &self.down_proj].into_iter()
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        two_layer_activations(&self.up_proj, pass)
+    }
 }
 
 impl RmsFeedForward for ArceeMlp {
@@ -58,20 +85,16 @@ impl RmsFeedForward for ArceeMlp {
     }
 
     fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        Self {
-            up_proj: Linear::new(hidden, inner, config.mlp_bias, init),
-            down_proj: Linear::new(inner, hidden, config.mlp_bias, init),
-            activation: config.activation,
-        }
+        let sizes = [config.hidden_size, config.intermediate_size];
+        Self::of(sizes, config.mlp_bias, config.activation, init)
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        two_layers([&self.up_proj, &self.down_proj], self.activation, x)
+        Expert::forward(self, x)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        two_layer_activations(&self.up_proj, pass)
+        Expert::activations(self, pass)
     }
 }
 

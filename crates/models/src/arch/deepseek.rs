@@ -4,6 +4,8 @@
 
 mod config;
 
+pub(super) use config::groups;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::Names;

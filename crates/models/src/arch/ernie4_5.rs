@@ -7,7 +7,7 @@ use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, layer_windows};
 
 /// Those of both kinds.
-pub(super) const ABSENT: RmsDefaults = RmsDefaults {
+pub(super) const ABSENT: RmsDefaults<'static> = RmsDefaults {
     max_position_embeddings: 131_072,
     rms_norm_eps: 1e-5,
     rope_theta: 500_000.0,
@@ -29,7 +29,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 }
 
 /// Reads what models with and without experts have.
-pub(super) fn read_both(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+pub(super) fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?;
     // All layers see everything, whatever else a file may ask for.
     layer_windows(fields, None, config.windows.clone())?;

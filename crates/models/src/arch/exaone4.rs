@@ -17,7 +17,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 /// What a model with experts has too: all but where norms are.
 pub(super) fn with_attention(
     fields: &Fields<'_>,
-    absent: &RmsDefaults,
+    absent: &RmsDefaults<'_>,
 ) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?;
     let window = sliding_window(fields, DEFAULT_WINDOW)?;

@@ -8,7 +8,7 @@ use crate::config::{DEFAULT_WINDOW, Fields, KnownField, layer_windows, sliding_w
 use crate::layers::Activation;
 
 /// Those of `Gemma2Config`, but for the sizes.
-const ABSENT: RmsDefaults = RmsDefaults {
+const ABSENT: RmsDefaults<'static> = RmsDefaults {
     key_value_heads: Some(4),
     head_dim: Some(256),
     max_position_embeddings: 8192,
@@ -56,7 +56,7 @@ pub(super) fn read_gemma2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 }
 
 /// What both have.
-fn read_both(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?.with_attention_bias(fields)?;
     Ok(RmsConfig {
         norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,

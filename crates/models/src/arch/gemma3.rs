@@ -12,7 +12,7 @@ use crate::config::{
 use crate::layers::Activation;
 
 /// Those of `Gemma3TextConfig`.
-const ABSENT: RmsDefaults = RmsDefaults {
+const ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
         ("hidden_size", 2304),
         ("intermediate_size", 9216),

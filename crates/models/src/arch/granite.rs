@@ -10,6 +10,11 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, &DEFAULTS)?.with_rope(fields)?;
     // All layers see everything, whatever else a file may ask for.
     layer_windows(fields, None, config.windows.clone())?;
+    scaled(fields, config)
+}
+
+/// The same with Granite's multipliers and biases.
+pub(super) fn scaled(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Error> {
     // Scores are multiplied by this itself, not by the root of it.
     let attention = multiplier(fields, "attention_multiplier")?.unwrap_or(1.0);
     Ok(RmsConfig {

@@ -102,7 +102,7 @@ impl RmsFeedForward for GraniteMoe {
     }
 }
 
-const MOE: &[KnownField] = &[
+pub(super) const MOE: &[KnownField] = &[
     ("attention_bias", Read),
     ("attention_multiplier", Read),
     ("embedding_multiplier", Read),

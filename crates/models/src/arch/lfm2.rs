@@ -11,7 +11,7 @@ use super::expert_fields::layers_named;
 use super::mixtral::MixtralExpert;
 use super::qwen3_next::convolution_taps;
 use super::rms_config::{
-    ConvolutionConfig, DEFAULTS, ExpertsConfig, QueryKeyNorms, RmsConfig, RmsDefaults,
+    ConvolutionConfig, DEFAULTS, ExpertsConfig, LayerMixer, QueryKeyNorms, RmsConfig, RmsDefaults,
 };
 use super::rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm};
 use super::sparse_moe::stacked_in;
@@ -87,7 +87,7 @@ impl RmsBlock for Lfm2DecoderLayer {
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let hidden = config.hidden_size;
         let norm = || config.norm(hidden, init);
-        let convolution = config.convolution.filter(|_| config.linear_layers[index]);
+        let convolution = config.convolution.filter(|_| config.mixers[index].has_linear());
         let gated = |inner| MixtralExpert::new(hidden, inner, config.activation, init);
         let experts = config.experts.filter(|_| config.sparse_layers[index]);
         Self {
@@ -178,7 +178,7 @@ fn read(fields: &Fields<'_>, is_moe: bool) -> Result<RmsConfig, Error> {
             taps: convolution_taps(fields, "conv_L_cache", 3)?,
             bias: fields.flag_or("conv_bias", false)?,
         }),
-        linear_layers: attends.into_iter().map(|attends| !attends).collect(),
+        mixers: attends.into_iter().map(LayerMixer::attends).collect(),
         ..config
     })
 }
@@ -249,7 +249,7 @@ fn with_experts(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Err
 }
 
 /// Those of `Lfm2Config`.
-const ABSENT: RmsDefaults = RmsDefaults {
+const ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
         ("vocab_size", 65_536),
         ("hidden_size", 2560),
@@ -266,7 +266,7 @@ const ABSENT: RmsDefaults = RmsDefaults {
 };
 
 /// Those of `Lfm2MoeConfig`.
-const MOE_ABSENT: RmsDefaults = RmsDefaults {
+const MOE_ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
         ("vocab_size", 65_536),
         ("hidden_size", 2048),

@@ -165,7 +165,7 @@ fn is_tuned(fields: &Fields<'_>) -> Result<bool, Error> {
 }
 
 /// Those of `Llama4TextConfig`.
-const ABSENT: RmsDefaults = RmsDefaults {
+const ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
         ("hidden_size", 5120),
         ("intermediate_size", 8192),

@@ -2,6 +2,7 @@
 
 mod apertus;
 mod arcee;
+mod bamba;
 mod bloom;
 mod clip_text;
 mod cohere;
@@ -12,6 +13,7 @@ mod ernie4_5_moe;
 mod exaone4;
 mod expert_fields;
 mod falcon;
+mod falcon_h1;
 mod gemma;
 mod gemma3;
 mod gemma3n;
@@ -24,15 +26,18 @@ mod gpt_sizes;
 mod gptj;
 mod granite;
 mod granite_moe;
+mod granite_moe_hybrid;
 mod hunyuan;
 mod hunyuan_moe;
 mod lfm2;
 mod llama;
 mod llama4;
+mod mamba2_fields;
 mod minimax_m2;
 mod mistral3;
 mod mixtral;
 mod nemotron;
+mod nemotron_h;
 mod olmo;
 mod olmo2;
 mod opt;
@@ -57,6 +62,7 @@ mod vae;
 
 pub use apertus::{ApertusForCausalLm, ApertusMlp, Xielu};
 pub use arcee::{ArceeForCausalLm, ArceeMlp};
+pub use bamba::{BambaDecoderLayer, BambaForCausalLm};
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
     ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,
@@ -66,6 +72,7 @@ pub use deepseek::{DeepseekForCausalLm, RmsMoE};
 pub use dense::LlamaForCausalLm;
 pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
+pub use falcon_h1::{FalconH1DecoderLayer, FalconH1ForCausalLm, FalconH1Mlp};
 pub use gemma3n::{
     AltUpConfig, Gemma3nAltUp, Gemma3nConfig, Gemma3nDecoderLayer, Gemma3nForCausalLm,
     Gemma3nLaurelBlock, Gemma3nMlp, Gemma3nModel,
@@ -81,19 +88,21 @@ pub use gpt_sizes::GptSizes;
 pub use gpt2::{Gpt2Config, Gpt2LmHeadModel};
 pub use gptj::{GptjConfig, GptjForCausalLm};
 pub use granite_moe::{GraniteMoe, GraniteMoeForCausalLm, GraniteRouter};
+pub use granite_moe_hybrid::{GraniteMoeHybridDecoderLayer, GraniteMoeHybridForCausalLm};
 pub use hunyuan_moe::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
 pub use lfm2::{Lfm2DecoderLayer, Lfm2ForCausalLm, Lfm2Moe};
 pub use llama4::{Llama4ForCausalLm, Llama4Moe};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
+pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, NemotronHMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
-    BlockNormKind, BlockNorms, ConvolutionConfig, ExpertLayout, ExpertsConfig, QueryKeyNorms,
-    RmsConfig,
+    BlockNormKind, BlockNorms, BranchScales, ConvolutionConfig, ExpertLayout, ExpertsConfig,
+    LayerMixer, QueryKeyNorms, RmsConfig,
 };
-pub use rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm, RmsModel};
+pub use rms_decoder::{EmbeddingsName, FinalNormName, RmsBlock, RmsForCausalLm, RmsModel};
 pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};

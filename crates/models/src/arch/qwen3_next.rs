@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::expert_fields::{EXPERTS, sparse_layers};
-use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
+use super::rms_config::{
+    DEFAULTS, ExpertsConfig, FIELDS, LayerMixer, QueryKeyNorms, RmsConfig, RmsDefaults,
+};
 use crate::Error;
 use crate::architecture::MultimodalNames;
 use crate::config::Effect::{self, Harmless, Read};
@@ -12,7 +14,7 @@ use crate::config::{
     check,
 };
 use crate::layers::{DeltaLayout, GatedDeltaNetConfig};
-use outsize_kernels::DeltaHeads;
+use outsize_kernels::LinearAttentionHeads;
 
 /// The most tokens that a convolution is over.
 const MAX_TAPS: usize = 64;
@@ -53,7 +55,7 @@ fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> 
     let config = RmsConfig::read(fields, &absent(model_type))?.with_attention_bias(fields)?;
     let names = ["rope_theta", "partial_rotary_factor"];
     let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, 0.25)?;
-    let linear_layers = linear_layers(fields, config.num_hidden_layers)?;
+    let mixers = mixers(fields, config.num_hidden_layers)?;
     let mut config = RmsConfig {
         rope,
         rotary_dim,
@@ -71,7 +73,7 @@ fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> 
             },
             rates_are_negated: fields.flag_or("linear_rates_negated", false)?,
         }),
-        linear_layers,
+        mixers,
         ..config
     };
     if model_type != "qwen3_5_text" {
@@ -96,7 +98,7 @@ fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> 
 }
 
 /// What `transformers` takes where a field is absent.
-fn absent(model_type: &str) -> RmsDefaults {
+fn absent(model_type: &str) -> RmsDefaults<'static> {
     let sizes: &[_] = match model_type {
         "qwen3_next" => &[
             ("vocab_size", 151_936),
@@ -131,9 +133,9 @@ fn absent(model_type: &str) -> RmsDefaults {
 }
 
 /// The heads of linear attention.
-fn heads(fields: &Fields<'_>) -> Result<DeltaHeads, Error> {
+fn heads(fields: &Fields<'_>) -> Result<LinearAttentionHeads, Error> {
     let size = |field, absent, max| fields.size_or(field, absent, max);
-    let heads = DeltaHeads {
+    let heads = LinearAttentionHeads {
         key_heads: size("linear_num_key_heads", 16, MAX_HEADS)?,
         value_heads: size("linear_num_value_heads", 32, MAX_HEADS)?,
         key_dim: size("linear_key_head_dim", 128, MAX_HEAD_DIM)?,
@@ -164,19 +166,30 @@ pub(super) fn convolution_taps(
     }
 }
 
-/// Which layers have linear attention: those that are listed, or all but every so many.
-fn linear_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
-    let field = "layer_types";
-    let Some(kinds) = fields.get(field) else {
-        let interval = fields.size_or("full_attention_interval", 4, MAX_LAYERS)?;
-        return Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect());
-    };
-    let is_linear = |kind: &Value| match kind.as_str() {
-        Some("linear_attention") => Some(true),
-        Some("full_attention") => Some(false),
+/// What layers have: as is listed, or linear attention in all but every so many.
+fn mixers(fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerMixer>, Error> {
+    if fields.get("layer_types").is_some() {
+        return listed_mixers(fields, "layer_types", layers);
+    }
+    let interval = fields.size_or("full_attention_interval", 4, MAX_LAYERS)?;
+    let attends = (1..=layers).map(|layer| layer.is_multiple_of(interval));
+    Ok(attends.map(LayerMixer::attends).collect())
+}
+
+/// What a field that is there says that layers have.
+pub(super) fn listed_mixers(
+    fields: &Fields<'_>,
+    field: &str,
+    layers: usize,
+) -> Result<Vec<LayerMixer>, Error> {
+    let mixer = |kind: &Value| match kind.as_str() {
+        // The latter as Mamba-2's models were first published.
+        Some("linear_attention" | "mamba") => Some(LayerMixer::Linear),
+        Some("full_attention" | "attention") => Some(LayerMixer::Attention),
         _ => None,
     };
-    let kinds = kinds.as_array().and_then(|kinds| kinds.iter().map(is_linear).collect());
+    let kinds = fields.get(field).and_then(Value::as_array);
+    let kinds = kinds.and_then(|kinds| kinds.iter().map(mixer).collect());
     kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
         let expected =
             format!("it must be a list of {layers} of \"linear_attention\" and \"full_attention\"");

@@ -59,7 +59,7 @@ pub(super) fn read_qwen3_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 pub(super) fn read_qwen3_text(
     fields: &Fields<'_>,
     text: &Fields<'_>,
-    absent: &RmsDefaults,
+    absent: &RmsDefaults<'_>,
 ) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(text, absent)?;
     // All layers see everything, whatever else a file may ask for.

@@ -11,7 +11,7 @@ use crate::config::{
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Attention, AttentionConfig, Either, GatedDeltaNetConfig, LatentAttention,
-    LatentAttentionConfig, LayerNorm, Mlp, Norm, QueryGrowth, RmsNorm, Rope, Routing,
+    LatentAttentionConfig, LayerNorm, Mamba2Config, Mlp, Norm, QueryGrowth, RmsNorm, Rope, Routing,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
@@ -42,8 +42,12 @@ pub struct RmsConfig {
     pub linear_attention: Option<GatedDeltaNetConfig>,
     /// The short convolution of layers that have it in place of attention, if some have.
     pub convolution: Option<ConvolutionConfig>,
-    /// Of each layer, whether it has linear attention or a convolution.
-    pub linear_layers: Vec<bool>,
+    /// The sizes of Mamba-2, if some layers have it.
+    pub mamba: Option<Mamba2Config>,
+    /// What the branches of a block are multiplied by, in Falcon-H1.
+    pub branch_scales: BranchScales,
+    /// Of each layer, what makes its tokens know of each other.
+    pub mixers: Vec<LayerMixer>,
     /// The sizes of attention over a compressed cache, if it is that.
     pub latent_attention: Option<LatentAttentionConfig>,
     /// Whether the projections to queries, keys and values have a bias.
@@ -106,6 +110,36 @@ pub struct RmsConfig {
     pub max_position_embeddings: usize,
 }
 
+/// What makes the tokens of a layer know of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerMixer {
+    /// Attention.
+    Attention,
+    /// Linear attention, Mamba-2 or a convolution.
+    Linear,
+    /// Attention and one of these, side by side.
+    Both,
+    /// Nothing.
+    None,
+}
+
+impl LayerMixer {
+    /// Attention where that is so, else what the model has in its place.
+    pub(super) fn attends(attends: bool) -> Self {
+        if attends { Self::Attention } else { Self::Linear }
+    }
+
+    /// Whether there is attention.
+    pub fn has_attention(self) -> bool {
+        matches!(self, Self::Attention | Self::Both)
+    }
+
+    /// Whether there is something in its place, or beside it.
+    pub fn has_linear(self) -> bool {
+        matches!(self, Self::Linear | Self::Both)
+    }
+}
+
 /// A short convolution in place of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvolutionConfig {
@@ -113,6 +147,23 @@ pub struct ConvolutionConfig {
     pub taps: usize,
     /// Whether it and the projections around it have a bias.
     pub bias: bool,
+}
+
+/// What the branches of a block of Falcon-H1 are multiplied by, where that is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct BranchScales {
+    /// What Mamba-2 takes.
+    pub mamba_in: Option<f64>,
+    /// What Mamba-2 gives.
+    pub mamba_out: Option<f64>,
+    /// What attention takes.
+    pub attention_in: Option<f64>,
+    /// What attention gives.
+    pub attention_out: Option<f64>,
+    /// The MLP's gate, before its function.
+    pub gate: Option<f64>,
+    /// What the MLP gives.
+    pub mlp_out: Option<f64>,
 }
 
 /// The experts of a block.
@@ -126,6 +177,8 @@ pub struct ExpertsConfig {
     pub intermediate_size: usize,
     /// Width of the inner layer of one more that all tokens go to, if there is one.
     pub shared_intermediate_size: Option<usize>,
+    /// Width of what they take and give, where that is not the residual stream's.
+    pub latent_size: Option<usize>,
     /// Whether something is added to their shares while they are chosen that is beside the router, in LFM2.
     pub is_corrected: bool,
     /// What gate and up are clamped to, in gpt-oss.
@@ -199,9 +252,9 @@ pub enum QueryKeyNorms {
 }
 
 /// What `transformers` takes where a field is absent.
-pub(super) struct RmsDefaults {
+pub(super) struct RmsDefaults<'a> {
     /// Of sizes that a file must have otherwise.
-    pub sizes: &'static [(&'static str, usize)],
+    pub sizes: &'a [(&'a str, usize)],
     /// `None`: as many as heads of queries.
     pub key_value_heads: Option<usize>,
     /// `None`: the residual stream's width over the heads.
@@ -216,7 +269,7 @@ pub(super) struct RmsDefaults {
     pub tie_word_embeddings: bool,
 }
 
-impl RmsDefaults {
+impl RmsDefaults<'_> {
     /// A size that a file has, or that it has if it says none.
     fn size(&self, fields: &Fields<'_>, field: &str, max: usize) -> Result<usize, Error> {
         match self.sizes.iter().find(|(name, _)| *name == field) {
@@ -227,7 +280,7 @@ impl RmsDefaults {
 }
 
 /// Those of Llama.
-pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
+pub(super) const DEFAULTS: RmsDefaults<'static> = RmsDefaults {
     sizes: &[],
     key_value_heads: None,
     head_dim: None,
@@ -241,7 +294,7 @@ pub(super) const DEFAULTS: RmsDefaults = RmsDefaults {
 
 impl RmsConfig {
     /// Reads the fields that all have. What only some have is as in Llama, and the rotary embedding not yet read.
-    pub(super) fn read(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<Self, Error> {
+    pub(super) fn read(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<Self, Error> {
         let inner = absent.size(fields, "intermediate_size", MAX_INTERMEDIATE)?;
         Self::read_with_inner(fields, absent, inner)
     }
@@ -249,7 +302,7 @@ impl RmsConfig {
     /// The same of a model whose layers have inner layers of several widths.
     pub(super) fn read_with_inner(
         fields: &Fields<'_>,
-        absent: &RmsDefaults,
+        absent: &RmsDefaults<'_>,
         intermediate_size: usize,
     ) -> Result<Self, Error> {
         let size = |field, max| absent.size(fields, field, max);
@@ -286,7 +339,9 @@ impl RmsConfig {
             attention_gate: false,
             linear_attention: None,
             convolution: None,
-            linear_layers: vec![false; num_hidden_layers],
+            mamba: None,
+            branch_scales: BranchScales::default(),
+            mixers: vec![LayerMixer::Attention; num_hidden_layers],
             latent_attention: None,
             attention_in_bias: false,
             attention_out_bias: false,
@@ -348,7 +403,9 @@ impl RmsConfig {
             let rope = Rope::new(rope, self.rotary_dim).growing(self.query_growth);
             if self.rope_interleaved { rope.interleaved() } else { rope }
         };
-        let all = [Some(&self.rope), self.local_rope.as_ref()].into_iter().flatten().map(rope);
+        let rotates = self.rotated_layers.contains(&true) || self.unrotated_growth.is_some();
+        let all = [Some(&self.rope), self.local_rope.as_ref()].into_iter().flatten();
+        let all = all.filter(|_| rotates).map(rope);
         all.chain(self.unrotated_growth.map(Rope::still)).collect()
     }
 
@@ -481,6 +538,7 @@ impl RmsConfig {
             routing: Routing::softmax(per_token, normalized),
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
+            latent_size: None,
             is_corrected: false,
             swiglu_limit: None,
             layout: ExpertLayout::Apart,
@@ -514,12 +572,18 @@ impl RmsConfig {
             taps: convolution.taps,
         });
         let state = self.linear_attention.map(|linear| linear.state()).or(convolution);
-        let layer = |(index, &window): (usize, _)| match state.filter(|_| self.linear_layers[index])
-        {
-            Some(state) => CacheLayer::Recurrent(state),
-            None => CacheLayer::Attention(attention(window)),
+        let state = state.or(self.mamba.map(|mamba| mamba.state()));
+        let layer = |(mixer, &window): (&LayerMixer, _)| {
+            let state = state.filter(|_| mixer.has_linear());
+            match (state, mixer.has_attention()) {
+                (Some(state), true) => CacheLayer::Both(attention(window), state),
+                (Some(state), false) => CacheLayer::Recurrent(state),
+                (None, true) => CacheLayer::Attention(attention(window)),
+                (None, false) => CacheLayer::Nothing,
+            }
         };
-        let cannot_forget = self.linear_layers.contains(&true).then_some(match self.convolution {
+        let has_linear = self.mixers.iter().any(|mixer| mixer.has_linear());
+        let cannot_forget = has_linear.then_some(match self.convolution {
             None => {
                 "its linear attention has all tokens in one state, and cannot forget the oldest ones"
             }
@@ -527,7 +591,7 @@ impl RmsConfig {
         });
         let local = self.local_rope.as_ref();
         CacheSpec {
-            layers: self.windows.iter().enumerate().map(layer).collect(),
+            layers: self.mixers.iter().zip(&self.windows).map(layer).collect(),
             cross: Vec::new(),
             trained_context: self.max_position_embeddings,
             longest_context: match self.rope.scaling {

@@ -28,6 +28,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// What checkpoints call the norm behind all blocks.
     const FINAL_NORM: FinalNormName = FinalNormName::Norm;
 
+    /// What checkpoints call the table of embeddings.
+    const EMBEDDINGS: EmbeddingsName = EmbeddingsName::EmbedTokens;
+
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
 
@@ -88,6 +91,17 @@ pub enum FinalNormName {
     FinalLayernorm,
     /// `embedding_norm`.
     EmbeddingNorm,
+    /// `norm_f`.
+    NormF,
+}
+
+/// What checkpoints call the table of embeddings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EmbeddingsName {
+    /// `embed_tokens`.
+    EmbedTokens,
+    /// `embeddings`.
+    Embeddings,
 }
 
 /// A decoder with its language-modelling head.
@@ -115,7 +129,9 @@ pub struct RmsForCausalLm<B: Module> {
 #[derive(Module, Debug)]
 pub struct RmsModel<B: Module> {
     /// `[vocabulary, hidden]`.
-    pub embed_tokens: Embedding,
+    pub embed_tokens: Option<Embedding>,
+    /// The same where it has this name.
+    pub embeddings: Option<Embedding>,
     /// In order of execution.
     pub layers: Vec<B>,
     /// `[hidden]`.
@@ -124,6 +140,15 @@ pub struct RmsModel<B: Module> {
     pub final_layernorm: Option<Norm>,
     /// The same where it has this one.
     pub embedding_norm: Option<Norm>,
+    /// The same where it has this one.
+    pub norm_f: Option<Norm>,
+}
+
+impl<B: Module> RmsModel<B> {
+    fn table(&self) -> &Embedding {
+        let table = self.embed_tokens.as_ref().or(self.embeddings.as_ref());
+        table.expect("a model is made with one of them")
+    }
 }
 
 impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
@@ -134,6 +159,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     const NO_SPLIT: &'static [&'static str] = B::NO_SPLIT;
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("ApertusMlp", "ApertusMLP"),
+        ("FalconH1Mlp", "FalconH1MLP"),
+        ("NemotronHMoe", "NemotronHMoE"),
         ("ArceeMlp", "ArceeMLP"),
         ("GraniteMoe", "GraniteMoeMoE"),
         ("Xielu", "XIELUActivation"),
@@ -189,13 +216,17 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
         let layers = 0..config.num_hidden_layers;
         let norm = |name| (B::FINAL_NORM == name).then(|| config.block_norm(init));
+        let table =
+            |name| (B::EMBEDDINGS == name).then(|| Embedding::new(vocabulary, hidden, init));
         Self {
             model: RmsModel {
-                embed_tokens: Embedding::new(vocabulary, hidden, init),
+                embed_tokens: table(EmbeddingsName::EmbedTokens),
+                embeddings: table(EmbeddingsName::Embeddings),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
                 norm: norm(FinalNormName::Norm),
                 final_layernorm: norm(FinalNormName::FinalLayernorm),
                 embedding_norm: norm(FinalNormName::EmbeddingNorm),
+                norm_f: norm(FinalNormName::NormF),
             },
             lm_head: (!config.tie_word_embeddings)
                 .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
@@ -246,7 +277,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     fn head(&self) -> Head<'_> {
         match &self.lm_head {
             Some(head) => Head::Own(head),
-            None => Head::Tied(&self.model.embed_tokens),
+            None => Head::Tied(self.model.table()),
         }
     }
 
@@ -259,7 +290,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         let most = layers.fold(self.head().activations(pass), Activations::or);
         // Alive throughout: the residual stream, and the rotations.
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
-        let alive = self.model.embed_tokens.width() + rotations;
+        let alive = self.model.table().width() + rotations;
         most.and(Activations::values(pass.rows() * alive as u64))
     }
 }
@@ -270,7 +301,7 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
     }
 
     fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
-        let mut x = pass.embed(&self.model.embed_tokens);
+        let mut x = pass.embed(self.model.table());
         if let Some(scale) = self.embed_scale {
             x = x * scale;
         }
@@ -290,8 +321,9 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
     }
 
     fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
-        let RmsModel { norm, final_layernorm, embedding_norm, .. } = &self.model;
-        let norm = norm.as_ref().or(final_layernorm.as_ref()).or(embedding_norm.as_ref());
+        let RmsModel { norm, final_layernorm, embedding_norm, norm_f, .. } = &self.model;
+        let norms = [norm, final_layernorm, embedding_norm, norm_f];
+        let norm = norms.into_iter().flatten().next();
         let norm = norm.expect("a model is made with one of them");
         let Residual { stream, pending } = residual.wanted(pass);
         let x = norm.after(stream, pending).1;

@@ -94,11 +94,11 @@ impl SharedMlp {
         }
     }
 
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         fused([&self.input_linear, &self.output_linear], self.activation, x)
     }
 
-    fn activations(&self, pass: &PassShape) -> Activations {
+    pub(super) fn activations(&self, pass: &PassShape) -> Activations {
         fused_activations(&self.input_linear, &self.output_linear, pass)
     }
 }
@@ -231,7 +231,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let called = |name| (F::NAME == name).then(|| F::new(config, index, init));
         let (norms, is_glm) = (config.norms, config.norms == BlockNorms::AroundGlm);
         let is_apertus = norms == BlockNorms::BeforeApertus;
-        let linear = config.linear_attention.filter(|_| config.linear_layers[index]);
+        let linear = config.linear_attention.filter(|_| config.mixers[index].has_linear());
         Self {
             input_layernorm: norm_if(norms != BlockNorms::Behind && !is_apertus),
             attention_layernorm: norm_if(is_apertus),

@@ -8,46 +8,18 @@ use outsize_kernels::attention::RingLayout;
 
 use crate::RecurrentCache;
 
-/// What one layer keeps.
+/// What one layer keeps; nothing if it looks at what another one keeps, or if its tokens do not know of each other.
 #[derive(Debug)]
-pub(super) enum Layer {
-    Attention(AttentionLayer),
-    /// Nothing.
-    Shared,
-    Recurrent(RecurrentLayer),
+pub(super) struct Layer {
+    pub attention: Option<AttentionLayer>,
+    pub recurrent: Option<Box<RecurrentLayer>>,
 }
 
 impl Layer {
-    /// Where it is; nowhere if it keeps nothing.
-    pub fn device(&self) -> Option<Device> {
-        match self {
-            Self::Attention(layer) => layer.device(),
-            Self::Shared => None,
-            Self::Recurrent(layer) => layer.state.as_ref().map(|state| state.inputs.device()),
-        }
-    }
-
     /// Whether what it kept is gone, after an error in the middle of a write.
     pub fn is_lost(&self) -> bool {
-        match self {
-            Self::Attention(layer) => layer.is_lost(),
-            Self::Shared => false,
-            Self::Recurrent(layer) => layer.keeps && layer.state.is_none(),
-        }
-    }
-
-    pub fn attention(&self) -> Option<&AttentionLayer> {
-        match self {
-            Self::Attention(layer) => Some(layer),
-            Self::Shared | Self::Recurrent(_) => None,
-        }
-    }
-
-    pub fn attention_mut(&mut self) -> Option<&mut AttentionLayer> {
-        match self {
-            Self::Attention(layer) => Some(layer),
-            Self::Shared | Self::Recurrent(_) => None,
-        }
+        self.attention.as_ref().is_some_and(AttentionLayer::is_lost)
+            || self.recurrent.as_ref().is_some_and(|layer| layer.keeps && layer.state.is_none())
     }
 
     /// Has `change` make something else of all that is kept of the texts, `[rows, heads, places, width]`; it is told how many of
@@ -55,12 +27,14 @@ impl Layer {
     pub fn change_rows(
         &mut self,
         written: usize,
-        change: impl FnMut(Tensor<4>, usize) -> Tensor<4>,
+        mut change: impl FnMut(Tensor<4>, usize) -> Tensor<4>,
     ) -> Option<()> {
-        match self {
-            Self::Attention(layer) => layer.change_rows(written, change),
-            Self::Shared => Some(()),
-            Self::Recurrent(layer) => layer.change_rows(change),
+        if let Some(layer) = &mut self.attention {
+            layer.change_rows(written, &mut change)?;
+        }
+        match &mut self.recurrent {
+            Some(layer) => layer.change_rows(change),
+            None => Some(()),
         }
     }
 }
@@ -69,7 +43,7 @@ impl Layer {
 /// values are.
 #[derive(Debug, Clone)]
 pub(crate) struct RecurrentState {
-    /// `[batch, ..]` of the heads' [state](outsize_kernels::DeltaHeads::state), if there are such.
+    /// `[batch, ..]` of the heads' [state](outsize_kernels::LinearAttentionHeads::state), if there are such.
     pub matrices: Option<Tensor<4>>,
     /// `[batch, taps - 1, channels]`: the last inputs of the convolution.
     pub inputs: Tensor<3>,

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, Tensor};
 use outsize_kernels::StateRows;
 
-use super::layer::{Layer, RecurrentLayer};
+use super::layer::RecurrentLayer;
 use super::{KvCache, RecurrentState};
 use crate::layers::QueryPositions;
 use crate::{Error, RecurrentCache};
@@ -49,7 +49,7 @@ impl KvCache {
         for (from, inputs) in parts {
             let (state, rows) = self.take_state(layer, from, positions.padding, &device)?;
             if before.is_some_and(|before| from == start + before)
-                && let Some(Layer::Recurrent(layer)) = self.layers.get_mut(layer)
+                && let Some(layer) = self.recurrent_mut(layer)
             {
                 // The step finds it shared, and writes to a copy.
                 layer.snapshot = Some(Box::new(state.clone()));
@@ -77,23 +77,24 @@ impl KvCache {
         let texts = padding.len();
         let begins = padding.iter().map(|padding| padding.checked_sub(start));
         let rows = StateRows { first: self.first_row(), begins: begins.collect() };
-        match self.layers.get_mut(layer) {
-            Some(Layer::Recurrent(RecurrentLayer { shape, state, keeps, .. })) => match keeps {
+        match self.recurrent_mut(layer) {
+            Some(RecurrentLayer { shape, state, keeps, .. }) => match keeps {
                 true => Ok((state.take().ok_or(Error::CacheLost { layer })?, rows)),
                 false => Ok((RecurrentState::zeros(shape, texts, device), rows)),
             },
-            _ => Err(Error::CacheLost { layer }),
+            None => Err(Error::CacheLost { layer }),
         }
+    }
+
+    fn recurrent_mut(&mut self, layer: usize) -> Option<&mut RecurrentLayer> {
+        self.layers.get_mut(layer)?.recurrent.as_deref_mut()
     }
 
     /// Keeps what comes of a state.
     fn keep_state(&mut self, layer: usize, new: RecurrentState) -> Result<(), Error> {
-        match self.layers.get_mut(layer) {
-            Some(Layer::Recurrent(RecurrentLayer { state, keeps, .. })) => {
-                *state = Some(new).filter(|_| *keeps);
-                Ok(())
-            }
-            _ => Err(Error::CacheLost { layer }),
-        }
+        let RecurrentLayer { state, keeps, .. } =
+            self.recurrent_mut(layer).ok_or(Error::CacheLost { layer })?;
+        *state = Some(new).filter(|_| *keeps);
+        Ok(())
     }
 }

@@ -38,10 +38,12 @@ impl KvCache {
     pub fn holds(&self, place: usize, tokens: usize) -> bool {
         let Some(Range { start, end }) = self.columns(place) else { return false };
         let position = start + tokens;
-        let held = |layer: &Layer| match layer {
-            Layer::Attention(layer) => layer.oldest(end) <= layer.oldest_seen(position).max(start),
-            Layer::Shared => true,
-            Layer::Recurrent(_) => position == end,
+        let held = |layer: &Layer| {
+            let sees = |layer: &AttentionLayer| {
+                layer.oldest(end) <= layer.oldest_seen(position).max(start)
+            };
+            layer.attention.as_ref().is_none_or(sees)
+                && (layer.recurrent.is_none() || position == end)
         };
         position <= end && self.layers.iter().all(held)
     }
@@ -153,18 +155,16 @@ impl Layer {
     /// Has a text begin at column `start` with what another one, or itself, begins with.
     fn keep(&mut self, moved: &Move, start: usize) -> Option<()> {
         let &Move { from, to, ref columns, tokens } = moved;
-        match self {
-            Self::Attention(layer) => {
-                let end = columns.start + tokens;
-                // What is looked at and still there.
-                let oldest = layer.oldest(end).max(layer.oldest(columns.end));
-                let first = oldest.clamp(columns.start, end);
-                layer.move_columns([from, to], first..end, start + (first - columns.start))
-            }
-            Self::Shared => Some(()),
-            Self::Recurrent(layer) => {
-                layer.change_rows(|state, places| copy_row(state, from, to, places))
-            }
+        if let Some(layer) = &mut self.attention {
+            let end = columns.start + tokens;
+            // What is looked at and still there.
+            let oldest = layer.oldest(end).max(layer.oldest(columns.end));
+            let first = oldest.clamp(columns.start, end);
+            layer.move_columns([from, to], first..end, start + (first - columns.start))?;
+        }
+        match &mut self.recurrent {
+            Some(layer) => layer.change_rows(|state, places| copy_row(state, from, to, places)),
+            None => Some(()),
         }
     }
 }

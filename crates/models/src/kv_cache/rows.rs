@@ -3,7 +3,7 @@
 use super::KvCache;
 use super::layer::copy_row;
 use super::prompt::Prompt;
-use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, Error};
+use crate::{AttentionCache, Batch, CacheOptions, CacheSpec, Error};
 
 /// Texts that wait while others begin behind them.
 #[derive(Debug)]
@@ -91,9 +91,9 @@ impl KvCache {
             true => bytes,
             false => bytes / 2,
         };
-        let layers = spec.layers.iter().map(|layer| match layer {
-            CacheLayer::Attention(attention) => keys(attention, layer.bytes(&one)),
-            CacheLayer::Shared(_) | CacheLayer::Recurrent(_) => layer.bytes(&one),
+        let layers = spec.layers.iter().map(|layer| {
+            let keys = layer.kept_attention().map_or(0, |layer| keys(layer, layer.bytes(&one)));
+            keys.max(layer.recurrent().map_or(0, |layer| layer.bytes(&one)))
         });
         let cross = spec.cross.iter().map(|layer| keys(layer, Self::cross_bytes(layer, &one)));
         layers.chain(cross).max().unwrap_or(0)

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::KvCache;
-use super::layer::{AttentionLayer, Layer};
+use super::layer::AttentionLayer;
 use crate::Error;
 
 /// Where a snapshot is; its tensors are in the layers.
@@ -45,15 +45,14 @@ impl KvCache {
 
     fn restore_snapshot(&mut self, position: usize) {
         for layer in &mut self.layers {
-            match layer {
-                Layer::Attention(layer) => {
-                    if let Some(snapshot) = &layer.snapshot {
-                        let (keys, values) = (**snapshot).clone();
-                        (layer.keys, layer.values) = (Some(keys), values);
-                    }
-                }
-                Layer::Shared => {}
-                Layer::Recurrent(layer) => layer.state = layer.snapshot.as_deref().cloned(),
+            if let Some(layer) = &mut layer.attention
+                && let Some(snapshot) = &layer.snapshot
+            {
+                let (keys, values) = (**snapshot).clone();
+                (layer.keys, layer.values) = (Some(keys), values);
+            }
+            if let Some(layer) = &mut layer.recurrent {
+                layer.state = layer.snapshot.as_deref().cloned();
             }
         }
         self.continue_from(position);
@@ -64,10 +63,11 @@ impl KvCache {
     pub(super) fn drop_snapshot(&mut self) {
         self.snapshot.taken = None;
         for layer in &mut self.layers {
-            match layer {
-                Layer::Attention(layer) => layer.snapshot = None,
-                Layer::Shared => {}
-                Layer::Recurrent(layer) => layer.snapshot = None,
+            if let Some(layer) = &mut layer.attention {
+                layer.snapshot = None;
+            }
+            if let Some(layer) = &mut layer.recurrent {
+                layer.snapshot = None;
             }
         }
     }
@@ -101,7 +101,7 @@ impl KvCache {
     ) -> Result<(), Error> {
         let (row, position, lost) = (self.first_row(), self.position, Error::CacheLost { layer });
         let before = self.tokens_before_snapshot(keys.dims()[2]);
-        let slot = self.layers.get_mut(layer).and_then(Layer::attention_mut);
+        let slot = self.layers.get_mut(layer).and_then(|layer| layer.attention.as_mut());
         match (before, slot) {
             (Some(before), Some(slot)) if slot.forgets => {
                 slot.take_snapshot(row, position, before, keys, values).ok_or(lost)

@@ -4,21 +4,19 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::{
-    ActivationFunction, DeltaHeads, causal_convolution, delta_rule, has_kernels,
-};
+use outsize_kernels::{LinearAttentionHeads, causal_convolution, delta_rule};
 
 use super::attention::QueryPositions;
-use super::linear::{lazy, normal, ones, zeros};
-use super::{Linear, entered};
+use super::linear::ones;
+use super::{CausalConv1d, Linear, RmsNormGated, entered};
 use crate::kv_cache::RecurrentState;
-use crate::{Activation, Activations, Error, Init, KvCache, PassShape, RecurrentCache};
+use crate::{Activations, Error, Init, KvCache, PassShape, RecurrentCache};
 
 /// The sizes of a [`GatedDeltaNet`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GatedDeltaNetConfig {
     /// Heads, of each of which there is a matrix.
-    pub heads: DeltaHeads,
+    pub heads: LinearAttentionHeads,
     /// Taps of the convolution before them.
     pub taps: usize,
     /// Added to the mean square in the norm of each head.
@@ -76,54 +74,8 @@ pub struct GatedDeltaNet {
     /// `[hidden, value_heads · value_dim]`.
     pub out_proj: Linear,
     #[module(skip)]
-    heads: DeltaHeads,
+    heads: LinearAttentionHeads,
     rates_are_negated: bool,
-}
-
-/// The taps of a convolution over tokens, of each channel by itself.
-#[derive(Module, Debug)]
-pub struct CausalConv1d {
-    /// `[channels, 1, taps]`: the last tap is that of the token itself.
-    pub weight: Param<Tensor<3>>,
-    /// `[channels]`.
-    pub bias: Option<Param<Tensor<1>>>,
-}
-
-impl CausalConv1d {
-    /// Without storage.
-    pub fn new(channels: usize, taps: usize, bias: bool, init: &Init) -> Self {
-        Self {
-            weight: lazy([channels, 1, taps], &init.device, normal),
-            bias: bias.then(|| zeros(channels, &init.device)),
-        }
-    }
-
-    /// `[channels, taps]` f32.
-    pub(crate) fn taps(&self) -> Tensor<2> {
-        let taps = self.weight.val().cast(DType::F32);
-        let [channels, _, count] = taps.dims();
-        taps.reshape([channels, count])
-    }
-}
-
-/// The norm of a head, times SiLU of a gate.
-#[derive(Module, Debug)]
-pub struct RmsNormGated {
-    /// `[width]`; in f32, bf16 or f16.
-    pub weight: Param<Tensor<1>>,
-    epsilon: f64,
-}
-
-impl RmsNormGated {
-    /// `[.., width]` f32 each to the same.
-    fn forward(&self, x: Tensor<4>, gate: Tensor<4>) -> Tensor<4> {
-        let (x, gate) = (entered(x, &self.weight), entered(gate, &self.weight));
-        let normed = outsize_kernels::rms_norm(x, self.weight.val(), self.epsilon);
-        match has_kernels(&gate.device()) {
-            true => outsize_kernels::gated(ActivationFunction::Silu, gate, normed),
-            false => Activation::Silu.apply(gate) * normed,
-        }
-    }
 }
 
 /// What is made of the tokens before anything passes between them: `[batch, tokens, ..]`.
@@ -154,10 +106,7 @@ impl GatedDeltaNet {
             conv1d: CausalConv1d::new(channels, taps, false, init),
             dt_bias: ones(heads.value_heads, &init.device),
             A_log: ones(heads.value_heads, &init.device),
-            norm: RmsNormGated {
-                weight: ones(heads.value_dim, &init.device),
-                epsilon: config.epsilon,
-            },
+            norm: RmsNormGated::new(heads.value_dim, config.epsilon, init),
             out_proj: Linear::new(values, hidden, false, init),
             heads,
             rates_are_negated: config.rates_are_negated,
@@ -172,7 +121,7 @@ impl GatedDeltaNet {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
-        let DeltaHeads { value_heads, value_dim, .. } = self.heads;
+        let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
         let [batch, tokens, _] = x.dims();
         let Projected { mixed, gate, write, forget } = self.projected(x);
         let taps = self.conv1d.taps();
@@ -190,7 +139,7 @@ impl GatedDeltaNet {
                 unreachable!("a cache of other layers was refused")
             };
             let taps = taps.clone().to_device(&device);
-            let (mixed, inputs) = causal_convolution(mixed, taps, inputs, rows.clone(), true);
+            let (mixed, inputs) = causal_convolution(mixed, taps, None, inputs, rows.clone(), true);
             let gates = [forget, write];
             let (mixed, matrices) = delta_rule(self.heads, mixed, gates, of_heads, matrices, rows);
             (mixed, RecurrentState { matrices: Some(matrices), inputs })
@@ -205,7 +154,7 @@ impl GatedDeltaNet {
 
     fn projected(&self, x: Tensor<3>) -> Projected {
         let x = entered(x, &self.out_proj.weight);
-        let DeltaHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
+        let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
         let of_key = value_heads / key_heads;
         let [write, forget] = match (&self.in_proj_ba, &self.in_proj_b, &self.in_proj_a) {
             (Some(both), ..) => by_head(both.forward(x.clone()), key_heads, [of_key, of_key]),
@@ -229,7 +178,7 @@ impl GatedDeltaNet {
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        let DeltaHeads { value_heads, value_dim, .. } = self.heads;
+        let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
         let hidden = self.out_proj.weight.lazy_shape()[0] as u64;
         let (channels, values) = (self.heads.channels() as u64, (value_heads * value_dim) as u64);
         let gates = 2 * value_heads as u64;

@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod causal_conv1d;
 mod conv1d;
 mod conv2d;
 mod convolution;
@@ -17,10 +18,12 @@ mod group_norm;
 mod latent_attention;
 mod layer_norm;
 mod linear;
+mod mamba2;
 mod mlp;
 mod norm;
 mod resnet_block;
 mod rms_norm;
+mod rms_norm_gated;
 mod rope;
 mod router;
 mod shared_attention;
@@ -32,6 +35,7 @@ pub(crate) use attention::{
     DistanceBuckets, PositionBias, Scores, attend, attend_all, attend_causal, attend_prompt,
     attend_with,
 };
+pub use causal_conv1d::CausalConv1d;
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};
 pub use either::Either;
@@ -47,18 +51,20 @@ pub(crate) use feed_forward::{two_layer_activations, two_layers};
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
 pub use fused_mlp::FusedMlp;
 pub(crate) use fused_mlp::{fused, fused_activations};
-pub use gated_delta_net::{CausalConv1d, DeltaLayout, GatedDeltaNet, GatedDeltaNetConfig};
+pub use gated_delta_net::{DeltaLayout, GatedDeltaNet, GatedDeltaNetConfig};
 pub use group_norm::GroupNorm;
 pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub(crate) use linear::{lazy, ones, three, zeros};
+pub use mamba2::{Mamba2Config, Mamba2Mixer, Mamba2Norm};
 pub use mlp::Mlp;
 pub(crate) use mlp::{gated, gated_activations};
 pub use norm::Norm;
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};
 pub use rms_norm::RmsNorm;
 pub(crate) use rms_norm::unit_rms_norm;
+pub use rms_norm_gated::RmsNormGated;
 pub(crate) use rope::rotated;
 pub use rope::{QueryGrowth, Rope, Rotation};
 pub(crate) use router::correction_of;

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use outsize_kernels::causal_convolution;
 
 use super::attention::QueryPositions;
-use super::{CausalConv1d, Linear, linear};
+use super::{CausalConv1d, Linear};
 use crate::kv_cache::RecurrentState;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -43,21 +43,21 @@ impl ShortConvolution {
         let hidden = all.dims()[2] / 3;
         let [write, gate, x] = [0, 1, 2].map(|part| all.clone().narrow(2, part * hidden, hidden));
         drop(all);
-        let (x, taps) = (write * x, self.conv.taps());
+        let (x, taps, bias) = (write * x, self.conv.taps(), self.conv.bias());
 
         let x = cache.with_state(layer, positions, [x], |[x], state, rows| {
             // The state stays where it is.
             let RecurrentState { matrices, inputs } = state;
             let device = inputs.device();
             let (x, taps) = (x.to_device(&device), taps.clone().to_device(&device));
-            let (x, inputs) = causal_convolution(x, taps, inputs, rows, false);
+            let bias = bias.clone().map(|bias| bias.to_device(&device));
+            let (x, inputs) = causal_convolution(x, taps, bias, inputs, rows, false);
             (x, RecurrentState { matrices, inputs })
         })?;
         // Streamed ones hold a part of the ring.
-        drop(taps);
+        drop((taps, bias));
 
-        let x = linear::biased(x.to_device(&gate.device()), self.conv.bias.as_ref());
-        Ok(self.out_proj.forward(gate * x))
+        Ok(self.out_proj.forward(x.to_device(&gate.device()) * gate))
     }
 
     /// What it holds at most, besides the residual stream.

@@ -1,4 +1,5 @@
-//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py`, `integers.py` and `families.py`).
+//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py`, `integers.py`, `families.py` and
+//! `hybrids.py`).
 
 pub const FIXTURES: &[&str] = &[
     "gpt2",
@@ -177,6 +178,18 @@ pub const FIXTURES: &[&str] = &[
     "solar_open-published-bf16",
     "qwen2_vl",
     "qwen2_vl-published-bf16",
+    "granitemoehybrid",
+    "granitemoehybrid-dense-published-bf16",
+    "granitemoehybrid-biased",
+    "granitemoehybrid-attention",
+    "bamba",
+    "bamba-published-bf16",
+    "falcon_h1",
+    "falcon_h1-published-bf16",
+    "falcon_h1-biased",
+    "nemotron_h",
+    "nemotron_h-published-bf16",
+    "nemotron_h-latent-stacked",
 ];
 
 /// What the names of those with experts begin with.
@@ -201,6 +214,7 @@ pub const EXPERTS: &[&str] = &[
     "granitemoe",
     "exaone_moe",
     "solar_open",
+    "nemotron_h",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -266,4 +280,8 @@ pub const BATCHES: &[&str] = &[
     "granitemoeshared",
     "exaone_moe",
     "solar_open",
+    "granitemoehybrid",
+    "bamba",
+    "falcon_h1",
+    "nemotron_h",
 ];

@@ -12,17 +12,19 @@ use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfi
 use outsize_plan::{Budget, infer};
 
 /// All checkpoints of `training.rs`, but those whose layers share keys and values.
-pub const ALL: [&str; 25] = [
+pub const ALL: [&str; 28] = [
     "apertus",
     "arcee",
     "cohere",
     "deepseek_v3",
     "ernie4_5_moe",
+    "falcon_h1",
     "gemma2",
     "gemma3",
     "gpt2",
     "gpt_oss",
     "granite",
+    "granitemoehybrid",
     "granitemoeshared",
     "lfm2_moe",
     "llama",
@@ -32,6 +34,7 @@ pub const ALL: [&str; 25] = [
     "mistral-window",
     "mixtral",
     "nemotron",
+    "nemotron_h",
     "olmo",
     "phi",
     "qwen2_moe",

@@ -18,7 +18,7 @@ use crate::layers::{ExpertGroups, LatentAttentionConfig, Routing, Shares};
 
 /// What `transformers` takes where a field is absent.
 struct Absent {
-    sizes: RmsDefaults,
+    sizes: RmsDefaults<'static>,
     experts: usize,
     per_token: Option<usize>,
     shared: usize,
@@ -280,7 +280,7 @@ fn listed_layers(fields: &Fields<'_>, kinds: &Value, layers: usize) -> Result<Ve
 }
 
 /// The groups that experts are chosen by, unless one group is all.
-fn groups(
+pub(in crate::arch) fn groups(
     fields: &Fields<'_>,
     is_v2: bool,
     experts: &ExpertsConfig,
@@ -326,7 +326,7 @@ fn groups(
 }
 
 /// Attention as Llama's, of whose heads a part is rotated.
-fn with_attention(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+fn with_attention(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?;
     let names = ["rope_theta", "partial_rotary_factor"];
     let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, 0.5)?;
@@ -341,14 +341,20 @@ fn with_attention(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig
 }
 
 /// Attention as Llama's.
-fn with_attention_of_solar(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+fn with_attention_of_solar(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults<'_>,
+) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?;
     let attention_in_bias = fields.flag_or("attention_bias", false)?;
     Ok(RmsConfig { attention_in_bias, ..config })
 }
 
 /// Attention as Qwen3's.
-fn with_attention_of_dots1(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<RmsConfig, Error> {
+fn with_attention_of_dots1(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults<'_>,
+) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_attention_bias(fields)?.with_rope(fields)?;
     let window = sliding_window(fields, DEFAULT_WINDOW)?;
     let first = first_window(fields, 62)?;
@@ -364,7 +370,7 @@ fn with_attention_of_dots1(fields: &Fields<'_>, absent: &RmsDefaults) -> Result<
 fn with_latent_attention(
     model_type: &str,
     fields: &Fields<'_>,
-    absent: &RmsDefaults,
+    absent: &RmsDefaults<'_>,
 ) -> Result<RmsConfig, Error> {
     let is_lite = model_type == "glm4_moe_lite";
     let width = |field, absent| fields.size_or(field, absent, MAX_HEAD_DIM);

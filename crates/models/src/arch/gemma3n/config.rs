@@ -202,7 +202,7 @@ fn normal_quantile(share: f64) -> f64 {
 }
 
 /// Those of `Gemma3nTextConfig`.
-const ABSENT: RmsDefaults = RmsDefaults {
+const ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
         ("hidden_size", 2048),
         ("num_attention_heads", 8),

@@ -392,7 +392,7 @@ fn pairs(head_dim: usize, part: f64) -> usize {
 }
 
 /// Those of `Gemma4TextConfig`.
-const ABSENT: RmsDefaults = RmsDefaults {
+const ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
         ("hidden_size", 2304),
         ("intermediate_size", 9216),

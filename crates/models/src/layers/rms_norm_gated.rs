@@ -1,0 +1,65 @@
+//! The norm of what linear attention makes, and its gate.
+
+use burn::module::{Module, Param};
+use burn::tensor::{DType, Tensor};
+use outsize_kernels::{ActivationFunction, has_kernels};
+
+use super::linear::ones;
+use super::{Activation, entered, unit_rms_norm};
+use crate::Init;
+
+/// A norm, times SiLU of a gate; or the norm of what is gated.
+#[derive(Module, Debug)]
+pub struct RmsNormGated {
+    /// `[width]`; in f32, bf16 or f16.
+    pub weight: Param<Tensor<1>>,
+    epsilon: f64,
+    /// Parts of the width that are normed by themselves.
+    groups: usize,
+    gates_first: bool,
+}
+
+impl RmsNormGated {
+    /// A norm without storage, gated behind it.
+    pub fn new(width: usize, epsilon: f64, init: &Init) -> Self {
+        Self { weight: ones(width, &init.device), epsilon, groups: 1, gates_first: false }
+    }
+
+    /// The same of so many parts by themselves.
+    pub fn in_groups(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// The same of what is gated.
+    pub fn behind_gate(self) -> Self {
+        Self { gates_first: true, ..self }
+    }
+
+    /// `[.., width]` f32 each to the same.
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>, gate: Tensor<D>) -> Tensor<D> {
+        let (x, gate) = (entered(x, &self.weight), entered(gate, &self.weight));
+        match self.gates_first {
+            true => self.normed(silu_gated(x, gate)),
+            false => silu_gated(self.normed(x), gate),
+        }
+    }
+
+    fn normed<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        if self.groups == 1 {
+            return outsize_kernels::rms_norm(x, self.weight.val(), self.epsilon);
+        }
+        let dims = x.dims();
+        let [rows, width] = [dims[..D - 1].iter().product(), dims[D - 1]];
+        let x = x.reshape([rows, self.groups, width / self.groups]);
+        let x = unit_rms_norm(x, self.epsilon).reshape(dims);
+        x * self.weight.val().cast(DType::F32).unsqueeze()
+    }
+}
+
+/// `x` times SiLU of a gate of its shape.
+pub(crate) fn silu_gated<const D: usize>(x: Tensor<D>, gate: Tensor<D>) -> Tensor<D> {
+    match has_kernels(&gate.device()) {
+        true => outsize_kernels::gated(ActivationFunction::Silu, gate, x),
+        false => Activation::Silu.apply(gate) * x,
+    }
+}
