@@ -91,6 +91,9 @@ impl<'s> PrefixRows<'s> {
         self.rest(held);
         if !self.pipeline.replaces_rows() {
             self.forget();
+        }
+        // It may have run out of columns, and has them again.
+        if !self.pipeline.replaces_rows() {
             return self.pipeline.begin_rows(held, rows);
         }
         let (mut logits, mut rows) = (Vec::new(), rows);
