@@ -12,6 +12,16 @@ const MIN_WEIGHT_BYTES: usize = 64 << 10;
 /// … or makes at least this many multiply-adds, about half as long in compute.
 const MIN_MULTIPLY_ADDS: usize = 128 << 10;
 
+/// Rows of activations that a thread takes through a panel of weights at least, so that it is worth
+/// making.
+const MIN_ROWS: usize = 48;
+
+/// How many parts `m` rows of activations are cut into, that go through so many panels of weights:
+/// several only where there are too few panels for all threads.
+pub(super) fn row_parts(m: usize, panels: usize, threads: usize) -> usize {
+    (4 * threads).div_ceil(panels.max(1)).min(m.div_ceil(MIN_ROWS)).max(1)
+}
+
 /// The rows of a weight, or parts of other work, claimed by threads run by run.
 pub(crate) struct Claims {
     next: AtomicUsize,

@@ -21,7 +21,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::blocks::for_each_panel;
-use super::claims::Claims;
+use super::claims::{Claims, row_parts};
 use super::{Element, Size, pack};
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, Isa, Weight};
@@ -40,9 +40,6 @@ const WIDTH: usize = 4;
 
 /// Columns of a panel, at most.
 const COLUMNS: usize = WIDTH * 16;
-
-/// Rows of activations that a thread takes through a panel at least, so that it is worth widening.
-const MIN_ROWS: usize = 48;
 
 /// One accumulating matmul: `y [m, n] += x [m, rows] · W [rows, n]`, with some columns of a wider
 /// `x`.
@@ -140,12 +137,8 @@ fn share<E: Element>(
         size,
     };
     let threads = rayon::current_num_threads();
-    let (panels, least) = (n.div_ceil(COLUMNS), m.div_ceil(MIN_ROWS));
-    // Rows are cut only where there are too few panels for all threads.
-    let parts = match m < MANY {
-        true => 1,
-        false => (4 * threads).div_ceil(panels).min(least).max(1),
-    };
+    let panels = n.div_ceil(COLUMNS);
+    let parts = if m < MANY { 1 } else { row_parts(m, panels, threads) };
     let claims = match m < MANY {
         true => Claims::new(size, size_of::<E>(), threads, COLUMNS),
         false => Claims::of(panels * parts, threads),

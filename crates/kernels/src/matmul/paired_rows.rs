@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::claims::row_parts;
 use super::{Claims, Size, pack};
 use crate::{ActivationDtype, Isa, cast};
 
@@ -37,9 +38,6 @@ const COLUMNS: usize = WIDTH * LANES;
 
 /// Rows of activations side by side: with [`WIDTH`] vectors of sums for each they fill the registers.
 const HEIGHT: usize = 6;
-
-/// Rows of activations that a thread takes through a panel at least, so that it is worth making.
-const MIN_ROWS: usize = 48;
 
 /// A sum `y [m, n] += x [m, k] · W [k, n]` to which the weight comes in tiles of rows. Activations
 /// are rounded to bf16, and numbers too small for a normal one count as zero.
@@ -157,8 +155,7 @@ impl Operands {
         let Self { m, n, .. } = *self;
         let threads = rayon::current_num_threads();
         let panels = n.div_ceil(COLUMNS);
-        // Rows are cut only where there are too few panels for all threads.
-        let parts = (4 * threads).div_ceil(panels).min(m.div_ceil(MIN_ROWS)).max(1);
+        let parts = row_parts(m, panels, threads);
         Claims::of(panels * parts, threads).share(|run| {
             for index in run {
                 let (panel, part) = (index / parts, index % parts);
