@@ -127,12 +127,7 @@ impl Pipeline {
     ) -> Result<Vec<f32>, PipelineError> {
         let batch = Batch::left_padded(rows)?;
         self.cache.begin_behind(prefixes, &batch)?;
-        self.run_new(&batch)
-    }
-
-    /// Runs texts that begin beside others, and has them go on together.
-    fn run_new(&mut self, batch: &Batch) -> Result<Vec<f32>, PipelineError> {
-        let logits = self.run(batch);
+        let logits = self.run(&batch);
         match &logits {
             Ok(_) => self.cache.join(),
             Err(_) => self.cache.forget_new(),
