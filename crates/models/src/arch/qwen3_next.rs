@@ -191,8 +191,9 @@ pub(super) fn listed_mixers(
     let kinds = fields.get(field).and_then(Value::as_array);
     let kinds = kinds.and_then(|kinds| kinds.iter().map(mixer).collect());
     kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
-        let expected =
-            format!("it must be a list of {layers} of \"linear_attention\" and \"full_attention\"");
+        let expected = format!(
+            "it must be a list of {layers} of \"linear_attention\" and \"full_attention\", or of \"mamba\" and \"attention\""
+        );
         fields.refuse(field, expected)
     })
 }
