@@ -10,6 +10,7 @@ use crate::folder::{Container, Source, folder_of, model_folder};
 use crate::gguf::GgufFile;
 use crate::header::{HeaderEntry, MAX_HEADERS};
 use crate::index::{self, Index};
+use crate::packed_bf16;
 use crate::parallel::{self, THREADS};
 use crate::torch;
 
@@ -235,6 +236,7 @@ impl Inner {
         tensors: Vec<TensorInfo>,
         ignored: Vec<TensorInfo>,
     ) -> Self {
+        let tensors = packed_bf16::matrices(tensors);
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
         by_name.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
         let total_bytes = covered_bytes(&tensors);

@@ -3,6 +3,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::packed_bf16::PackedBf16;
+
 /// The type of a tensor's elements, little endian on disk. Names are those of safetensors, also in
 /// serde.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -117,6 +119,9 @@ pub enum Dtype {
     /// GGUF's blocks of 32 [`F4`](Self::F4) behind their scale, an [`F8E8M0`](Self::F8E8M0), 17 bytes.
     #[serde(skip)]
     Mxfp4,
+    /// [`Dtype::BF16`] in fewer bits. A header of safetensors calls the bytes `U8`.
+    #[serde(skip)]
+    PackedBf16(PackedBf16),
 }
 
 /// Elements that follow one another in a row and are stored together.
@@ -199,6 +204,10 @@ impl Dtype {
             Self::Tq1_0 => (256, 54, "TQ1_0"),
             Self::Tq2_0 => (256, 66, "TQ2_0"),
             Self::Mxfp4 => (32, 17, "MXFP4"),
+            Self::PackedBf16(packed) => {
+                let (elements, bytes) = packed.block();
+                (elements, bytes, "packed BF16")
+            }
         }
     }
 

@@ -182,7 +182,7 @@ pub fn planned_dtype(stored: Dtype) -> outsize_plan::WeightDtype {
         Dtype::F64 => outsize_plan::WeightDtype::F64,
         Dtype::F32 => outsize_plan::WeightDtype::F32,
         Dtype::F16 => outsize_plan::WeightDtype::F16,
-        Dtype::BF16 => outsize_plan::WeightDtype::Bf16,
+        Dtype::BF16 | Dtype::PackedBf16(_) => outsize_plan::WeightDtype::Bf16,
         Dtype::I64 | Dtype::U64 => outsize_plan::WeightDtype::Int64,
         Dtype::I32 | Dtype::U32 => outsize_plan::WeightDtype::Int32,
         Dtype::I16 | Dtype::U16 => outsize_plan::WeightDtype::Int16,

@@ -4,6 +4,7 @@
 //! cargo bench --workspace --bench blocks             # every format
 //! cargo bench --workspace --bench blocks -- --quick  # a quarter of the layers, fewer rounds
 //! cargo bench --workspace --bench blocks -- --bf16   # activations rounded to bf16
+//! cargo bench --workspace --bench blocks -- --packed # packed bf16 alone
 //! ```
 //!
 //! One token: all matmuls of a Llama of 1.1 billion parameters, one after the other, from large pages.
@@ -12,6 +13,8 @@
 //! second-level cache: what the loops do when they need not wait.
 //!
 //! More tokens: one weight in blocks beside the same weight in f32, in turns.
+//!
+//! bf16 as it is beside the same numbers packed, in turns: one token, and more.
 //!
 //! `F4` is MXFP4 with scales apart, `F8_E4M3` fp8 with a scale for 128 rows and columns, `U4` and `U8` integers with an f16 for
 //! each 128 of a row.
@@ -23,9 +26,10 @@ mod shapes;
 #[path = "common/timing.rs"]
 mod timing;
 
+use half::bf16;
 use outsize_checkpoint::{Dtype, IntegerWidth, StorageFormat};
 use outsize_kernels::matmul::{Size, linear_into};
-use outsize_kernels::{ActivationDtype, BlockWeight, Isa, Weight, peak};
+use outsize_kernels::{ActivationDtype, BlockWeight, Isa, PackedBf16Scan, Weight, pack_bf16, peak};
 
 use large::Large;
 use shapes::{HEAD, LAYER, LAYERS};
@@ -66,8 +70,111 @@ fn main() {
     let compute = if rounded { ActivationDtype::Bf16 } else { ActivationDtype::F32 };
     let (layers, rounds) = if quick { (LAYERS / 4, 7) } else { (LAYERS, 25) };
     println!("{:?}, {} threads, {compute:?}", Isa::detected(), rayon::current_num_threads());
+    packed_bf16(compute, layers, rounds);
+    if std::env::args().any(|argument| argument == "--packed") {
+        return;
+    }
     one_token(compute, layers, rounds);
     more_tokens(compute, rounds);
+}
+
+/// Normally distributed numbers, whose exponents are those of weights, as they are and packed.
+fn packed_bf16(compute: ActivationDtype, layers: usize, rounds: usize) {
+    let mut shapes: Vec<[usize; 2]> = (0..layers).flat_map(|_| LAYER).collect();
+    shapes.push(HEAD);
+    let each: Vec<_> = [2048, 5632]
+        .map(|columns| {
+            let wave = values(2 * 96 * columns).into_iter().map(|x| f64::from(x).abs().max(1e-9));
+            let wave: Vec<f64> = wave.collect();
+            let turned = wave.chunks(2).map(|pair| {
+                (-2.0 * (pair[0] % 1.0).max(1e-9).ln()).sqrt() * (6.3 * pair[1]).cos() * 0.02
+            });
+            let plain: Vec<bf16> = turned.map(bf16::from_f64).collect();
+            let mut scan = PackedBf16Scan::new(columns);
+            scan.add(&plain);
+            let packed = scan.finish().expect("weights that can be packed");
+            let bytes = pack_bf16(packed, &plain);
+            (columns, plain, Dtype::PackedBf16(packed), bytes)
+        })
+        .into();
+    let one = |columns: usize| each.iter().find(|one| one.0 == columns).expect("one of both");
+    println!();
+    println!("packed bf16, one token, {layers} layers");
+    println!("columns   GB as bf16 | packed |  bf16, ms   GB/s | packed, ms  GB/s | times as fast");
+    for columns in [2048, 5632] {
+        let (_, plain, dtype, bytes) = one(columns);
+        let shapes: Vec<_> = shapes.iter().filter(|shape| shape[1] == columns).collect();
+        let elements: usize = shapes.iter().map(|shape| shape[0] * shape[1]).sum();
+        let block = dtype.block();
+        let memory = Large::new(2 * elements, plain);
+        let packed = Large::new(elements / block.elements * block.bytes, bytes);
+        let x = values(columns);
+        let mut y = vec![0.0; HEAD[0]];
+        let mut both = [vec![], vec![]];
+        for _ in 0..rounds {
+            both[0].push(seconds(|| {
+                let mut left = memory.elements::<bf16>();
+                for shape in &shapes {
+                    let (weight, rest) = left.split_at(shape[0] * columns);
+                    left = rest;
+                    let size = Size { m: 1, n: shape[0], k: columns };
+                    let weight = Weight::Bf16(weight);
+                    linear_into(Isa::detected(), compute, &x, weight, size, &mut y[..shape[0]]);
+                }
+            }));
+            both[1].push(seconds(|| {
+                let mut left = packed.bytes();
+                for shape in &shapes {
+                    let (weight, rest) = left.split_at(bytes_of(*dtype, **shape));
+                    left = rest;
+                    multiply(compute, *dtype, weight, **shape, &x, &mut y[..shape[0]]);
+                }
+            }));
+        }
+        let gb = [2 * elements, packed.bytes().len()].map(|bytes| bytes as f64 / 1e9);
+        let times = both.map(median);
+        println!(
+            "{columns:<7} {:>12.2} | {:>6.2} | {:>9.2} {:>6.1} | {:>10.2} {:>5.1} | {:.2}",
+            gb[0],
+            gb[1],
+            1e3 * times[0],
+            gb[0] / times[0],
+            1e3 * times[1],
+            gb[1] / times[1],
+            times[0] / times[1],
+        );
+    }
+    println!();
+    println!("packed bf16, a matrix of 2560 rows, in ms, and how many times as fast as bf16");
+    for m in TOKENS {
+        print!("{m:>6} tokens |");
+        for (columns, plain, dtype, bytes) in &each {
+            let shape = [96, *columns];
+            let n = 2560 / 96 * 96;
+            let (plain, bytes) = (plain.repeat(n / 96), bytes.repeat(n / 96));
+            let x = values(m * columns);
+            let mut y = vec![0.0; m * n];
+            let size = Size { m, n, k: shape[1] };
+            let weight = BlockWeight::new(format_of(*dtype), [n, *columns], &bytes[..], &[], 0);
+            let weights = [Weight::Bf16(&plain), Weight::Blocks(weight.expect("whole blocks"))];
+            let mut both = [vec![], vec![]];
+            for _ in 0..if m > 64 { rounds.div_ceil(4) } else { rounds } {
+                for (weight, times) in weights.into_iter().zip(&mut both) {
+                    times.push(seconds(|| {
+                        linear_into(Isa::detected(), compute, &x, weight, size, &mut y);
+                    }));
+                }
+            }
+            let times = both.map(median);
+            print!(
+                " {columns}: {:>8.3} {:>8.3} {:>5.2}x |",
+                1e3 * times[0],
+                1e3 * times[1],
+                times[0] / times[1]
+            );
+        }
+        println!();
+    }
 }
 
 fn one_token(compute: ActivationDtype, layers: usize, rounds: usize) {

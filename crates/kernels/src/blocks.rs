@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use self::narrow::{MAX_E4M3, narrow_e4m3, narrow_mx};
 use crate::Isa;
 use crate::integers::{Groups, dequantize_integers, quantize_integers};
+use crate::packed_bf16;
 use crate::quants::{self, E8M0, is_quantized, with_any_quants};
 use crate::simd::{Vector, for_each_isa};
 
@@ -27,6 +28,7 @@ use crate::simd::{Vector, for_each_isa};
 /// | GGUF's `IQ1_S` to `IQ3_S` | of a codebook, 4 or 8 at a time | in blocks of 256 elements |
 /// | GGUF's `TQ1_0`, `TQ2_0` | -1, 0 or 1 | in blocks of 256 elements |
 /// | GGUF's `MXFP4` | E2M1, 4 bits | E8M0, in blocks of 32 elements |
+/// | [`PackedBf16`](outsize_checkpoint::PackedBf16) | bf16, in fewer bits | |
 /// | [`mxfp4`](StorageFormat::mxfp4) | E2M1, 4 bits | E8M0, `[out, in / 32]` |
 /// | [`fp8`](StorageFormat::fp8), [`compressed_fp8`](StorageFormat::compressed_fp8) | E4M3, 8 bits | f32 or bf16, one for each block of rows and columns |
 /// | [`Integers`](outsize_checkpoint::Integers), as they are [in memory](outsize_checkpoint::Integers::in_memory) | an integer of 4 or 8 bits, less a zero point | f32, f16 or bf16, one for each group of a row |
@@ -60,7 +62,10 @@ impl<B: AsRef<[u8]> + Default> BlockWeight<B> {
     ) -> Option<Self> {
         let dtype = format.encoding.dtype();
         let (known, scale_bytes) = match format.scales {
-            None => (is_gguf(dtype) && skipped_rows == 0, 0),
+            None => {
+                let is_packed = matches!(dtype, Dtype::PackedBf16(_));
+                ((is_gguf(dtype) || is_packed) && skipped_rows == 0, 0)
+            }
             Some(grid) => {
                 let known = match dtype {
                     Dtype::F8E4M3 => {
@@ -310,7 +315,8 @@ impl BlockWeight<&[u8]> {
 
     /// The type of elements, if it is one of [`quants`].
     pub(crate) fn quantized(&self) -> Option<Dtype> {
-        let elements = self.format.as_integers().is_none().then(|| self.format.encoding.dtype());
+        let is_other = self.format.as_integers().is_some() || self.packed_bf16().is_some();
+        let elements = (!is_other).then(|| self.format.encoding.dtype());
         elements.filter(|dtype| is_quantized(*dtype))
     }
 
@@ -322,6 +328,9 @@ impl BlockWeight<&[u8]> {
     pub(crate) fn dequantize_with(&self, isa: Isa, to: &mut [f32]) {
         let [rows, columns] = self.shape;
         assert_eq!(to.len(), rows * columns, "a weight of {rows} x {columns}");
+        if let Some(packed) = self.packed_bf16() {
+            return packed_bf16::widen(isa, packed, self.data, to);
+        }
         match self.quantized() {
             _ if to.is_empty() => {}
             Some(Dtype::F4) if !columns.is_multiple_of(self.block()[1]) => {

@@ -91,6 +91,7 @@ mod loss;
 pub mod loss_extension;
 pub mod matmul;
 pub mod norm;
+mod packed_bf16;
 pub mod peak;
 mod picture;
 pub mod picture_extension;
@@ -122,6 +123,7 @@ pub use linear::{
 pub use linear_attention::{causal_convolution, delta_rule, state_space};
 pub use loss::cross_entropy;
 pub use matmul::ConvolutionWindow;
+pub use packed_bf16::{PackedBf16Scan, pack_bf16};
 pub use picture::{
     attend_pixels, convolution_into, gate_halves, group_norm, group_sums, normalize_groups,
     unwritten, upsample_nearest,

@@ -37,6 +37,11 @@ impl<'a> Weight<'a> {
         self.len() == 0
     }
 
+    /// Whether it is packed bf16.
+    pub(crate) fn is_packed_bf16(&self) -> bool {
+        matches!(self, Weight::Blocks(weight) if weight.packed_bf16().is_some())
+    }
+
     /// The elements from `start` up to `end`, for instance some rows of the matrix.
     ///
     /// # Panics

@@ -11,7 +11,7 @@ use super::pack::{self, RowBlocks, Scratch};
 use super::tile::Kernel;
 use super::{Matmul, kind, small_m, widened};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, gemm, pairs};
+use super::{amx, gemm, packed, pairs};
 use crate::{ActivationDtype, Isa, Weight};
 
 /// Activations `[m, k]`, for matmuls with weights that need not be there at the same time. They are
@@ -99,24 +99,29 @@ impl<'a> MatmulActivations<'a> {
         let Self { isa, compute, x, size, .. } = *self;
         match (matmuls[0].weight, compute) {
             #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), _) if isa == Isa::AmxBf16 => {
+            (weight, _) if isa == Isa::AmxBf16 && is_bf16(weight) => {
                 // SAFETY: this processor has these instructions, as was asserted.
                 unsafe { amx::matmuls(compute, x, size, &mut self.packed, matmuls) };
             }
             #[cfg(target_arch = "x86_64")]
-            (Weight::Bf16(_), ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 => match size[0] {
-                0..small_m::ROWS => {
+            (weight, ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 && is_bf16(weight) => {
+                let is_packed = weight.is_packed_bf16();
+                if size[0] < small_m::ROWS {
                     let x = &small_m::packed(x, size, Bf16x32::MAX_ROWS, Bf16x32::LANES);
-                    small_m::share::<_, bf16>(Bf16x32, x, size, matmuls);
+                    return match is_packed {
+                        true => packed::share(isa, Bf16x32, x, size, matmuls),
+                        false => small_m::share::<_, bf16>(Bf16x32, x, size, matmuls),
+                    };
                 }
-                m => {
-                    let row_blocks = RowBlocks::of_many(m, Bf16x32::MAX_ROWS);
-                    let x = self
-                        .packed
-                        .get_or_insert_with(|| pack::packed(x, size, row_blocks, Bf16x32::LANES));
-                    gemm::share::<_, bf16>(Bf16x32, row_blocks, x, size, matmuls);
+                let row_blocks = RowBlocks::of_many(size[0], Bf16x32::MAX_ROWS);
+                let x = self
+                    .packed
+                    .get_or_insert_with(|| pack::packed(x, size, row_blocks, Bf16x32::LANES));
+                match is_packed {
+                    true => packed::share_many(isa, Bf16x32, row_blocks, x, size, matmuls),
+                    false => gemm::share::<_, bf16>(Bf16x32, row_blocks, x, size, matmuls),
                 }
-            },
+            }
             #[cfg(target_arch = "x86_64")]
             (weight, ActivationDtype::Bf16) if let Some(dtype) = pairs::dtype(isa, weight) => {
                 pairs::share(dtype, x, size, matmuls);
@@ -128,4 +133,10 @@ impl<'a> MatmulActivations<'a> {
             (_, ActivationDtype::F32) => widened(isa, x, size, matmuls),
         }
     }
+}
+
+/// Whether a weight is bf16, as it is or packed.
+#[cfg(target_arch = "x86_64")]
+fn is_bf16(weight: Weight) -> bool {
+    matches!(weight, Weight::Bf16(_)) || weight.is_packed_bf16()
 }

@@ -76,7 +76,7 @@ impl OutputPtr {
 pub(super) const LINE: usize = 64;
 
 /// How far ahead of need weights are fetched, in bytes, about: see `Prefetch::Far`.
-pub(super) const FAR: usize = 16 << 10;
+pub(crate) const FAR: usize = 16 << 10;
 
 /// The most rows of activations that [`few_rows`] takes.
 pub(super) const FEW: usize = 4;

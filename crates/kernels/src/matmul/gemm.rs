@@ -60,7 +60,7 @@ pub(super) fn share_blocks(
 }
 
 /// Computes every region of the output, on as many threads as it is worth.
-fn share_panels(panels: Panels, region: impl Fn(Range<usize>, Range<usize>) + Sync) {
+pub(super) fn share_panels(panels: Panels, region: impl Fn(Range<usize>, Range<usize>) + Sync) {
     let compute = |run| {
         for (rows, columns) in panels.regions(run) {
             region(rows, columns);

@@ -22,6 +22,9 @@ mod gemm;
 mod in_out;
 mod integers;
 mod pack;
+mod packed;
+#[cfg(target_arch = "x86_64")]
+mod packed_few_rows;
 #[cfg(target_arch = "x86_64")]
 mod paired_rows;
 #[cfg(target_arch = "x86_64")]
@@ -36,8 +39,12 @@ use std::mem::{Discriminant, discriminant};
 use std::ops::Range;
 
 use half::{bf16, f16};
-use outsize_checkpoint::Dtype;
+use outsize_checkpoint::{Dtype, PackedBf16};
 
+#[cfg(target_arch = "x86_64")]
+use crate::packed_bf16::avx512;
+#[cfg(target_arch = "x86_64")]
+use crate::simd::F32x16;
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
 pub use activations::MatmulActivations;
@@ -45,6 +52,8 @@ pub use activations::MatmulActivations;
 pub(crate) use amx::{TileProducts, TileRows, TileSums, cut, rounds as tile_rounds};
 #[cfg(target_arch = "x86_64")]
 use avx512bf16::Bf16x32;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use blocks::FAR;
 pub(crate) use blocks::OutputPtr;
 pub use blocks::panel_bytes;
 pub(crate) use claims::Claims;
@@ -55,6 +64,7 @@ pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};
 use pack::RowBlocks;
 pub(crate) use pack::Scratch;
+use packed::PackedLoops;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use paired_rows::PairedRows;
 pub(crate) use strided::{Strided, add_product};
@@ -128,12 +138,12 @@ pub fn linear_each_into(
 }
 
 /// What weights have in common that one loop multiplies.
-fn kind(isa: Isa, weight: Weight) -> (Discriminant<Weight>, Option<Dtype>) {
+fn kind(isa: Isa, weight: Weight) -> (Discriminant<Weight>, Option<Dtype>, bool) {
     #[cfg(target_arch = "x86_64")]
     let dtype = pairs::dtype(isa, weight);
     #[cfg(not(target_arch = "x86_64"))]
     let dtype = None;
-    (discriminant(&weight), dtype)
+    (discriminant(&weight), dtype, weight.is_packed_bf16())
 }
 
 /// Matmuls with weights of one dtype, widened to f32.
@@ -142,6 +152,9 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
     if m < small_m::ROWS {
         let x = &small_m::packed(x, size, max_rows, lanes);
         return match matmuls[0].weight {
+            weight if weight.is_packed_bf16() => {
+                packed::share(isa, Widened(isa), x, size, matmuls);
+            }
             Weight::Bf16(_) => small_m::share::<_, bf16>(Widened(isa), x, size, matmuls),
             Weight::F16(_) => small_m::share::<_, f16>(Widened(isa), x, size, matmuls),
             Weight::F32(_) => small_m::share::<_, f32>(Widened(isa), x, size, matmuls),
@@ -150,6 +163,9 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
     }
     let row_blocks = RowBlocks::of_many(m, max_rows);
     match matmuls[0].weight {
+        weight if weight.is_packed_bf16() => {
+            packed::share_many(isa, Widened(isa), row_blocks, x, size, matmuls);
+        }
         Weight::Bf16(_) => gemm::share::<_, bf16>(Widened(isa), row_blocks, x, size, matmuls),
         Weight::F16(_) => gemm::share::<_, f16>(Widened(isa), row_blocks, x, size, matmuls),
         Weight::F32(_) => gemm::share::<_, f32>(Widened(isa), row_blocks, x, size, matmuls),
@@ -229,6 +245,42 @@ impl<E: Element> MatmulLoops<f32, E> for Widened {
     unsafe fn small_m(self, operands: &Operands<f32, E>, columns: Range<usize>) {
         // SAFETY: the caller's promises.
         unsafe { small_m(self.0, operands, columns) }
+    }
+}
+
+impl PackedLoops<f32> for Widened {
+    unsafe fn few_rows(
+        self,
+        m: usize,
+        x: *const f32,
+        weight: BlockWeight<&[u8]>,
+        packed: PackedBf16,
+        y: *mut f32,
+        stride: usize,
+    ) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if m <= blocks::FEW
+            && matches!(self.0, Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16)
+            && avx512::is_available()
+        {
+            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt")]
+            unsafe fn few_rows(
+                m: usize,
+                x: *const f32,
+                weight: BlockWeight<&[u8]>,
+                packed: PackedBf16,
+                y: *mut f32,
+                stride: usize,
+            ) {
+                // SAFETY: the caller's promises, here and below.
+                unsafe { packed_few_rows::few_rows::<F32x16>(m, x, weight, packed, y, stride) }
+            }
+            // SAFETY: as above.
+            unsafe { few_rows(m, x, weight, packed, y, stride) };
+            return true;
+        }
+        let _ = (m, x, weight, packed, y, stride);
+        false
     }
 }
 
@@ -321,6 +373,40 @@ impl MatmulLoops<bf16, bf16> for Bf16x32 {
         }
         // SAFETY: as above.
         unsafe { small_m(operands, columns) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl PackedLoops<bf16> for Bf16x32 {
+    unsafe fn few_rows(
+        self,
+        m: usize,
+        x: *const bf16,
+        weight: BlockWeight<&[u8]>,
+        packed: PackedBf16,
+        y: *mut f32,
+        stride: usize,
+    ) -> bool {
+        #[target_feature(
+            enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16,avx512vbmi2,popcnt"
+        )]
+        unsafe fn few_rows(
+            m: usize,
+            x: *const bf16,
+            weight: BlockWeight<&[u8]>,
+            packed: PackedBf16,
+            y: *mut f32,
+            stride: usize,
+        ) {
+            // SAFETY: the caller's promises, here and below.
+            unsafe { packed_few_rows::few_rows::<Bf16x32>(m, x, weight, packed, y, stride) }
+        }
+        if m > blocks::FEW || !avx512::is_available() {
+            return false;
+        }
+        // SAFETY: as above.
+        unsafe { few_rows(m, x, weight, packed, y, stride) };
+        true
     }
 }
 

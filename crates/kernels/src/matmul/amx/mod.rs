@@ -40,10 +40,12 @@ mod weights;
 use std::ops::Range;
 
 use half::bf16;
+use outsize_checkpoint::PackedBf16;
 
 use super::pack::Scratch;
+use super::packed::PackedLoops;
 use super::{Matmul, MatmulLoops, Operands};
-use crate::ActivationDtype;
+use crate::{ActivationDtype, BlockWeight, Isa};
 use block::PanelMemory;
 use blocking::Blocking;
 pub(super) use blocking::most_bytes;
@@ -66,7 +68,7 @@ const BROAD: usize = 4 * PAIR;
 /// Elements of a tile of sums.
 const SUMS: usize = ROWS * COLUMNS;
 
-/// Computes matmuls of `x [m, k]` with weights in bf16; all slices have the lengths that the sizes
+/// Computes matmuls of `x [m, k]` with weights in bf16, as they are or all packed; all slices have the lengths that the sizes
 /// ask for. `packed` is what this keeps of `x` from one call to the next.
 ///
 /// # Safety
@@ -89,7 +91,10 @@ pub(super) unsafe fn matmuls(
     }
     // SAFETY: the caller's promise.
     let x = packed.get_or_insert_with(|| unsafe { pack::packed(&layout, x) });
-    super::small_m::share::<_, bf16>(loops, x, [m, k], matmuls);
+    match matmuls[0].weight.is_packed_bf16() {
+        true => super::packed::share(Isa::AmxBf16, loops, x, [m, k], matmuls),
+        false => super::small_m::share::<_, bf16>(loops, x, [m, k], matmuls),
+    }
 }
 
 /// Loops over tiles.
@@ -118,6 +123,21 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
 
     fn small_m_unit(self, m: usize) -> usize {
         if m <= COLUMNS { TRIPLE } else { BROAD }
+    }
+}
+
+impl PackedLoops<bf16> for Amx<'_> {
+    unsafe fn few_rows(
+        self,
+        _m: usize,
+        _x: *const bf16,
+        _weight: BlockWeight<&[u8]>,
+        _packed: PackedBf16,
+        _y: *mut f32,
+        _stride: usize,
+    ) -> bool {
+        // Tiles are read from memory.
+        false
     }
 }
 
