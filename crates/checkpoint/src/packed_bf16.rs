@@ -58,13 +58,13 @@ impl PackedBf16 {
         Some(Self { groups: groups as u8, group_bytes: group_bytes as u8 })
     }
 
-    /// The sizes for rows of so many columns in which the most exponents outside of a block's window
-    /// are so many: with three bits, and with four. None if rows are no whole groups, or if it saves
-    /// too little.
-    pub fn of_rows(columns: usize, most_outside: impl Fn(usize, usize) -> usize) -> Option<Self> {
+    /// The sizes for rows of so many columns, in which at most so many exponents of a block are outside
+    /// of its window, given the bits that an exponent takes. None if rows are no whole groups, or if
+    /// it saves too little.
+    pub fn of_rows(columns: usize, most_outside: impl Fn(usize) -> usize) -> Option<Self> {
         let groups = Self::groups_of(columns)?;
         let with_bits = |bits: usize| {
-            let left = (1 + most_outside(groups, bits)).div_ceil(groups);
+            let left = (1 + most_outside(bits)).div_ceil(groups);
             let bytes = Self::GROUP + 8 * bits + left;
             let one = Self::new(groups, bytes).filter(|one| one.exponent_bits() == bits)?;
             // A saving of less than a tenth is not worth it.
@@ -156,7 +156,7 @@ mod tests {
             rows in 0usize..50, groups in 0usize..300, outside in 0usize..300, name in "[a-z.]{1,9}",
         ) {
             let columns = groups * PackedBf16::GROUP;
-            let Some(packed) = PackedBf16::of_rows(columns, |_, bits| outside >> (3 * (bits - 3))) else {
+            let Some(packed) = PackedBf16::of_rows(columns, |bits| outside >> (3 * (bits - 3))) else {
                 return Ok(());
             };
             let spec = packed.spec(&name, [rows, columns]);

@@ -382,21 +382,24 @@ fn float(
     options: &Options,
 ) -> Result<Option<Convert>, convert::NoConversion> {
     let plain = stored.weight.format().is_plain();
-    entry.dtype = match options.float_type {
-        FloatType::AsStored if plain => convert::burn_type(stored.info().dtype),
-        FloatType::AsStored => DType::F32,
-        FloatType::Cast(dtype) => dtype,
-    };
-    if plain {
-        return convert::float(stored.info().dtype, entry.dtype);
-    }
     // Who says how a matrix is read goes through the handle, and takes what that gives.
     let path = &entry.parameter.path;
-    entry.in_blocks = options.float_type == FloatType::AsStored
+    entry.in_blocks = !plain
+        && options.float_type == FloatType::AsStored
         && options.access.contains_key(path)
         && entry.parameter.shape.len() == 2
         && entry.parameter.streams
         && !entry.transposed;
+    entry.dtype = match (options.float_type, stored.info().dtype) {
+        (FloatType::AsStored, dtype) if plain => convert::burn_type(dtype),
+        // What is not multiplied as it is stored is what it was before.
+        (FloatType::AsStored, Dtype::PackedBf16(_)) if !entry.in_blocks => DType::BF16,
+        (FloatType::AsStored, _) => DType::F32,
+        (FloatType::Cast(dtype), _) => dtype,
+    };
+    if plain {
+        return convert::float(stored.info().dtype, entry.dtype);
+    }
     let is_table = options.access.get(path) == Some(&Access::Rows);
     if is_table && stored.weight.format().as_integers().is_some() {
         // A row of a table would have its own scales.

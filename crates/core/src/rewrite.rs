@@ -2,13 +2,16 @@
 
 mod added;
 mod order;
+mod packed;
 
 use self::order::{grouped, halves, in_turns};
 use crate::convert::{NoConversion, burn_type, dequantize, float};
 use crate::integers;
 use crate::loaded_scales::{LoadedScales, Scales};
 use crate::{Error, LowRank};
-use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorInfo, TensorSpec};
+use outsize_checkpoint::{
+    Checkpoint, Dtype, PackedBf16, ShardWriter, StoredWeight, TensorInfo, TensorSpec,
+};
 use outsize_kernels::BlockWeight;
 use outsize_stream::Convert;
 use std::ops::Range;
@@ -42,6 +45,8 @@ pub struct Rewrite {
     dtype: Dtype,
     /// What is added to it.
     added: Option<LowRank>,
+    /// How its values are packed, if they are.
+    packed: Option<PackedBf16>,
 }
 
 #[derive(Debug, Clone)]
@@ -59,7 +64,7 @@ impl Rewrite {
     /// A weight that keeps its type and values.
     pub fn kept(weight: StoredWeight) -> Self {
         let dtype = weight.data().dtype;
-        Self { source: Source::Weight(weight.into(), None), dtype, added: None }
+        Self::of(Source::Weight(weight.into(), None), dtype)
     }
 
     /// A weight that becomes floats of `dtype`, dequantised if it is in blocks.
@@ -82,7 +87,7 @@ impl Rewrite {
                 return Err(Error::Rewrite { tensor: weight.data().name.clone(), reason });
             }
         }
-        let rewrite = Self { source: Source::Weight(weight.into(), change), dtype, added: None };
+        let rewrite = Self::of(Source::Weight(weight.into(), change), dtype);
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -106,7 +111,7 @@ impl Rewrite {
         };
         let rows: usize = parts.iter().map(|(weight, _)| weight.rows()).sum();
         let shape = std::iter::once(rows).chain(rest).collect();
-        let rewrite = Self { source: Source::Rows(name, shape, parts), dtype, added: None };
+        let rewrite = Self::of(Source::Rows(name, shape, parts), dtype);
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -131,7 +136,7 @@ impl Rewrite {
             let reason = "its parts are not all there, or are not of one shape".to_string();
             return Err(Error::Rewrite { tensor: name, reason });
         }
-        let rewrite = Self { source: Source::Stack(name, modules), dtype, added: None };
+        let rewrite = Self::of(Source::Stack(name, modules), dtype);
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -161,9 +166,13 @@ impl Rewrite {
             return Err(Error::Rewrite { tensor: name, reason });
         }
         let modules = modules.into_iter().map(Vec::from).collect();
-        let rewrite = Self { source: Source::Turned(name, modules), dtype, added: None };
+        let rewrite = Self::of(Source::Turned(name, modules), dtype);
         rewrite.check()?;
         Ok(rewrite)
+    }
+
+    fn of(source: Source, dtype: Dtype) -> Self {
+        Self { source, dtype, added: None, packed: None }
     }
 
     /// Refuses what cannot become its type.
@@ -192,6 +201,19 @@ impl Rewrite {
 
     /// How the weight is declared to a [`ShardWriter`].
     pub fn spec(&self) -> TensorSpec {
+        let spec = self.unpacked_spec();
+        let kept = match self.dtype {
+            Dtype::PackedBf16(packed) => Some(packed),
+            _ => self.packed,
+        };
+        match (kept, &spec.shape[..]) {
+            (Some(packed), &[rows, columns]) => packed.spec(&spec.name, [rows, columns]),
+            _ => spec,
+        }
+    }
+
+    /// The same of its values.
+    fn unpacked_spec(&self) -> TensorSpec {
         match &self.source {
             Source::Weight(weight, _) => {
                 let data = weight.data();
@@ -223,7 +245,7 @@ impl Rewrite {
     }
 
     /// Writes the weight, a few megabytes at a time, of which two copies are in memory; of one whose rows change places, at
-    /// least a head, and of a stack a module. `go_on` is asked before each.
+    /// least a head, and of a stack a module. `go_on` is asked before each is written.
     ///
     /// # Errors
     /// If reading or writing fails; [`Error::Stopped`] if `go_on` said no.
@@ -241,13 +263,19 @@ impl Rewrite {
             }
             converted(checkpoint, weight.data().clone(), &converts)
         };
+        let name = &self.spec().name;
+        let mut take = |bytes: Vec<u8>| {
+            if !go_on(writer) {
+                return Err(Error::Stopped);
+            }
+            Ok(writer.write(name, &self.with_packed(bytes))?)
+        };
         match &self.source {
             Source::Weight(weight, change) => {
-                let name = &self.spec().name;
-                self.write_rows(name, weight, *change, checkpoint, writer, &mut go_on)
+                self.for_each_piece(weight, *change, checkpoint, &mut take)
             }
-            Source::Rows(name, _, parts) => parts.iter().try_for_each(|(weight, change)| {
-                self.write_rows(name, weight, *change, checkpoint, writer, &mut go_on)
+            Source::Rows(.., parts) => parts.iter().try_for_each(|(weight, change)| {
+                self.for_each_piece(weight, *change, checkpoint, &mut take)
             }),
             Source::Stack(name, modules) | Source::Turned(name, modules) => {
                 for weights in modules {
@@ -269,15 +297,13 @@ impl Rewrite {
         }
     }
 
-    /// Writes a weight behind what the tensor `name` has already.
-    fn write_rows(
+    /// Gives a weight's bytes in the new type to `take`, some rows or blocks at a time.
+    fn for_each_piece(
         &self,
-        name: &str,
         weight: &StoredWeight,
         change: Option<Change>,
         checkpoint: &Checkpoint,
-        writer: &mut ShardWriter,
-        go_on: &mut impl FnMut(&ShardWriter) -> bool,
+        take: &mut impl FnMut(Vec<u8>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let data = weight.data();
         let converts = self.read_scales(weight, change, checkpoint)?;
@@ -288,34 +314,28 @@ impl Rewrite {
                 (weight.rows(), if let Some(Change::Halves(head)) = change { head } else { 1 });
             let piece = (PIECE as usize / row).max(1).next_multiple_of(head);
             for start in (0..rows).step_by(piece) {
-                if !go_on(writer) {
-                    return Err(Error::Stopped);
-                }
                 let some = start..rows.min(start + piece);
                 let count = some.len();
                 let bytes = through(floats(&blocks, some), 0, &converts);
-                writer.write(name, &changed(self.with_added(start, bytes), count, change))?;
+                take(changed(self.with_added(start, bytes), count, change))?;
             }
             return Ok(());
         }
         let unit = match change {
             Some(Change::Halves(head)) => weight.row_bytes() * head as u64,
             Some(Change::Groups { .. }) => weight.row_bytes(),
-            _ if self.added.is_some() => weight.row_bytes(),
+            _ if self.added.is_some() || self.scan().is_some() => weight.row_bytes(),
             _ => weight.format().encoding.block().bytes as u64,
         };
         let piece = (PIECE / unit.max(1)).max(1) * unit.max(1);
         for start in (0..data.len).step_by(piece as usize) {
-            if !go_on(writer) {
-                return Err(Error::Stopped);
-            }
             let mut part = data.clone();
             part.offset += start;
             part.len = piece.min(data.len - start);
             let rows = part.len / weight.row_bytes().max(1);
             let bytes = converted(checkpoint, part, &converts)?;
             let bytes = self.with_added((start / weight.row_bytes().max(1)) as usize, bytes);
-            writer.write(name, &changed(bytes, rows as usize, change))?;
+            take(changed(bytes, rows as usize, change))?;
         }
         Ok(())
     }

@@ -90,7 +90,7 @@ fn packed_bf16(compute: ActivationDtype, layers: usize, rounds: usize) {
                 (-2.0 * (pair[0] % 1.0).max(1e-9).ln()).sqrt() * (6.3 * pair[1]).cos() * 0.02
             });
             let plain: Vec<bf16> = turned.map(bf16::from_f64).collect();
-            let mut scan = PackedBf16Scan::new(columns);
+            let mut scan = PackedBf16Scan::new(columns).expect("whole groups");
             scan.add(&plain);
             let packed = scan.finish().expect("weights that can be packed");
             let bytes = pack_bf16(packed, &plain);

@@ -19,7 +19,7 @@ use crate::extension::{StoredWeightOps, contiguous, stored_linear_tiles};
 #[cfg(target_arch = "x86_64")]
 use crate::extension::{contiguous_rows, f32_elements, operand};
 #[cfg(target_arch = "x86_64")]
-use crate::matmul::PairedRows;
+use crate::matmul::{self, PairedRows};
 use crate::{ActivationDtype, WeightOperand, WeightTensor};
 #[cfg(target_arch = "x86_64")]
 use crate::{Isa, Weight};
@@ -155,7 +155,7 @@ impl FrozenOperand {
         let mut tiles = tiles.peekable();
         #[cfg(target_arch = "x86_64")]
         if PairedRows::are_for(Isa::detected(), compute)
-            && matches!(tiles.peek(), Some((_, WeightOperand::Float(tile))) if tile.dtype() == DType::BF16)
+            && tiles.peek().is_some_and(|(_, tile)| is_bf16(tile))
         {
             let [k, n] = self.weight.dims();
             let mut y = zeros(&dy, n);
@@ -163,7 +163,7 @@ impl FrozenOperand {
             for (_, tile) in tiles {
                 match operand(&contiguous_rows(tile), "linear: tile") {
                     Weight::Bf16(rows) => sum.add(rows),
-                    _ => unreachable!("all tiles are of one type"),
+                    packed => matmul::for_each_unpacked(packed, |rows| sum.add(rows)),
                 }
             }
             sum.finish();
@@ -177,6 +177,15 @@ impl FrozenOperand {
     /// The weight's rows, tile after tile.
     fn tiles(&self) -> impl Iterator<Item = (Range<usize>, WeightOperand<Flex>)> + '_ {
         self.weight.tiles().map(|(rows, tile)| (rows, tile.into_flex()))
+    }
+}
+
+/// Whether rows of a weight are bf16, as they are or packed.
+#[cfg(target_arch = "x86_64")]
+fn is_bf16(tile: &WeightOperand<Flex>) -> bool {
+    match tile {
+        WeightOperand::Float(tile) => tile.dtype() == DType::BF16,
+        WeightOperand::Blocks(tile) => tile.view().packed_bf16().is_some(),
     }
 }
 

@@ -18,35 +18,29 @@ const GROUP: usize = PackedBf16::GROUP;
 pub struct PackedBf16Scan {
     columns: usize,
     /// Elements of a block.
-    block: Option<usize>,
+    block: usize,
     /// The most exponents of a block that are outside of its window, with three and with four bits.
     most_outside: [usize; 2],
 }
 
 impl PackedBf16Scan {
-    /// Of a matrix with so many columns.
-    pub fn new(columns: usize) -> Self {
-        let block = PackedBf16::groups_of(columns).map(|groups| groups * GROUP);
-        Self { columns, block, most_outside: [0; 2] }
-    }
-
-    /// Whether no rows have to be seen, as these could not be packed.
-    pub fn is_futile(&self) -> bool {
-        self.block.is_none()
+    /// Of a matrix with so many columns; none if these are no whole groups.
+    pub fn new(columns: usize) -> Option<Self> {
+        let block = PackedBf16::groups_of(columns)? * GROUP;
+        Some(Self { columns, block, most_outside: [0; 2] })
     }
 
     /// Takes some blocks of the matrix into account.
     pub fn add(&mut self, values: &[bf16]) {
-        let Some(block) = self.block else { return };
         let of_block = |values: &[bf16]| [3, 4].map(|bits| Window::best(values, bits).outside);
         let most = |one: [usize; 2], other: [usize; 2]| [0, 1].map(|at| one[at].max(other[at]));
-        let seen = values.par_chunks(block).map(of_block).reduce(|| [0; 2], most);
+        let seen = values.par_chunks(self.block).map(of_block).reduce(|| [0; 2], most);
         self.most_outside = most(self.most_outside, seen);
     }
 
     /// How the rows are packed; none if that would save too little.
     pub fn finish(self) -> Option<PackedBf16> {
-        PackedBf16::of_rows(self.columns, |_, bits| self.most_outside[bits - 3])
+        PackedBf16::of_rows(self.columns, |bits| self.most_outside[bits - 3])
     }
 }
 

@@ -30,7 +30,7 @@ fn values(seed: u64, count: usize, wild: u64) -> Vec<bf16> {
 }
 
 fn packed(values: &[bf16], shape: [usize; 2]) -> Option<BlockWeight<Bytes>> {
-    let mut scan = PackedBf16Scan::new(shape[1]);
+    let mut scan = PackedBf16Scan::new(shape[1])?;
     scan.add(values);
     let packed = scan.finish()?;
     let format = StorageFormat::plain(Dtype::PackedBf16(packed));

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outsize_checkpoint::{Checkpoint, Dtype, StoredWeight, TensorInfo};
 use outsize_core::{Change, LowRank, Rewrite};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::linear_attention::LinearAttention;
-use crate::config::{Fields, Quantization};
+use crate::config::{Fields, PACKED_BF16, Quantization};
 use crate::stored_layout::{interleaved_head, is_rotated};
 use crate::{Error, ModelConfig};
 
@@ -50,6 +50,30 @@ impl Rewriting {
             *weight = weight.clone().with_low_rank(part).map_err(core)?;
         }
         Ok(())
+    }
+}
+
+impl Rewriting {
+    /// Has the matrices that become bf16 written as [packed bf16](outsize_checkpoint::PackedBf16), where
+    /// that takes less: reads them. `go_on` is told how many [bytes](Rewrite::bytes_to_pack) more have
+    /// been looked at. How many matrices are packed is returned.
+    ///
+    /// # Errors
+    /// If reading fails; [`outsize_core::Error::Stopped`] if `go_on` said no.
+    pub fn pack(
+        &mut self,
+        checkpoint: &Checkpoint,
+        mut go_on: impl FnMut(u64) -> bool,
+    ) -> Result<usize, outsize_core::Error> {
+        for weight in &mut self.weights {
+            *weight = weight.clone().pack(checkpoint, &mut go_on)?;
+        }
+        let packed = self.weights.iter().filter(|weight| weight.is_packed()).count();
+        if packed > 0 {
+            let entry = self.config.entry("quantization_config");
+            entry.or_insert_with(|| json!({ "quant_method": PACKED_BF16 }));
+        }
+        Ok(packed)
     }
 }
 
@@ -186,6 +210,7 @@ impl Layout {
         let is_float = matches!(data.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16);
         let is_small = matches!(data.dtype, Dtype::F8E4M3 | Dtype::F8E5M2);
         let to = match dtype {
+            None if is_packed(&weight) => data.dtype,
             None => as_float(&weight),
             Some(to) if is_float || is_small || !weight.format().is_plain() => to,
             Some(_) => data.dtype,
@@ -284,7 +309,15 @@ impl HeadMatrices {
 
 /// The type in which safetensors files hold a weight.
 fn as_float(weight: &StoredWeight) -> Dtype {
-    if weight.format().is_plain() { weight.data().dtype } else { Dtype::F32 }
+    match weight.format().is_plain() {
+        true => weight.data().dtype,
+        false if is_packed(weight) => Dtype::BF16,
+        false => Dtype::F32,
+    }
+}
+
+fn is_packed(weight: &StoredWeight) -> bool {
+    matches!(weight.data().dtype, Dtype::PackedBf16(_))
 }
 
 /// What PyTorch calls the widest of the floats.

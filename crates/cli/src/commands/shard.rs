@@ -6,13 +6,13 @@ use crate::small_files::{self, SmallFiles};
 use crate::views::output::{print_json, say};
 use crate::views::progress;
 use crate::{interrupt, model};
-use outsize::checkpoint::{Checkpoint, ShardWriter, read_object};
+use outsize::checkpoint::{Checkpoint, Dtype, ShardWriter, read_object};
 use outsize::core::{Error, Rewrite};
 use outsize::diffuse::PipelineFiles;
 use outsize::generate::read_config;
 use outsize::lora::LoraAdapter;
 use outsize::machine::{peak_rss, volume};
-use outsize::models::rewriting;
+use outsize::models::{Rewriting, rewriting};
 use outsize::plan::format_size;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -52,6 +52,9 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
         }
         found.merge(&model, checkpoint.tensors(), adapter.parts()?)?;
     }
+    if args.pack {
+        pack(args, &mut found, &checkpoint)?;
+    }
     let SmallFiles { mut files, left_out } = small_files::of(folder)?;
     if Some(&found.config) != config.as_ref() && !found.config.is_empty() {
         files.retain(|(name, _)| name != CONFIG);
@@ -71,10 +74,7 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
             bar.set_position(writer.bytes_written());
             !interrupt::asked()
         };
-        weight.write(&checkpoint, &mut writer, go_on).map_err(|error| match error {
-            Error::Stopped => Failure::Interrupted,
-            error => error.into(),
-        })?;
+        weight.write(&checkpoint, &mut writer, go_on).map_err(failure)?;
     }
     let shards = writer.shards();
     writer.finish()?;
@@ -97,6 +97,39 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
         if shards == 1 { "file" } else { "files" }
     ));
     Ok(())
+}
+
+/// Has matrices of bf16 packed.
+fn pack(args: &RewriteArgs, found: &mut Rewriting, checkpoint: &Checkpoint) -> Result<(), Failure> {
+    if let Some(dtype) = args.dtype.filter(|dtype| *dtype != Dtype::BF16) {
+        return Err(Failure::usage(format!(
+            "--pack is for bf16, and --dtype says {}: leave one of them out",
+            dtype.name().to_lowercase()
+        )));
+    }
+    let bytes = found.weights.iter().map(Rewrite::bytes_to_pack).fold(0, u64::saturating_add);
+    let bar = progress::bytes(bytes, "looking at exponents");
+    let packed = found.pack(checkpoint, |more| {
+        bar.inc(more);
+        !interrupt::asked()
+    });
+    bar.finish_and_clear();
+    match packed.map_err(failure)? {
+        0 => Err(Failure::usage(format!(
+            "--pack: {} has no matrix that becomes bf16 and takes less packed: \
+             with --dtype bf16 other floats are rounded to it first",
+            args.model.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What a failed rewriting is for a user.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Stopped => Failure::Interrupted,
+        error => error.into(),
+    }
 }
 
 /// How many files a checkpoint has of which this is one, by its name. Of GGUF's, all are opened.

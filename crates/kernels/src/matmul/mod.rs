@@ -66,6 +66,8 @@ use pack::RowBlocks;
 pub(crate) use pack::Scratch;
 use packed::PackedLoops;
 #[cfg(target_arch = "x86_64")]
+pub(crate) use packed::for_each_unpacked;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use paired_rows::PairedRows;
 pub(crate) use strided::{Strided, add_product};
 pub use strided::{input_gradient_into, weight_gradient_into};

@@ -80,6 +80,28 @@ fn for_each_panel(
     }
 }
 
+/// Calls `take` with some rows of a packed weight after the other, unpacked.
+///
+/// # Panics
+///
+/// If the weight is none.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn for_each_unpacked(weight: Weight<'_>, mut take: impl FnMut(&[bf16])) {
+    let weight = packed(weight);
+    let [rows, k] = weight.0.shape();
+    for_each_panel(Isa::detected(), weight, 0..rows, height(k), |rows, _| take(rows));
+}
+
+/// An upper bound on the bytes that a thread keeps for panels of weights of up to so many columns.
+pub(super) fn panel_bytes(columns: u64) -> u64 {
+    let most = match Isa::detected() {
+        #[cfg(target_arch = "x86_64")]
+        Isa::AmxBf16 => super::amx::BROAD.max(MOST),
+        _ => MOST,
+    };
+    columns.saturating_mul((size_of::<bf16>() * most) as u64).saturating_add(64)
+}
+
 /// Rows of a panel of a weight with `k` columns.
 fn height(k: usize) -> usize {
     let rows = BYTES / (k * size_of::<bf16>()).max(1);

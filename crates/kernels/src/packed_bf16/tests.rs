@@ -26,7 +26,7 @@ fn bits(values: &[bf16]) -> Vec<u16> {
 }
 
 fn packing(values: &[bf16], columns: usize) -> Option<PackedBf16> {
-    let mut scan = PackedBf16Scan::new(columns);
+    let mut scan = PackedBf16Scan::new(columns)?;
     // In parts, as a file is read.
     for rows in values.chunks(3 * columns) {
         scan.add(rows);

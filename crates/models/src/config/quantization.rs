@@ -13,6 +13,9 @@ use crate::{Error, WeightKind, WeightSpec};
 /// Rows or columns that one scale may be for.
 const MAX_BLOCK: usize = 1 << 16;
 
+/// What `quant_method` is in a checkpoint with weights in packed bf16, so that other programs refuse it.
+pub(crate) const PACKED_BF16: &str = "packed_bf16";
+
 /// Of the object `quantization_config`.
 const FIELDS: &[KnownField] = &[
     ("quant_method", Effect::Read),
@@ -28,7 +31,7 @@ const FIELDS: &[KnownField] = &[
 /// integers of 4 or 8 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
-    /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files.
+    /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files and for packed bf16.
     pub format: Option<StorageFormat>,
     /// Modules whose weights are stored as plain numbers.
     kept: Vec<String>,
@@ -44,7 +47,7 @@ impl Quantization {
         let method = fields.text("quant_method")?;
         let (format, kept, absent) = match method {
             None => return Err(all.refuse(name, "it must have a `quant_method`".to_owned())),
-            Some("gguf") => return Ok(Some(Self { format: None, kept: Vec::new() })),
+            Some("gguf" | PACKED_BF16) => return Ok(Some(Self { format: None, kept: Vec::new() })),
             Some("fp8") => {
                 known::check(&fields, &[FIELDS])?;
                 (fp8(&fields)?, "modules_to_not_convert", vec!["lm_head".to_owned()])
