@@ -78,7 +78,7 @@ fn exponent(value: bf16) -> u8 {
 
 /// Where element `at` of a group stands: turns four by four words of four around, and back again.
 const fn position(at: usize) -> usize {
-    at % 4 | at >> 2 & 12 | at << 2 & 48
+    (at % 4) | ((at >> 2) & 12) | ((at << 2) & 48)
 }
 
 /// Packs whole blocks.
@@ -149,16 +149,20 @@ pub(crate) fn unpack(isa: Isa, packed: PackedBf16, blocks: &[u8], to: &mut [bf16
     assert_eq!(blocks.len(), to.len() / elements * bytes, "as many blocks");
     let each = blocks.chunks_exact(bytes).zip(to.chunks_exact_mut(elements));
     match isa {
-        // SAFETY: the processor has these instructions; a block is as long as its sizes say, and
-        // there is room for its elements.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 if avx512::is_available() => {
-            each.for_each(|(block, to)| unsafe { avx512::unpack(packed, block, to) });
+            for (block, to) in each {
+                // SAFETY: the processor has these instructions; a block is as long as its sizes say,
+                // and there is room for its elements.
+                unsafe { avx512::unpack(packed, block, to) };
+            }
         }
-        // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 | Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 => {
-            each.for_each(|(block, to)| unsafe { avx2::unpack(packed, block, to) });
+            for (block, to) in each {
+                // SAFETY: as above.
+                unsafe { avx2::unpack(packed, block, to) };
+            }
         }
         _ => each.for_each(|(block, to)| unpack_block(packed, block, to)),
     }

@@ -12,7 +12,7 @@ use super::GROUP;
 /// # Safety
 ///
 /// This processor has AVX2; `block` and `to` have the bytes and elements of a block.
-#[target_feature(enable = "avx2,bmi1,popcnt")]
+#[target_feature(enable = "avx2")]
 pub(super) unsafe fn unpack(packed: PackedBf16, block: &[u8], to: &mut [bf16]) {
     let bits = packed.exponent_bits();
     let (head, rest) = block.split_at(packed.head());

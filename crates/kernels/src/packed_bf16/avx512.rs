@@ -39,8 +39,9 @@ impl<const BITS: usize> Block<BITS> {
     pub(crate) unsafe fn at(packed: PackedBf16, block: *const u8) -> Self {
         let exponents = block.wrapping_add(packed.head());
         // SAFETY: the caller's promise.
+        let lowest = unsafe { _mm512_set1_epi8(block.read().cast_signed()) };
         Self {
-            lowest: unsafe { _mm512_set1_epi8(block.read().cast_signed()) },
+            lowest,
             outside: block.wrapping_add(1),
             exponents,
             numbers: exponents.wrapping_add(packed.groups() * 8 * BITS),
