@@ -1,3 +1,4 @@
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +11,7 @@ use crate::folder::{Container, Source, folder_of, model_folder};
 use crate::gguf::GgufFile;
 use crate::header::{HeaderEntry, MAX_HEADERS};
 use crate::index::{self, Index};
-use crate::packed_bf16;
+use crate::packed_bf16::PackedBf16;
 use crate::parallel::{self, THREADS};
 use crate::torch;
 
@@ -236,12 +237,29 @@ impl Inner {
         tensors: Vec<TensorInfo>,
         ignored: Vec<TensorInfo>,
     ) -> Self {
-        let tensors = packed_bf16::matrices(tensors);
+        let tensors = with_packed(tensors);
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
         by_name.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
         let total_bytes = covered_bytes(&tensors);
         Self { folder, files, tensors, by_name, ignored, total_bytes }
     }
+}
+
+/// Shows tensors of packed bf16 as the matrices that they are, unless there is another of that name.
+fn with_packed(tensors: Vec<TensorInfo>) -> Vec<TensorInfo> {
+    let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
+    let shown = |tensor: TensorInfo| {
+        let found = PackedBf16::of_stored(&tensor.name, &tensor.shape);
+        let Some((name, packed, shape)) = found.filter(|_| tensor.dtype == Dtype::U8) else {
+            return tensor;
+        };
+        let dtype = Dtype::PackedBf16(packed);
+        match dtype.bytes_of(&shape) == Some(tensor.len) && !names.contains(&name) {
+            true => TensorInfo { name, dtype, shape: shape.to_vec(), ..tensor },
+            false => tensor,
+        }
+    };
+    tensors.into_iter().map(shown).collect()
 }
 
 impl HeaderEntry {

@@ -19,12 +19,6 @@
 //! c`, so that vector instructions that work on lanes of 128 bits bring it in its place. "In order" is
 //! the order of positions, group after group.
 
-use std::collections::HashSet;
-
-use crate::checkpoint::TensorInfo;
-use crate::dtype::Dtype;
-use crate::layout::TensorSpec;
-
 /// What the name of a tensor of packed bf16 ends with in a safetensors file, behind the weight's own.
 const SUFFIX: &str = ".packed_bf16";
 
@@ -102,29 +96,19 @@ impl PackedBf16 {
         (Self::GROUP * self.groups(), self.group_bytes as usize * self.groups())
     }
 
-    /// How a matrix of this name and shape is declared to a [`ShardWriter`](crate::ShardWriter): as
-    /// bytes `[rows, blocks of a row, groups, bytes of a group]`, in which the sizes can be read.
-    pub fn spec(self, name: &str, [rows, columns]: [usize; 2]) -> TensorSpec {
+    /// Name and shape of the tensor of bytes that holds a matrix of this name and shape: `[rows, blocks
+    /// of a row, groups, bytes of a group]`, in which the sizes can be read.
+    pub fn stored(self, name: &str, [rows, columns]: [usize; 2]) -> (String, [usize; 4]) {
         let blocks = columns / (Self::GROUP * self.groups());
-        let shape = [rows, blocks, self.groups(), self.group_bytes.into()];
-        TensorSpec::new(format!("{name}{SUFFIX}"), Dtype::U8, shape)
+        (format!("{name}{SUFFIX}"), [rows, blocks, self.groups(), self.group_bytes.into()])
     }
 
-    /// The matrix that a tensor of bytes holds, if it has the name and the shape of one.
-    pub(crate) fn matrix_in(tensor: &TensorInfo) -> Option<TensorInfo> {
-        let name = tensor.name.strip_suffix(SUFFIX).filter(|name| !name.is_empty())?;
-        let (Dtype::U8, &[rows, blocks, groups, bytes]) = (tensor.dtype, &tensor.shape[..]) else {
-            return None;
-        };
-        let dtype = Dtype::PackedBf16(Self::new(groups, bytes)?);
-        let shape = vec![rows, blocks.checked_mul(groups)?.checked_mul(Self::GROUP)?];
-        let len = dtype.bytes_of(&shape)?;
-        (len == tensor.len).then(|| TensorInfo {
-            name: name.to_owned(),
-            dtype,
-            shape,
-            ..tensor.clone()
-        })
+    /// The matrix that a tensor of bytes of this name and shape holds, if it is one of these.
+    pub(crate) fn of_stored(name: &str, shape: &[usize]) -> Option<(String, Self, [usize; 2])> {
+        let name = name.strip_suffix(SUFFIX).filter(|name| !name.is_empty())?;
+        let &[rows, blocks, groups, bytes] = shape else { return None };
+        let columns = blocks.checked_mul(groups)?.checked_mul(Self::GROUP)?;
+        Some((name.to_owned(), Self::new(groups, bytes)?, [rows, columns]))
     }
 }
 
@@ -133,60 +117,43 @@ const _: () = {
     assert!(PackedBf16::MOST_GROUPS * 2 * PackedBf16::GROUP <= 4096);
 };
 
-/// Shows tensors of packed bf16 as the matrices that they are, unless there is another of that name.
-pub(crate) fn matrices(tensors: Vec<TensorInfo>) -> Vec<TensorInfo> {
-    let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
-    let shown = |tensor| match PackedBf16::matrix_in(&tensor) {
-        Some(matrix) if !names.contains(&matrix.name) => matrix,
-        _ => tensor,
-    };
-    tensors.into_iter().map(shown).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Dtype;
 
     proptest! {
-        /// What is declared is what is found, and its bytes are those of its blocks.
+        /// What is stored is found again, and its bytes are those of its blocks.
         #[test]
-        fn a_matrix_is_found_as_it_was_declared(
+        fn a_matrix_is_found_as_it_was_stored(
             rows in 0usize..50, groups in 0usize..300, outside in 0usize..300, name in "[a-z.]{1,9}",
         ) {
-            let columns = groups * PackedBf16::GROUP;
-            let Some(packed) = PackedBf16::of_rows(columns, |bits| outside >> (3 * (bits - 3))) else {
-                return Ok(());
-            };
-            let spec = packed.spec(&name, [rows, columns]);
-            let len = spec.dtype.bytes_of(&spec.shape).unwrap();
-            let tensor = TensorInfo {
-                name: spec.name, dtype: spec.dtype, shape: spec.shape, file: 1, offset: 7, len,
-            };
-            let dtype = Dtype::PackedBf16(packed);
-            let wanted = TensorInfo {
-                name, dtype, shape: vec![rows, columns], file: 1, offset: 7, len,
-            };
-            prop_assert_eq!(matrices(vec![tensor.clone()]), vec![wanted.clone()]);
-            let own = TensorInfo { dtype: Dtype::F32, ..wanted };
-            let both = vec![tensor, own];
-            prop_assert_eq!(matrices(both.clone()), both);
+            let shape = [rows, groups * PackedBf16::GROUP];
+            let found = PackedBf16::of_rows(shape[1], |bits| outside >> (3 * (bits - 3)));
+            let Some(packed) = found else { return Ok(()) };
+            let (stored, bytes) = packed.stored(&name, shape);
+            prop_assert_eq!(PackedBf16::of_stored(&stored, &bytes), Some((name, packed, shape)));
+            let len = Dtype::U8.bytes_of(&bytes).unwrap();
+            prop_assert_eq!(Dtype::PackedBf16(packed).bytes_of(&shape), Some(len));
             // There is room for what is outside, and it saves a tenth.
             let room = packed.head() - 1;
             prop_assert!(room >= outside >> (3 * (packed.exponent_bits() - 3)));
-            prop_assert!(10 * len <= 9 * (rows * columns * 2) as u64);
+            prop_assert!(10 * len <= 9 * (rows * shape[1] * 2) as u64);
         }
 
-        /// Bytes of any name and shape are something or nothing, without a panic.
+        /// Any name and shape are a matrix or none, without a panic.
         #[test]
         fn any_tensor_is_looked_at(
-            shape in prop::collection::vec(prop_oneof![0usize..200, any::<usize>()], 0..6), len in any::<u64>(),
+            shape in prop::collection::vec(prop_oneof![0usize..200, any::<usize>()], 0..6),
+            name in prop::sample::select(vec!["a.packed_bf16", ".packed_bf16", "a", ""]),
         ) {
-            let name = format!("a{SUFFIX}");
-            let tensor = TensorInfo { name, dtype: Dtype::U8, shape, file: 0, offset: 0, len };
-            if let Some(matrix) = PackedBf16::matrix_in(&tensor) {
-                prop_assert_eq!(matrix.dtype.bytes_of(&matrix.shape), Some(len));
+            if let Some((name, packed, matrix)) = PackedBf16::of_stored(name, &shape) {
+                prop_assert_eq!(name, "a");
+                let bytes = Dtype::U8.bytes_of(&shape);
+                let same = Dtype::PackedBf16(packed).bytes_of(&matrix);
+                prop_assert!(bytes.is_none() || same.is_none() || bytes == same);
             }
         }
     }

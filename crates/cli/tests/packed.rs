@@ -104,11 +104,12 @@ fn a_packed_model_streams_in_its_budget_and_comes_back() {
     let share = bytes(&packed) / bytes(&plain);
     assert!(share < 0.73, "{share}");
     let more = ["--max-new-tokens", "12", "--context", "64"];
-    let wanted = report(&run(&plain, &more))["ids"].clone();
+    let wanted = report(&run(&plain, &more))["tokens"].clone();
+    assert_eq!(wanted.as_array().unwrap().len(), 12);
     for budget in ["cpu=70MB", "cpu=85MB", "cpu=200MB"] {
         let args = [&more[..], &["--max-memory", budget]].concat();
         let found = report(&run(&packed, &args));
-        assert_eq!(found["ids"], wanted, "{budget}");
+        assert_eq!(found["tokens"], wanted, "{budget}");
         let most: f64 = budget[4..budget.len() - 2].parse().unwrap();
         let peak = found["peak_rss_bytes"].as_f64().unwrap();
         assert!(peak <= most * 1e6, "{peak} in {budget}");

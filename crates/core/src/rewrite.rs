@@ -207,7 +207,10 @@ impl Rewrite {
             _ => self.packed,
         };
         match (kept, &spec.shape[..]) {
-            (Some(packed), &[rows, columns]) => packed.spec(&spec.name, [rows, columns]),
+            (Some(packed), &[rows, columns]) => {
+                let (name, shape) = packed.stored(&spec.name, [rows, columns]);
+                TensorSpec::new(name, Dtype::U8, shape)
+            }
             _ => spec,
         }
     }

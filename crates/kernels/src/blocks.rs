@@ -5,7 +5,7 @@ mod narrow;
 use std::ops::Range;
 
 use bytes::Bytes;
-use outsize_checkpoint::{Dtype, IntegerOrder, ScaleGrid, StorageFormat, ZeroPoints};
+use outsize_checkpoint::{Dtype, IntegerOrder, PackedBf16, ScaleGrid, StorageFormat, ZeroPoints};
 use rayon::prelude::*;
 
 use self::narrow::{MAX_E4M3, narrow_e4m3, narrow_mx};
@@ -311,6 +311,14 @@ impl BlockWeight<&[u8]> {
             scales: self.scales,
             zeros: self.zeros,
         })
+    }
+
+    /// How it is packed, if it is packed bf16.
+    pub(crate) fn packed_bf16(&self) -> Option<PackedBf16> {
+        match self.format.encoding.dtype() {
+            Dtype::PackedBf16(packed) => Some(packed),
+            _ => None,
+        }
     }
 
     /// The type of elements, if it is one of [`quants`].

@@ -9,7 +9,7 @@ use half::bf16;
 use outsize_checkpoint::PackedBf16;
 use rayon::prelude::*;
 
-use crate::{BlockWeight, Isa, cast};
+use crate::{Isa, cast};
 
 const GROUP: usize = PackedBf16::GROUP;
 
@@ -203,16 +203,6 @@ fn unpack_block(packed: PackedBf16, block: &[u8], to: &mut [bf16]) {
             };
             let bits = u16::from(number & 0x80) << 8 | u16::from(exponent) << 7;
             to[position(place)] = bf16::from_bits(bits | u16::from(number & 0x7f));
-        }
-    }
-}
-
-impl BlockWeight<&[u8]> {
-    /// How it is packed, if it is packed bf16.
-    pub(crate) fn packed_bf16(&self) -> Option<PackedBf16> {
-        match self.format().encoding.dtype() {
-            outsize_checkpoint::Dtype::PackedBf16(packed) => Some(packed),
-            _ => None,
         }
     }
 }

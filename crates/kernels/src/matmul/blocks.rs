@@ -36,9 +36,9 @@ fn height(k: usize) -> usize {
 }
 
 /// An upper bound on the bytes that a thread keeps for panels of weights of up to so many columns.
-pub fn panel_bytes(columns: u64) -> u64 {
+pub(super) fn panel_bytes(columns: u64) -> u64 {
     let rows = height(usize::try_from(columns).unwrap_or(usize::MAX)) as u64;
-    columns.saturating_mul(4 * rows).saturating_add(64).max(super::packed::panel_bytes(columns))
+    columns.saturating_mul(4 * rows).saturating_add(64)
 }
 
 /// Calls `multiply` with some rows of the weight in f32 and their numbers, until all `rows` are done.

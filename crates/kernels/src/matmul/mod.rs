@@ -55,7 +55,6 @@ use avx512bf16::Bf16x32;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use blocks::FAR;
 pub(crate) use blocks::OutputPtr;
-pub use blocks::panel_bytes;
 pub(crate) use claims::Claims;
 pub use convolution::{
     Convolution, ConvolutionShape, ConvolutionWindow, convolution_bytes, convolve_into,
@@ -180,6 +179,12 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
 /// its helpers keep.
 pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64) -> u64 {
     packed_bytes_with(Isa::detected(), compute, rows, width)
+}
+
+/// An upper bound on the bytes that a thread keeps for rows of weights in blocks, dequantised or
+/// unpacked, of up to so many columns.
+pub fn panel_bytes(columns: u64) -> u64 {
+    blocks::panel_bytes(columns).max(packed::panel_bytes(columns))
 }
 
 fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) -> u64 {

@@ -26,8 +26,11 @@ const BYTES: usize = 192 << 10;
 /// Rows of a panel are a multiple of these, which loops take side by side …
 const UNIT: usize = 24;
 
-/// … and no more than these, but for loops that need more.
+/// … and no more than these, but for AMX …
 const MOST: usize = 2 * UNIT;
+
+/// … whose loops take so many side by side.
+const WIDEST: usize = 128;
 
 thread_local! {
     static PANEL: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
@@ -92,13 +95,9 @@ pub(crate) fn for_each_unpacked(weight: Weight<'_>, mut take: impl FnMut(&[bf16]
     for_each_panel(Isa::detected(), weight, 0..rows, height(k), |rows, _| take(rows));
 }
 
-/// An upper bound on the bytes that a thread keeps for panels of weights of up to so many columns.
+/// As [`blocks::panel_bytes`](super::blocks::panel_bytes).
 pub(super) fn panel_bytes(columns: u64) -> u64 {
-    let most = match Isa::detected() {
-        #[cfg(target_arch = "x86_64")]
-        Isa::AmxBf16 => super::amx::BROAD.max(MOST),
-        _ => MOST,
-    };
+    let most = if Isa::detected() == Isa::AmxBf16 { WIDEST.max(MOST) } else { MOST };
     columns.saturating_mul((size_of::<bf16>() * most) as u64).saturating_add(64)
 }
 
@@ -124,6 +123,7 @@ pub(super) fn share<X: Sync + 'static>(
         .collect();
     let unit = loops.small_m_unit(m);
     let claims = Claims::new(size, size_of::<bf16>(), rayon::current_num_threads(), unit);
+    debug_assert!(unit <= WIDEST, "{unit} rows side by side");
     let height = height(k).next_multiple_of(unit);
     share_rows(claims, rows.into_iter(), |job, rows| {
         let ((weight, packed), output, stride) = &jobs[job];

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::BlockWeight;
 
 /// bf16 of any bits, or distributed as weights are.
 fn values(seed: u64, count: usize, wild: u64) -> Vec<bf16> {

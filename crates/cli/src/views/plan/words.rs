@@ -15,7 +15,15 @@ impl PlanReport {
         words.extend(model.parameters.map(|n| format!("{} parameters", human::parameters(n))));
         words.extend(model.experts.map(human::experts));
         words.push(match model.dtype.as_ref().or(model.stored_dtype.as_ref()) {
-            Some(dtype) => format!("{} in {}", format_size(model.bytes), plain(dtype)),
+            Some(dtype) => {
+                // What takes less than two bytes for each is packed.
+                let is_packed = dtype == "bf16"
+                    && model
+                        .parameters
+                        .is_some_and(|n| model.bytes / 19 < n.saturating_mul(2) / 20);
+                let packed = if is_packed { "packed " } else { "" };
+                format!("{} in {packed}{}", format_size(model.bytes), plain(dtype))
+            }
             None => format_size(model.bytes),
         });
         words

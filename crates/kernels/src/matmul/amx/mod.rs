@@ -63,7 +63,7 @@ const PAIR: usize = 2 * ROWS;
 
 /// Rows of weights that a thread claims at least, if there are more than [`COLUMNS`] rows of
 /// activations: all of these are read for them, and what is fetched behind them is another's.
-pub(super) const BROAD: usize = 4 * PAIR;
+const BROAD: usize = 4 * PAIR;
 
 /// Elements of a tile of sums.
 const SUMS: usize = ROWS * COLUMNS;
