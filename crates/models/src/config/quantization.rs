@@ -13,7 +13,7 @@ use crate::{Error, WeightKind, WeightSpec};
 /// Rows or columns that one scale may be for.
 const MAX_BLOCK: usize = 1 << 16;
 
-/// What `quant_method` is in a checkpoint with weights in packed bf16, so that other programs refuse it.
+/// What `quant_method` is in a checkpoint with weights in packed bf16, so that other programs do not take it for another.
 pub(crate) const PACKED_BF16: &str = "packed_bf16";
 
 /// Of the object `quantization_config`.
