@@ -16,7 +16,6 @@ mod model;
 mod prompts;
 mod request;
 mod session;
-mod small_files;
 mod views;
 
 use args::Args;

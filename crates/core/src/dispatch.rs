@@ -7,6 +7,7 @@ use crate::placeholder::poison;
 use crate::registry::{Registry, tile_rows};
 use crate::slots::Slots;
 use crate::streamed::{Chunks, Inner, Streamed};
+use crate::tape::Tape;
 use crate::upload::Upload;
 use crate::{Devices, Dispatched, Error, Options, parameters, plan};
 use burn::module::{Module, Param, Reparameterizer};
@@ -71,9 +72,11 @@ pub fn dispatch<M: Module>(
         outsize_stream::Options { ring_bytes: map.ring_bytes(), ..options.stream() },
     )?;
     let pass = Arc::new(Pass::new(options.stop.clone()));
+    let tape = Arc::new(Tape::default());
     let mut attach = Attach {
         stream: &stream,
         pass: &pass,
+        tape: &tape,
         matched: matched.iter().map(|entry| (entry.parameter.path.as_str(), entry)).collect(),
         handles: registry.handles,
         blocks: map.blocks().iter().map(|block| (block.name.as_str(), block)).collect(),
@@ -93,7 +96,7 @@ pub fn dispatch<M: Module>(
     drop(attach);
     slots.iter().try_for_each(Slots::wait)?;
     stream.begin()?;
-    Ok(Dispatched::new(module, map.clone(), stream, pass, slots, matrices))
+    Ok(Dispatched::new(module, map.clone(), stream, pass, tape, slots, matrices))
 }
 
 /// Memory of each GPU for what passes through it.
@@ -123,6 +126,7 @@ fn largest_copied(
 struct Attach<'a> {
     stream: &'a Stream,
     pass: &'a Arc<Pass>,
+    tape: &'a Arc<Tape>,
     matched: HashMap<&'a str, &'a Matched>,
     handles: HashMap<String, (Chunks, bool)>,
     blocks: HashMap<&'a str, &'a PlacedBlock>,
@@ -207,6 +211,7 @@ impl Reparameterizer for &mut Attach<'_> {
             tile_rows,
             convert: entry.convert.clone(),
             low_rank: RwLock::default(),
+            tape: self.tape.clone(),
         });
         if let [rows, columns] = param.lazy_shape()[..] {
             let shape = if entry.transposed { [columns, rows] } else { [rows, columns] };

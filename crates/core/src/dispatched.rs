@@ -1,5 +1,6 @@
 use crate::pass::{Pass, PassKind};
 use crate::slots::Slots;
+use crate::tape::Tape;
 use crate::{Error, LowRank, Streamed};
 use outsize_plan::DeviceMap;
 use outsize_stream::{Stats, Stream};
@@ -27,6 +28,7 @@ pub struct Dispatched<M> {
     map: DeviceMap,
     stream: Stream,
     pass: Arc<Pass>,
+    tape: Arc<Tape>,
     slots: Arc<[Slots]>,
     matrices: Matrices,
 }
@@ -40,10 +42,11 @@ impl<M> Dispatched<M> {
         map: DeviceMap,
         stream: Stream,
         pass: Arc<Pass>,
+        tape: Arc<Tape>,
         slots: Arc<[Slots]>,
         matrices: Matrices,
     ) -> Self {
-        Self { module, map, stream, pass, slots, matrices }
+        Self { module, map, stream, pass, tape, slots, matrices }
     }
 
     /// Runs one pass: `pass` gets the module and calls it like any other.
@@ -141,6 +144,10 @@ impl<M> Dispatched<M> {
             handle.set_low_rank(parts.get(&*handle.inner.path).cloned());
         }
         Ok(())
+    }
+
+    pub(crate) fn tape(&self) -> &Tape {
+        &self.tape
     }
 
     /// Where everything lives.

@@ -54,6 +54,14 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// The gradient of a parameter could not be kept.
+    #[error("the gradient of `{path}` cannot be kept: {source}")]
+    Gradient {
+        /// The parameter.
+        path: String,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The module is on another device than the map says.
     #[error(
         "{path} is on another device than {tier}, where the map computes: initialise the module on the device of \

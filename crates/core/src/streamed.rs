@@ -1,9 +1,10 @@
-mod frozen;
+mod operand;
 mod to_gpu;
 
 use crate::integers::block_weight;
 use crate::pass::{Pass, PassKind};
 use crate::slots::Slots;
+use crate::tape::Tape;
 use crate::{Access, Error, LowRank};
 use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
@@ -59,6 +60,7 @@ pub(crate) struct Inner {
     pub(crate) convert: Option<Convert>,
     /// What is added to the value where it is used.
     pub(crate) low_rank: RwLock<Option<Box<LowRank>>>,
+    pub(crate) tape: Arc<Tape>,
 }
 
 /// How a parameter's value is divided into chunks of streaming.
@@ -97,10 +99,11 @@ impl Reparameterization for Streamed {
 
     fn apply<const D: usize>(&self, _placeholder: Tensor<D>) -> Tensor<D> {
         let value = self.inner.or_raise(self.inner.value());
-        match self.low_rank() {
+        let value = match self.low_rank() {
             Some(low_rank) => self.inner.adapted(value, &low_rank),
             None => value,
-        }
+        };
+        self.learning(value)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The loss of a language model under a frozen head: logits exist for some of the vocabulary at a
+//! The loss of a language model under a fetched head: logits exist for some of the vocabulary at a
 //! time, so that memory does not grow with it.
 
 use std::ops::Range;
@@ -9,16 +9,19 @@ use rayon::prelude::*;
 
 use crate::exp::exp;
 use crate::extension::f32_elements;
-use crate::{ActivationDtype, FrozenWeight, WeightTensor, add_linear_in_out, is_flex, linear_with};
+use crate::fetched::add_gradient;
+use crate::{
+    ActivationDtype, FetchedWeight, WeightTensor, add_linear_in_out, is_flex, linear_with,
+};
 
 /// Tokens of the vocabulary whose logits exist at once, at most.
 pub const HEAD_TOKENS: usize = 1024;
 
 /// What makes logits of hidden states.
 #[derive(Debug, Clone, Copy)]
-pub struct FrozenHead<'a> {
+pub struct FetchedHead<'a> {
     /// `[vocabulary, hidden]`.
-    pub weight: &'a dyn FrozenWeight,
+    pub weight: &'a dyn FetchedWeight,
     /// `[vocabulary]`.
     pub bias: Option<&'a [f32]>,
     /// Logits stay below this in magnitude: `cap · tanh(logit / cap)`.
@@ -36,13 +39,22 @@ pub struct HeadLoss {
     normalizers: Vec<f32>,
 }
 
+/// What a loss changes by.
+#[derive(Debug)]
+pub struct HeadGradient {
+    /// With respect to hidden states, `[rows, hidden]` f32.
+    pub hidden: Tensor<2>,
+    /// With respect to the bias, `[vocabulary]`.
+    pub bias: Option<Vec<f32>>,
+}
+
 /// The sum of the cross-entropies of `hidden [rows, hidden]` f32, on Flex, and the tokens that were
 /// to come, `targets [rows]`. It does not depend on how the head is cut into tiles, by a bit.
 ///
 /// # Panics
 ///
 /// If sizes do not fit each other, or if a target is not below the vocabulary.
-pub fn head_loss(hidden: &Tensor<2>, targets: &[u32], head: FrozenHead<'_>) -> HeadLoss {
+pub fn head_loss(hidden: &Tensor<2>, targets: &[u32], head: FetchedHead<'_>) -> HeadLoss {
     let ([rows, width], [vocabulary, inputs]) = (hidden.dims(), head.weight.dims());
     assert_eq!((width, rows), (inputs, targets.len()), "loss: sizes do not fit each other");
     assert!(targets.iter().all(|target| (*target as usize) < vocabulary), "loss: no such token");
@@ -56,8 +68,9 @@ pub fn head_loss(hidden: &Tensor<2>, targets: &[u32], head: FrozenHead<'_>) -> H
     HeadLoss { sum: sums.iter().map(Sum::loss).sum(), normalizers }
 }
 
-/// The gradient of a [`head_loss`] with respect to `hidden`, of the same shape: the head is gone
-/// through once more. Neither does it depend on tiles.
+/// The gradient of a [`head_loss`] with respect to `hidden`, of the same shape, and to the bias if
+/// there is one: the head is gone through once more. That of a weight that learns is handed over.
+/// Neither does depend on tiles.
 ///
 /// # Panics
 ///
@@ -66,11 +79,13 @@ pub fn head_gradient(
     loss: &HeadLoss,
     hidden: &Tensor<2>,
     targets: &[u32],
-    head: FrozenHead<'_>,
-) -> Tensor<2> {
+    head: FetchedHead<'_>,
+) -> HeadGradient {
     let [rows, width] = hidden.dims();
     assert_eq!([loss.normalizers.len(), targets.len()], [rows; 2], "loss: of other rows");
     let mut gradient = Some(Tensor::zeros([rows, width], (&hidden.device(), DType::F32)));
+    let mut by_bias = head.bias.map(|bias| vec![0.0; bias.len()]);
+    let of_columns = hidden.clone().try_into_primitive::<Flex>().expect("it is on Flex");
     head.for_each_part(hidden, |tokens, logits, part| {
         let mut by_logit = vec![0.0; logits.len()];
         let each = by_logit.par_chunks_mut(tokens.len()).zip(logits.par_chunks(tokens.len()));
@@ -90,15 +105,24 @@ pub fn head_gradient(
                 }
             }
         });
+        if let Some(by_bias) = &mut by_bias {
+            for row in by_logit.chunks_exact(tokens.len()) {
+                by_bias[tokens.clone()].iter_mut().zip(row).for_each(|(sum, more)| *sum += more);
+            }
+        }
         let by_logit = TensorData::new(by_logit, [rows, tokens.len()]);
-        let by_logit = Tensor::from_data(by_logit, (&hidden.device(), DType::F32));
+        let by_logit = Tensor::<2>::from_data(by_logit, (&hidden.device(), DType::F32));
+        if let Some(learner) = head.weight.learner() {
+            let of_rows = by_logit.clone().try_into_primitive::<Flex>().expect("it is on Flex");
+            add_gradient(learner, tokens.start, &of_rows, of_columns.clone());
+        }
         let sum = gradient.take().expect("it is put back");
         gradient = Some(add_linear_in_out(ActivationDtype::F32, sum, by_logit, 0, part));
     });
-    gradient.expect("it is put back")
+    HeadGradient { hidden: gradient.expect("it is put back"), bias: by_bias }
 }
 
-impl FrozenHead<'_> {
+impl FetchedHead<'_> {
     /// Calls `each` with some tokens of the vocabulary, their logits `[rows, tokens.len()]`, and what makes these.
     fn for_each_part(
         &self,

@@ -18,8 +18,8 @@
 //! | [`convolution_into`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`], [`causal_convolution`](mod@causal_convolution), [`delta_rule`](mod@delta_rule), [`state_space`](mod@state_space) | the same over slices |
-//! | [`frozen_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
-//! | [`frozen`] | the first over Flex's own tensors |
+//! | [`fetched_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
+//! | [`fetched`] | the first over Flex's own tensors |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
 //! | [`gpu`] | GPUs, and weights on them as stored |
 //! | [`loss_extension`] | the same over Flex's own tensors |
@@ -74,7 +74,7 @@ pub mod delta_rule;
 mod device;
 mod exp;
 pub mod extension;
-pub mod frozen;
+pub mod fetched;
 pub mod gpu;
 pub mod gradient;
 pub mod group_norm;
@@ -110,8 +110,8 @@ pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
 pub use buffer::{BufferReuse, free_buffers};
 pub use device::{has_kernels, is_flex, is_gpu};
-pub use frozen::{FrozenOperand, FrozenWeight, frozen_linear};
-pub use head_loss::{FrozenHead, HEAD_TOKENS, HeadLoss, head_gradient, head_loss};
+pub use fetched::{FetchedOperand, FetchedWeight, GradientRows, fetched_linear};
+pub use head_loss::{FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss};
 pub use integers::integer_value;
 pub use isa::Isa;
 pub use layer::{

@@ -8,15 +8,18 @@ use std::sync::Arc;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
-use outsize_core::{Dispatched, LowRank, Names, Parameter, PassKind, Routed, parameters};
+use outsize_core::{
+    Dispatched, GradientSink, LowRank, Names, Parameter, PassKind, Routed, parameters,
+};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
+use crate::full_gradients::full_gradients;
 use crate::learning_memory::{block_of, learning_bytes};
 use crate::low_rank_gradients::{low_rank_gradients, low_rank_loss};
 use crate::{
-    Activations, Batch, CacheSpec, Decoder, Error, Init, KvCache, Labels, Logits, LowRankGradients,
-    PassShape,
+    Activations, Batch, BatchLoss, CacheSpec, Decoder, Error, Init, KvCache, Labels, Logits,
+    LowRankGradients, PassShape,
 };
 
 /// A decoder of any architecture that is all in memory.
@@ -96,7 +99,19 @@ pub trait DispatchedDecoder: Debug {
         kept: usize,
     ) -> Result<Result<LowRankGradients, Error>, outsize_core::Error>;
 
-    /// That loss alone, in a pass forward: the sum of the cross-entropies of all targets.
+    /// The loss of a batch, whose gradients of all weights go to `sink`, in one pass forward and backward: see
+    /// [`Dispatched::run_learning`]. For a module on Flex.
+    ///
+    /// # Errors
+    /// As there; of models that cannot be run block by block, and of ids that are no tokens.
+    fn full_gradients(
+        &self,
+        batch: &Batch,
+        labels: Labels<'_>,
+        sink: &Arc<dyn GradientSink>,
+    ) -> Result<Result<BatchLoss, Error>, outsize_core::Error>;
+
+    /// The loss under an adapter alone, in a pass forward: the sum of the cross-entropies of all targets.
     ///
     /// # Errors
     /// As [`low_rank_gradients`](Self::low_rank_gradients).
@@ -153,6 +168,15 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         });
         set(&HashMap::new());
         gradients
+    }
+
+    fn full_gradients(
+        &self,
+        batch: &Batch,
+        labels: Labels<'_>,
+        sink: &Arc<dyn GradientSink>,
+    ) -> Result<Result<BatchLoss, Error>, outsize_core::Error> {
+        self.run_learning(sink, |model, learning| full_gradients(model, batch, labels, learning))
     }
 
     fn low_rank_loss(

@@ -70,6 +70,14 @@ impl Residual {
         Self { stream, pending: None }
     }
 
+    /// The stream with what is still to be added to it.
+    pub(crate) fn summed(self) -> Tensor<3> {
+        match self.pending {
+            Some(more) => self.stream + more,
+            None => self.stream,
+        }
+    }
+
     /// The positions that [are wanted](Pass::wanted).
     pub fn wanted(self, pass: &Pass<'_>) -> Self {
         let pending = self.pending.map(|more| pass.wanted(more));

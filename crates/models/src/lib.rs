@@ -28,6 +28,8 @@ mod component;
 mod config;
 mod decoder;
 mod error;
+mod full_gradients;
+mod head_gradients;
 mod kv_cache;
 mod layers;
 mod learning_memory;
@@ -58,6 +60,8 @@ pub use component::{Component, ComponentConfig};
 pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling};
 pub use decoder::{Decoder, Head};
 pub use error::Error;
+pub use full_gradients::BatchLoss;
+pub use head_gradients::Labels;
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT, RowPrefix};
 pub use layers::{
     Activation, Attention, AttentionConfig, Conv1d, Conv2d, Either, Embedding, ExpertGroups,
@@ -67,7 +71,7 @@ pub use layers::{
 };
 pub use logits::Logits;
 pub use loss::next_token_loss;
-pub use low_rank_gradients::{Labels, LowRankGradients};
+pub use low_rank_gradients::LowRankGradients;
 pub use model_config::ModelConfig;
 pub use modules::{ModuleKind, ModuleSpec};
 pub use outsize_core::Access;

@@ -4,12 +4,12 @@
 
 use std::collections::HashMap;
 
-use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
-use outsize_core::{LowRank, Streamed};
-use outsize_kernels::{FrozenHead, head_gradient, head_loss};
+use burn::tensor::Tensor;
+use outsize_core::LowRank;
 
-use crate::blocks::{BlockInputs, Blocks, Residual};
-use crate::decoder::{Decoder, Head, check_ids};
+use crate::blocks::{BlockInputs, Residual};
+use crate::decoder::{Decoder, check_ids};
+use crate::head_gradients::{HeadResult, Labels, head_result, loss_of_hidden};
 use crate::learning_memory::block_of;
 use crate::pass::Pass;
 use crate::{Batch, Error, KvCache, Logits};
@@ -25,9 +25,6 @@ pub struct LowRankGradients {
     /// f32.
     pub gradients: HashMap<String, [Tensor<2>; 2]>,
 }
-
-/// What a batch's positions are to predict: for each position of each row, the token that is to come, or none.
-pub type Labels<'a> = &'a [Option<u32>];
 
 /// The loss of a batch under an adapter, and its gradients. `set` adds to weights, by path, what it is given. Of the last `kept`
 /// blocks activations are kept instead of computed again.
@@ -51,11 +48,11 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
     let BlockInputs { residual, rotations } = blocks.inputs(&pass)?;
     let mut run = |index, stream| {
         let output = blocks.block(index, Residual::new(stream), &rotations, &pass, &mut cache);
-        output.map(summed)
+        output.map(Residual::summed)
     };
     // As where gradients are tracked: some layers compute otherwise without autodiff, and the results depend on what is kept by
     // no bit.
-    let mut stream = summed(residual).autodiff();
+    let mut stream = residual.summed().autodiff();
     let mut taken = Vec::with_capacity(blocks.count() - first);
     for (index, parts) in parts.iter_mut().enumerate() {
         if index >= first_kept {
@@ -70,7 +67,8 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
         stream = run(index, stream)?;
     }
 
-    let (loss, count, mut gradient) = loss(model, blocks, stream, &pass, labels)?;
+    let (HeadResult { loss, targets, mut gradient }, _) =
+        head_result(model, blocks, stream, &pass, labels)?;
     let mut gradients = HashMap::new();
     for (index, taken) in (first..blocks.count()).zip(taken).rev() {
         let graph = match taken {
@@ -79,7 +77,7 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
         };
         gradient = graph.backward(gradient, &mut gradients);
     }
-    Ok(LowRankGradients { loss, targets: count, gradients })
+    Ok(LowRankGradients { loss, targets, gradients })
 }
 
 /// What is kept of a block for its gradients.
@@ -142,8 +140,7 @@ pub(crate) fn low_rank_loss<D: Decoder>(
     let mut cache = KvCache::without_storage(model.cache(), batch);
     let pass = Pass::new(batch, &cache, Logits::All);
     let hidden = blocks.through(&pass, &mut cache)?;
-    let chosen = Chosen::new(model, hidden, labels)?;
-    with_head(model, |head| head_loss(&chosen.hidden, &chosen.tokens, head).sum)
+    loss_of_hidden(model, hidden, labels)
 }
 
 /// The parts of an adapter, each with the block that its weight is in.
@@ -161,81 +158,7 @@ fn by_block<D: Decoder>(
     Ok(parts)
 }
 
-/// What is still to be added to the residual stream is not kept apart.
-fn summed(Residual { stream, pending }: Residual) -> Tensor<3> {
-    match pending {
-        Some(more) => stream + more,
-        None => stream,
-    }
-}
-
 fn learning(LowRank { down, up, scale, in_out }: LowRank) -> LowRank {
     let [down, up] = [down, up].map(|part| part.autodiff().detach().require_grad());
     LowRank { down, up, scale, in_out }
-}
-
-/// The loss of what the last block gives, how many labels it is of, and its gradient.
-fn loss<D: Decoder>(
-    model: &D,
-    blocks: &dyn Blocks,
-    stream: Tensor<3>,
-    pass: &Pass<'_>,
-    labels: Labels<'_>,
-) -> Result<(f64, usize, Tensor<3>), Error> {
-    let stream = stream.detach().require_grad();
-    let hidden = blocks.normed(Residual::new(stream.clone()), pass);
-    let chosen = Chosen::new(model, hidden.clone().inner(), labels)?;
-    let (loss, by_chosen) = with_head(model, |head| {
-        let loss = head_loss(&chosen.hidden, &chosen.tokens, head);
-        (loss.sum, head_gradient(&loss, &chosen.hidden, &chosen.tokens, head))
-    })?;
-    let width = hidden.dims()[2];
-    let zeros = Tensor::<2>::zeros([labels.len(), width], (&by_chosen.device(), DType::F32));
-    let by_hidden = zeros.select_assign(0, chosen.positions, by_chosen, IndexingUpdateOp::Add);
-    let by_hidden = by_hidden.reshape(hidden.dims()).autodiff();
-    let mut of_norm = (hidden * by_hidden).sum().backward();
-    let gradient = stream.grad_remove(&mut of_norm).expect("the norm is of the stream");
-    Ok((loss, chosen.tokens.len(), gradient))
-}
-
-/// Hidden states that have a label.
-struct Chosen {
-    positions: Tensor<1, Int>,
-    /// `[labels, hidden]` f32.
-    hidden: Tensor<2>,
-    tokens: Vec<u32>,
-}
-
-impl Chosen {
-    fn new<D: Decoder>(model: &D, hidden: Tensor<3>, labels: Labels<'_>) -> Result<Self, Error> {
-        let [rows, tokens, width] = hidden.dims();
-        assert_eq!(labels.len(), rows * tokens, "a label, or none, for each position");
-        let (positions, tokens): (Vec<i64>, Vec<u32>) = (labels.iter().enumerate())
-            .filter_map(|(position, token)| Some((position as i64, (*token)?)))
-            .unzip();
-        let vocab_size = model.head().vocab_size();
-        if let Some(index) = tokens.iter().position(|token| *token as usize >= vocab_size) {
-            return Err(Error::TokenId { id: tokens[index], index, vocab_size });
-        }
-        let positions = TensorData::new(positions, [tokens.len()]);
-        let positions = Tensor::<1, Int>::from_data(positions, (&hidden.device(), DType::I64));
-        let hidden = hidden.reshape([labels.len(), width]).select(0, positions.clone());
-        Ok(Self { positions, hidden, tokens })
-    }
-}
-
-/// Does something with the head of a dispatched model.
-fn with_head<D: Decoder, T>(model: &D, work: impl FnOnce(FrozenHead<'_>) -> T) -> Result<T, Error> {
-    let (weight, bias, compute) = match model.head() {
-        Head::Own(linear) => (&linear.weight, linear.bias.as_ref(), linear.compute),
-        Head::Tied(table) => (&table.weight, None, table.compute),
-    };
-    let bias: Option<Vec<f32>> =
-        bias.map(|bias| bias.val().cast(DType::F32).into_data().iter().collect());
-    Ok(work(FrozenHead {
-        weight: Streamed::of(weight).ok_or(Error::NotDispatched)?,
-        bias: bias.as_deref(),
-        softcap: model.logit_softcap().map(|cap| cap as f32),
-        compute,
-    }))
 }

@@ -4,12 +4,15 @@ use std::fmt::{self, Debug};
 
 use burn::tensor::{Device, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
-use outsize_core::{Devices, Names, Parameter, Routed};
+use outsize_core::{
+    Devices, Names, Parameter, Routed, StoredParameter, TensorTable, stored_parameters,
+};
 use outsize_kernels::{matmul, threads};
 use outsize_plan::{DeviceMap, Tier};
 
 use crate::any_decoder::EmptyDecoder;
 use crate::config::{self, Fields, Quantization};
+use crate::full_gradients::learns;
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
 use crate::registry::{self, Row};
 use crate::stored_layout::StoredLayout;
@@ -197,6 +200,25 @@ impl ModelConfig {
     /// [learn an adapter](Self::learning_bytes).
     pub fn block_of(&self, path: &str) -> Option<usize> {
         self.decoder.0.block_of(path)
+    }
+
+    /// Whether a parameter learns where [all weights do](crate::DispatchedDecoder::full_gradients): some choose experts and have
+    /// no gradient.
+    pub fn learns(&self, path: &str) -> bool {
+        learns(path)
+    }
+
+    /// Where its parameters lie in a checkpoint with these tensors at `place`.
+    ///
+    /// # Errors
+    /// [`outsize_core::Error::Mismatch`]: they are not those of this configuration.
+    pub fn stored_parameters(
+        &self,
+        place: &str,
+        tensors: &[TensorInfo],
+    ) -> Result<Vec<StoredParameter>, outsize_core::Error> {
+        let table = TensorTable::new(place, tensors);
+        stored_parameters(self.parameters(), &table, &self.options(tensors))
     }
 
     /// What learning an adapter from `batch` sequences of `tokens` tokens at once allocates at most on a CPU, in bytes, besides

@@ -2,11 +2,10 @@
 
 use crate::args::RewriteArgs;
 use crate::error::Failure;
-use crate::small_files::{self, SmallFiles};
 use crate::views::output::{print_json, say};
 use crate::views::progress;
 use crate::{interrupt, model};
-use outsize::checkpoint::{Checkpoint, Dtype, ShardWriter, read_object};
+use outsize::checkpoint::{Checkpoint, Dtype, ShardWriter, SmallFiles, read_object};
 use outsize::core::{Error, Rewrite};
 use outsize::diffuse::PipelineFiles;
 use outsize::generate::read_config;
@@ -55,7 +54,7 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
     if args.pack {
         pack(args, &mut found, &checkpoint)?;
     }
-    let SmallFiles { mut files, left_out } = small_files::of(folder)?;
+    let SmallFiles { mut files, left_out } = SmallFiles::read(folder)?;
     if Some(&found.config) != config.as_ref() && !found.config.is_empty() {
         files.retain(|(name, _)| name != CONFIG);
         files.push((CONFIG.into(), serde_json::to_vec_pretty(&Value::from(found.config))?));

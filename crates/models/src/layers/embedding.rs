@@ -31,16 +31,25 @@ impl Embedding {
 
     /// The rows of the ids: `[1, tokens, hidden]` f32. Ids must be below the vocabulary's size.
     pub fn forward(&self, ids: &[u32]) -> Tensor<3> {
-        if let Some(streamed) = Streamed::of(&self.weight)
-            && !streamed.is_resident()
-        {
-            let rows: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
-            return streamed.rows(&rows).cast(DType::F32).unsqueeze();
+        match Streamed::of(&self.weight) {
+            Some(streamed) => {
+                let rows: Vec<usize> = ids.iter().map(|&id| id as usize).collect();
+                let found = match streamed.is_resident() {
+                    true => self.held_rows(ids),
+                    false => streamed.rows(&rows).cast(DType::F32),
+                };
+                streamed.learning_rows(&rows, found).unsqueeze()
+            }
+            None => self.held_rows(ids).unsqueeze(),
         }
+    }
+
+    /// The rows of the ids of a table that is in memory: `[tokens, hidden]` f32.
+    fn held_rows(&self, ids: &[u32]) -> Tensor<2> {
         let device = self.weight.lazy_device();
         let data = TensorData::new(ids.iter().map(|&id| i64::from(id)).collect(), [ids.len()]);
         let ids = Tensor::<1, Int>::from_data(data, (&device, DType::I64));
-        outsize_kernels::embedding(whole(&self.weight), ids).unsqueeze()
+        outsize_kernels::embedding(whole(&self.weight), ids)
     }
 
     /// The table as an output head: `[.., hidden]` f32 to `[.., vocabulary]` f32.

@@ -6,11 +6,11 @@ use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
 use outsize_core::Streamed;
 use outsize_kernels::{
-    ActivationDtype, WeightTensor, add_linear_in_out, frozen_linear, is_gpu, linear_with,
+    ActivationDtype, WeightTensor, add_linear_in_out, fetched_linear, is_gpu, linear_with,
 };
 
 use super::attention::{QueryPositions, Scores, attend_seen};
-use super::linear::{frozen, matrix, whole};
+use super::linear::{differentiated, matrix, whole};
 use super::{Linear, RmsNorm, Rotation, entered, rope};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -125,7 +125,7 @@ enum HeadMatrix<'a> {
 
 impl<'a> HeadMatrix<'a> {
     fn new(matrix: &'a Param<Tensor<2>>, x: &Tensor<4>) -> Self {
-        match frozen(x, matrix) {
+        match differentiated(x, matrix) {
             Some(streamed) => Self::Fetched(streamed),
             None => Self::Held(Box::new(held(matrix, &x.device()))),
         }
@@ -140,7 +140,7 @@ impl<'a> HeadMatrix<'a> {
     ) -> Tensor<D> {
         match self {
             Self::Held(weight) => linear_with(compute, x, weight.slice(rows)),
-            Self::Fetched(matrix) => frozen_linear(compute, x, matrix.frozen_rows(rows, false)),
+            Self::Fetched(matrix) => fetched_linear(compute, x, matrix.operand_rows(rows, false)),
         }
     }
 
@@ -148,7 +148,7 @@ impl<'a> HeadMatrix<'a> {
     fn transposed(&self, compute: ActivationDtype, x: Tensor<2>, rows: Range<usize>) -> Tensor<2> {
         match self {
             Self::Held(weight) => transposed(compute, x, weight.slice(rows)),
-            Self::Fetched(matrix) => frozen_linear(compute, x, matrix.frozen_rows(rows, true)),
+            Self::Fetched(matrix) => fetched_linear(compute, x, matrix.operand_rows(rows, true)),
         }
     }
 }

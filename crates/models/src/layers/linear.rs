@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, add_linear_in_out,
-    frozen_linear, gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
+    fetched_linear, gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
 };
 
 use super::convolution::convolved;
@@ -113,7 +113,7 @@ pub(super) fn biased<const D: usize>(y: Tensor<D>, bias: Option<&Param<Tensor<1>
 pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tensor<D>; 3] {
     let [first, second, third] = layers;
     let x = entered(x, &first.weight);
-    let fused = frozen(&x, &first.weight).is_none() && !is_gpu(&x.device());
+    let fused = differentiated(&x, &first.weight).is_none() && !is_gpu(&x.device());
     if !fused || !layers.iter().all(|layer| is_whole(&layer.weight)) {
         return layers.map(|layer| layer.forward(x.clone()));
     }
@@ -129,7 +129,7 @@ pub(crate) fn gated<const D: usize>(
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
     let on_gpu = Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device()));
-    if on_gpu || frozen(x, &gate.weight).is_some() {
+    if on_gpu || differentiated(&x, &gate.weight).is_some() {
         return None;
     }
     let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
@@ -146,7 +146,7 @@ fn is_whole(weight: &Param<Tensor<2>>) -> bool {
 }
 
 /// The handle of a weight that gradients flow through, and not to.
-pub(crate) fn frozen<'a, const D: usize>(
+pub(crate) fn differentiated<'a, const D: usize>(
     x: &Tensor<D>,
     weight: &'a Param<Tensor<2>>,
 ) -> Option<&'a Streamed> {
@@ -191,8 +191,8 @@ fn product_alone<const D: usize>(
     x: Tensor<D>,
     weight: &Param<Tensor<2>>,
 ) -> Tensor<D> {
-    if let Some(streamed) = frozen(&x, weight) {
-        return frozen_linear(compute, x, streamed.frozen(false));
+    if let Some(streamed) = differentiated(&x, weight) {
+        return fetched_linear(compute, x, streamed.operand(false));
     }
     match Streamed::of(weight) {
         Some(streamed) if is_gpu(&x.device()) => {
@@ -233,8 +233,8 @@ fn product_in_out_alone<const D: usize>(
 ) -> Tensor<D> {
     let mut dims = x.dims();
     dims[D - 1] = weight.lazy_shape()[1];
-    if let Some(streamed) = frozen(&x, weight) {
-        return biased(frozen_linear(compute, x, streamed.frozen(true)), bias);
+    if let Some(streamed) = differentiated(&x, weight) {
+        return biased(fetched_linear(compute, x, streamed.operand(true)), bias);
     }
     let y = match bias {
         Some(bias) => {

@@ -62,7 +62,7 @@ pub struct AdamW {
     pub weight_decay: f32,
 }
 
-fn folder(name: &str) -> PathBuf {
+pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/training").join(name)
 }
 

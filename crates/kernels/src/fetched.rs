@@ -1,5 +1,5 @@
-//! Matmuls with weights that do not learn and are fetched anew whenever they are needed, so that a
-//! backward pass holds none of them meanwhile.
+//! Matmuls with weights that are fetched anew whenever they are needed, so that a backward pass
+//! holds none of them meanwhile.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -12,38 +12,55 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Shape, Tensor};
 
 use crate::buffer;
-use crate::extension::{StoredWeightOps, contiguous, stored_linear_tiles};
+use crate::extension::{
+    StoredWeightOps, contiguous, f32_elements, stored_linear_tiles, weight_gradient,
+};
 #[cfg(target_arch = "x86_64")]
-use crate::extension::{contiguous_rows, f32_elements, operand};
+use crate::extension::{contiguous_rows, operand};
 #[cfg(target_arch = "x86_64")]
 use crate::matmul::{self, PairedRows};
 use crate::{ActivationDtype, WeightOperand, WeightTensor};
 #[cfg(target_arch = "x86_64")]
 use crate::{Isa, Weight};
 
-/// A weight matrix that does not learn, and is fetched for each pass over it.
-pub trait FrozenWeight: Debug + Send + Sync {
+/// Bytes of a weight's gradient that exist at once, about.
+const GRADIENT_PIECE: usize = 4 << 20;
+
+/// A weight matrix that is fetched for each pass over it.
+pub trait FetchedWeight: Debug + Send + Sync {
     /// Rows and columns, as it is stored.
     fn dims(&self) -> [usize; 2];
 
     /// Its rows, tile after tile, each with which rows these are. One is held at a time.
     fn tiles(&self) -> Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + '_>;
+
+    /// Who takes its gradient, if it learns. A product asks when it is made.
+    fn learner(&self) -> Option<&dyn GradientRows> {
+        None
+    }
 }
 
-/// A frozen weight as an operand.
+/// Takes the gradient of a weight matrix, some rows at a time.
+pub trait GradientRows {
+    /// Adds to the gradient of these rows, `[rows.len(), columns]` as the weight is stored.
+    fn add(&self, rows: Range<usize>, gradient: &[f32]);
+}
+
+/// A fetched weight as an operand.
 #[derive(Debug, Clone)]
-pub struct FrozenOperand {
+pub struct FetchedOperand {
     /// The weight.
-    pub weight: Arc<dyn FrozenWeight>,
+    pub weight: Arc<dyn FetchedWeight>,
     /// Whether it is stored `[in, out]`, as GPT-2's `Conv1D` stores it, instead of `[out, in]`.
     pub in_out: bool,
 }
 
 /// `x · Wᵀ`, or `x · W` of a weight stored `[in, out]`: `x [.., in]` f32 to `[.., out]` f32, on Flex
-/// or autodiff around it. The gradient of `x` fetches the weight once more.
+/// or autodiff around it. The gradient of `x` fetches the weight once more; that of a weight that learns, while `x`
+/// is tracked, is handed over in pieces.
 ///
 /// Neither depends on how the weight is cut into tiles, by a bit.
 ///
@@ -51,47 +68,53 @@ pub struct FrozenOperand {
 ///
 /// If the last dimension of `x` is not `in`, if it is not f32, or if the tiles are not all rows of
 /// the weight in order.
-pub fn frozen_linear<const D: usize>(
+pub fn fetched_linear<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
-    weight: FrozenOperand,
+    weight: FetchedOperand,
 ) -> Tensor<D> {
     assert_eq!(x.dtype(), DType::F32, "linear: x must be f32");
-    Tensor::from_dispatch(Dispatch::frozen_linear(x.into_dispatch(), weight, compute))
+    Tensor::from_dispatch(Dispatch::fetched_linear(x.into_dispatch(), weight, compute))
 }
 
-/// Products with frozen weights, over a backend's own tensors.
+/// Products with fetched weights, over a backend's own tensors.
 #[backend_extension(Flex, Autodiff)]
-pub trait FrozenOps: Backend {
-    /// The product that [`frozen_linear`] gives.
+pub trait FetchedOps: Backend {
+    /// The product that [`fetched_linear`] gives.
     ///
     /// # Panics
     ///
     /// As there.
-    fn frozen_linear(
+    fn fetched_linear(
         x: FloatTensor<Self>,
-        weight: FrozenOperand,
+        weight: FetchedOperand,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 }
 
-impl FrozenOps for Flex {
-    fn frozen_linear(x: FlexTensor, weight: FrozenOperand, compute: ActivationDtype) -> FlexTensor {
+impl FetchedOps for Flex {
+    fn fetched_linear(
+        x: FlexTensor,
+        weight: FetchedOperand,
+        compute: ActivationDtype,
+    ) -> FlexTensor {
         weight.product(x, compute)
     }
 }
 
-impl<C: CheckpointStrategy> FrozenOps for Autodiff<Flex, C> {
-    fn frozen_linear(
+impl<C: CheckpointStrategy> FetchedOps for Autodiff<Flex, C> {
+    fn fetched_linear(
         x: FloatTensor<Self>,
-        weight: FrozenOperand,
+        weight: FetchedOperand,
         compute: ActivationDtype,
     ) -> FloatTensor<Self> {
         let (x, node) = x.into_parts();
         match FetchedLinear.prepare::<C>([node]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => {
+                let learns = weight.weight.learner().is_some();
+                let kept = learns.then(|| x.clone());
                 let y = weight.product(x, compute);
-                prep.finish((weight, compute), y)
+                prep.finish((weight, kept, compute), y)
             }
             OpsKind::UnTracked(prep) => prep.finish(weight.product(x, compute)),
         }
@@ -103,7 +126,8 @@ impl<C: CheckpointStrategy> FrozenOps for Autodiff<Flex, C> {
 struct FetchedLinear;
 
 impl Backward<Flex, 1> for FetchedLinear {
-    type State = (FrozenOperand, ActivationDtype);
+    /// The weight; what it was multiplied with, if it learns.
+    type State = (FetchedOperand, Option<FlexTensor>, ActivationDtype);
 
     fn backward(
         self,
@@ -112,14 +136,17 @@ impl Backward<Flex, 1> for FetchedLinear {
         _checkpointer: &mut Checkpointer,
     ) {
         let dy = grads.consume::<Flex>(&ops.node);
-        let (weight, compute) = ops.state;
+        let (weight, x, compute) = ops.state;
+        if let Some(x) = x {
+            weight.add_gradient(x, dy.clone());
+        }
         if let [Some(node)] = ops.parents {
             grads.register::<Flex>(node.id, weight.input_gradient(dy, compute));
         }
     }
 }
 
-impl FrozenOperand {
+impl FetchedOperand {
     /// The product on Flex.
     pub(crate) fn product(&self, x: FlexTensor, compute: ActivationDtype) -> FlexTensor {
         match self.in_out {
@@ -134,6 +161,15 @@ impl FrozenOperand {
             false => self.columns_gradient(dy, compute),
             true => self.rows_product(dy, compute),
         }
+    }
+
+    /// Hands over the weight's gradient, given that of the product: some rows at a time, as many for
+    /// every cut into tiles.
+    fn add_gradient(&self, x: FlexTensor, dy: FlexTensor) {
+        let Some(learner) = self.weight.learner() else { return };
+        // What rows are of, and what columns are of.
+        let (of_rows, of_columns) = if self.in_out { (x, dy) } else { (dy, x) };
+        add_gradient(learner, 0, &matrix(of_rows), matrix(of_columns));
     }
 
     /// `x · Wᵀ` of the weight as it is stored.
@@ -187,6 +223,34 @@ fn is_bf16(tile: &WeightOperand<Flex>) -> bool {
         WeightOperand::Float(tile) => tile.dtype() == DType::BF16,
         WeightOperand::Blocks(tile) => tile.view().packed_bf16().is_some(),
     }
+}
+
+/// Hands over `of_rowsᵀ · of_columns`, the gradient of a weight's rows from `first` on, some rows at
+/// a time.
+pub(crate) fn add_gradient(
+    learner: &dyn GradientRows,
+    first: usize,
+    of_rows: &FlexTensor,
+    of_columns: FlexTensor,
+) {
+    let [rows, columns] = [of_rows, &of_columns].map(|matrix| matrix.shape()[1]);
+    let piece = (GRADIENT_PIECE / (4 * columns.max(1))).max(1);
+    for start in (0..rows).step_by(piece) {
+        let count = piece.min(rows - start);
+        let some = contiguous(of_rows.narrow(1, start, count));
+        let gradient = weight_gradient(&some, of_columns.clone(), ActivationDtype::F32);
+        let rows = first + start..first + start + count;
+        learner.add(rows, f32_elements(&gradient, "linear: gradient"));
+    }
+}
+
+/// A tensor's rows, whatever they are divided into.
+fn matrix(x: FlexTensor) -> FlexTensor {
+    let x = contiguous(x);
+    let shape = x.shape();
+    let columns = shape.as_slice().last().copied().unwrap_or(1);
+    let rows = shape.num_elements() / columns.max(1);
+    x.reshape(Shape::from([rows, columns]))
 }
 
 /// `x · W` of a weight `[k, n]` that comes in tiles of rows.

@@ -4,14 +4,14 @@
 mod common;
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use common::values;
 use outsize_kernels::{
-    ActivationDtype, FrozenHead, FrozenOperand, FrozenWeight, WeightTensor, cross_entropy,
-    frozen_linear, head_gradient, head_loss, linear_with,
+    ActivationDtype, FetchedHead, FetchedOperand, FetchedWeight, GradientRows, WeightTensor,
+    cross_entropy, fetched_linear, head_gradient, head_loss, linear_with,
 };
 
 /// A weight in tiles of so many rows.
@@ -20,15 +20,44 @@ struct Tiled {
     weight: Tensor<2>,
     rows: usize,
     fetched: AtomicUsize,
+    gradient: Option<Sum>,
+}
+
+/// A gradient of a weight of so many columns.
+#[derive(Debug)]
+struct Sum(usize, Mutex<Vec<f32>>);
+
+impl GradientRows for Sum {
+    fn add(&self, rows: Range<usize>, gradient: &[f32]) {
+        let mut sum = self.1.lock().unwrap();
+        let to = &mut sum[rows.start * self.0..rows.end * self.0];
+        assert_eq!(to.len(), gradient.len());
+        to.iter_mut().zip(gradient).for_each(|(to, more)| *to += more);
+    }
 }
 
 impl Tiled {
     fn new(weight: &Tensor<2>, rows: usize) -> Arc<Self> {
-        Arc::new(Self { weight: weight.clone(), rows, fetched: AtomicUsize::new(0) })
+        Arc::new(Self {
+            weight: weight.clone(),
+            rows,
+            fetched: AtomicUsize::new(0),
+            gradient: None,
+        })
+    }
+
+    fn learning(weight: &Tensor<2>, rows: usize) -> Arc<Self> {
+        let [height, columns] = weight.dims();
+        let gradient = Some(Sum(columns, Mutex::new(vec![0.0; height * columns])));
+        Arc::new(Self { gradient, ..Arc::into_inner(Self::new(weight, rows)).unwrap() })
+    }
+
+    fn learned(&self) -> Vec<f32> {
+        self.gradient.as_ref().unwrap().1.lock().unwrap().clone()
     }
 }
 
-impl FrozenWeight for Tiled {
+impl FetchedWeight for Tiled {
     fn dims(&self) -> [usize; 2] {
         self.weight.dims()
     }
@@ -41,6 +70,10 @@ impl FrozenWeight for Tiled {
             let tile = self.weight.clone().narrow(0, start, range.len());
             (range, tile.into())
         }))
+    }
+
+    fn learner(&self) -> Option<&dyn GradientRows> {
+        self.gradient.as_ref().map(|sum| sum as _)
     }
 }
 
@@ -83,28 +116,63 @@ fn products_and_gradients_are_those_of_a_weight_that_is_held() {
             for tile in [1, 4, 40, 1000] {
                 let what = format!("{rows} rows, [{out}, {inputs}] {dtype:?}, tiles of {tile}");
                 let tiled = Tiled::new(&weight, tile);
-                let operand = FrozenOperand { weight: tiled.clone(), in_out: false };
-                let found = product(&x, |x| frozen_linear(compute, x, operand.clone()));
+                let operand = FetchedOperand { weight: tiled.clone(), in_out: false };
+                let found = product(&x, |x| fetched_linear(compute, x, operand.clone()));
                 assert_eq!(found[0], y, "{what}");
                 near(&what, &found[1], &dx);
                 assert_eq!(tiled.fetched.load(Ordering::Relaxed), 2, "{what}");
-                let whole = FrozenOperand { weight: Tiled::new(&weight, out), in_out: false };
-                let same = product(&x, |x| frozen_linear(compute, x, whole.clone()));
+                let whole = FetchedOperand { weight: Tiled::new(&weight, out), in_out: false };
+                let same = product(&x, |x| fetched_linear(compute, x, whole.clone()));
                 assert_eq!(found, same, "{what}");
 
-                let operand = FrozenOperand { weight: Tiled::new(&turned, tile), in_out: true };
-                let found = product(&x, |x| frozen_linear(compute, x, operand.clone()));
+                let operand = FetchedOperand { weight: Tiled::new(&turned, tile), in_out: true };
+                let found = product(&x, |x| fetched_linear(compute, x, operand.clone()));
                 near(&what, &found[0], &y);
                 near(&what, &found[1], &dx);
-                let whole = FrozenOperand { weight: Tiled::new(&turned, inputs), in_out: true };
+                let whole = FetchedOperand { weight: Tiled::new(&turned, inputs), in_out: true };
                 assert_eq!(
                     found,
-                    product(&x, |x| frozen_linear(compute, x, whole.clone())),
+                    product(&x, |x| fetched_linear(compute, x, whole.clone())),
                     "{what}"
                 );
             }
         }
     }
+}
+
+#[test]
+fn a_weight_that_learns_gets_the_gradient_of_one_that_is_held() {
+    let compute = ActivationDtype::F32;
+    // The last in more than one piece.
+    for (rows, [out, inputs]) in [(1, [7, 5]), (6, [33, 64]), (2, [300, 4_000])] {
+        let (x, weight) =
+            (tensor([rows, inputs], 1, DType::F32), tensor([out, inputs], 2, DType::F32));
+        let leaf = weight.clone().autodiff().require_grad();
+        let factors = tensor([rows, out], 99, DType::F32).autodiff();
+        let y = linear_with(compute, x.clone().autodiff(), leaf.clone());
+        let want = elements(leaf.grad(&(y * factors).sum().backward()).unwrap());
+        let turned = weight.clone().transpose();
+        let want_turned = elements(tensor_of(&want, [out, inputs]).transpose());
+        for tile in [3, 1000] {
+            let what = format!("{rows} rows, [{out}, {inputs}], tiles of {tile}");
+            let tiled = Tiled::learning(&weight, tile);
+            let operand = FetchedOperand { weight: tiled.clone(), in_out: false };
+            // As rows of a batch.
+            product(&x, |x| {
+                let x = x.reshape([1, rows, inputs]);
+                fetched_linear(compute, x, operand.clone()).reshape([rows, out])
+            });
+            near(&what, &tiled.learned(), &want);
+            let tiled = Tiled::learning(&turned, tile);
+            let operand = FetchedOperand { weight: tiled.clone(), in_out: true };
+            product(&x, |x| fetched_linear(compute, x, operand.clone()));
+            near(&what, &tiled.learned(), &want_turned);
+        }
+    }
+}
+
+fn tensor_of(values: &[f32], dims: [usize; 2]) -> Tensor<2> {
+    Tensor::from_data(TensorData::new(values.to_vec(), dims), (&Device::flex(), DType::F32))
 }
 
 #[test]
@@ -114,10 +182,10 @@ fn rounded_gradients_do_not_depend_on_tiles() {
         for dtype in [DType::F32, DType::BF16, DType::F16] {
             let (x, weight) =
                 (tensor([rows, inputs], 1, DType::F32), tensor([out, inputs], 2, dtype));
-            let tiled = |rows| FrozenOperand { weight: Tiled::new(&weight, rows), in_out: false };
-            let whole = product(&x, |x| frozen_linear(compute, x, tiled(out)));
+            let tiled = |rows| FetchedOperand { weight: Tiled::new(&weight, rows), in_out: false };
+            let whole = product(&x, |x| fetched_linear(compute, x, tiled(out)));
             for tile in [1, 2, 3, 40] {
-                let found = product(&x, |x| frozen_linear(compute, x, tiled(tile)));
+                let found = product(&x, |x| fetched_linear(compute, x, tiled(tile)));
                 assert_eq!(found, whole, "{rows} rows, [{out}, {inputs}] {dtype:?} by {tile}");
             }
             // The gradient of rounded numbers, which are those of the sum in `product`.
@@ -140,11 +208,11 @@ fn rounded_gradients_do_not_depend_on_tiles() {
 #[test]
 fn nothing_is_fetched_for_a_gradient_that_nobody_asks_for() {
     let tiled = Tiled::new(&tensor([6, 4], 1, DType::F32), 2);
-    let operand = FrozenOperand { weight: tiled.clone(), in_out: false };
+    let operand = FetchedOperand { weight: tiled.clone(), in_out: false };
     let x = tensor([3, 4], 2, DType::F32);
-    let y = frozen_linear(ActivationDtype::F32, x.clone().autodiff(), operand.clone());
+    let y = fetched_linear(ActivationDtype::F32, x.clone().autodiff(), operand.clone());
     assert!(!y.is_tracked());
-    let plain = frozen_linear(ActivationDtype::F32, x, operand);
+    let plain = fetched_linear(ActivationDtype::F32, x, operand);
     assert_eq!(elements(y.inner()), elements(plain));
     assert_eq!(tiled.fetched.load(Ordering::Relaxed), 2);
 }
@@ -161,22 +229,24 @@ fn the_loss_under_a_head_is_that_of_all_logits() {
         [(None, None), (Some(&bias), None), (None, Some(2.5)), (Some(&bias), Some(4.0))]
     {
         let leaf = hidden.clone().autodiff().require_grad();
-        let mut logits = linear_with(ActivationDtype::F32, leaf.clone(), weight.clone().autodiff());
-        if let Some(bias) = bias {
-            let bias = TensorData::new(bias.clone(), [1, vocabulary]);
-            logits = logits + Tensor::from_data(bias, &Device::flex().autodiff());
+        let weight_leaf = weight.clone().cast(DType::F32).autodiff().require_grad();
+        let mut logits = linear_with(ActivationDtype::F32, leaf.clone(), weight_leaf.clone());
+        let bias_leaf = bias.map(|bias| tensor_of(bias, [1, vocabulary]).autodiff().require_grad());
+        if let Some(bias) = &bias_leaf {
+            logits = logits + bias.clone();
         }
         if let Some(cap) = softcap {
             logits = (logits / cap).tanh() * cap;
         }
         let ids = Tensor::<1, Int>::from_data(targets, &Device::flex().autodiff());
         let mean = cross_entropy(logits, ids);
-        let want = leaf.grad(&mean.backward()).expect("it is tracked") * rows as f32;
+        let grads = mean.backward();
+        let want_of = |leaf: &Tensor<2>| elements(leaf.grad(&grads).unwrap() * rows as f32);
         let mean = mean.into_scalar::<f32>();
 
         let run = |tile| {
-            let tiled = Tiled::new(&weight, tile);
-            let head = FrozenHead {
+            let tiled = Tiled::learning(&weight, tile);
+            let head = FetchedHead {
                 weight: &*tiled,
                 bias: bias.map(Vec::as_slice),
                 softcap,
@@ -185,13 +255,19 @@ fn the_loss_under_a_head_is_that_of_all_logits() {
             let targets = targets.map(|target: i64| target as u32);
             let loss = head_loss(&hidden, &targets, head);
             let gradient = head_gradient(&loss, &hidden, &targets, head);
-            (loss.sum, elements(gradient))
+            (loss.sum, elements(gradient.hidden), gradient.bias, tiled.learned())
         };
-        let (loss, gradient) = run(vocabulary);
+        let (loss, gradient, by_bias, by_weight) = run(vocabulary);
         assert!((loss as f32 / rows as f32 - mean).abs() <= 2e-6 * mean, "{loss} for {mean}");
-        near("the gradient", &gradient, &elements(want.clone()));
+        near("the gradient", &gradient, &want_of(&leaf));
+        near("that of the weight", &by_weight, &want_of(&weight_leaf));
+        assert_eq!(by_bias.is_some(), bias_leaf.is_some());
+        for (found, leaf) in by_bias.iter().zip(&bias_leaf) {
+            near("that of the bias", found, &want_of(leaf));
+        }
         for tile in [1, 300, 1_024, 1_025] {
-            assert_eq!(run(tile), (loss, gradient.clone()), "tiles of {tile}");
+            let want = (loss, gradient.clone(), by_bias.clone(), by_weight.clone());
+            assert_eq!(run(tile), want, "tiles of {tile}");
         }
     }
 }

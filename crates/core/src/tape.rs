@@ -1,0 +1,72 @@
+//! What a pass that learns has recorded.
+
+use burn::tensor::Gradients;
+use outsize_checkpoint::TensorInfo;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Takes the gradients of a dispatched module's parameters, as a backward pass finds them.
+pub trait GradientSink: Send + Sync {
+    /// Adds `gradient` to that of the values from `start` on of a tensor, or of the part of one that is a parameter, as the
+    /// checkpoint stores it.
+    ///
+    /// # Errors
+    /// What keeps it from being kept.
+    fn add(&self, tensor: &TensorInfo, start: u64, gradient: &[f32]) -> io::Result<()>;
+}
+
+/// Hands over the gradient of a leaf of Burn's graph.
+pub(crate) type Leaf = Box<dyn FnOnce(&mut Gradients) + Send>;
+
+/// What is recorded: who takes gradients, and which leaves the graph has.
+#[derive(Default)]
+pub(crate) struct Tape(Mutex<TapeState>);
+
+#[derive(Default)]
+struct TapeState {
+    /// Nobody while nothing is recorded.
+    sink: Option<Arc<dyn GradientSink>>,
+    leaves: Vec<Leaf>,
+}
+
+impl Tape {
+    fn with<R>(&self, work: impl FnOnce(&mut TapeState) -> R) -> R {
+        // Nothing under the lock can panic.
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Records from now on, until that is dropped.
+    pub(crate) fn record(&self, sink: Arc<dyn GradientSink>) -> Recording<'_> {
+        self.with(|state| state.sink = Some(sink));
+        Recording(self)
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.with(|state| state.sink.is_some())
+    }
+
+    /// Who takes gradients, if anybody does.
+    pub(crate) fn sink(&self) -> Option<Arc<dyn GradientSink>> {
+        self.with(|state| state.sink.clone())
+    }
+
+    pub(crate) fn add_leaf(&self, leaf: Leaf) {
+        self.with(|state| state.leaves.push(leaf));
+    }
+}
+
+/// Ends what is recorded, however that ends.
+pub(crate) struct Recording<'a>(&'a Tape);
+
+impl Recording<'_> {
+    pub(crate) fn take_leaves(&self) -> Vec<Leaf> {
+        self.0.with(|state| std::mem::take(&mut state.leaves))
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        // Dropped without the lock.
+        let _left = self.0.with(std::mem::take);
+    }
+}
