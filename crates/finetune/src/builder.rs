@@ -21,7 +21,7 @@ const ALPHA: f64 = 32.0;
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until it opens or builds"]
 pub struct FinetuneBuilder {
-    settings: FinetuneSettings,
+    pub(crate) settings: FinetuneSettings,
 }
 
 /// An adapter of the model in folder `model` that is to learn: one of rank 16 for all linear layers, with alpha 32, if nothing

@@ -28,7 +28,7 @@ pub enum FinetuneError {
     Train(#[from] outsize_train::Error),
     /// The model cannot learn block by block.
     #[error(
-        "a {model_type} cannot learn an adapter: its layers share keys and values, or it has an encoder, and only models whose \
+        "a {model_type} cannot learn: its layers share keys and values, or it has an encoder, and only models whose \
          blocks depend on each other by the residual stream alone can"
     )]
     Unsupported {
@@ -36,7 +36,7 @@ pub enum FinetuneError {
         model_type: &'static str,
     },
     /// The budget has more than main memory.
-    #[error("adapters learn on processors: give a budget of main memory alone, such as cpu=4GB")]
+    #[error("models learn on processors: give a budget of main memory alone, such as cpu=4GB")]
     Gpu,
     /// A setting is out of range.
     #[error("{what} is {value}, but {expected}")]
@@ -81,6 +81,49 @@ pub enum FinetuneError {
         /// The folder of states.
         folder: PathBuf,
     },
+    /// Weights that are no floats have no gradient.
+    #[error(
+        "{tensor} is stored as {dtype}, and only weights of f32, f16 or bf16 can all learn: let an adapter learn on these, or take \
+         the model's original weights"
+    )]
+    Quantized {
+        /// One of the tensors.
+        tensor: String,
+        /// What it is stored as.
+        dtype: outsize_checkpoint::Dtype,
+    },
+    /// The disk is too small for what all weights learn in.
+    #[error(
+        "{} needs {needed} bytes of disk for weights, moments of AdamW, gradients and the checkpoint, and {free} are free there",
+        folder.display()
+    )]
+    Disk {
+        /// The folder of states.
+        folder: PathBuf,
+        /// Bytes that are to be written.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// States in which all weights learn cannot be used.
+    #[error("{} cannot be used to go on: {reason}; remove it to begin anew", folder.display())]
+    States {
+        /// Their folder.
+        folder: PathBuf,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// A file of states cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    StatesFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// A step failed before it was complete.
+    #[error("a step failed and is not complete: open the model again to go on")]
+    HalfStep,
     /// The caller wanted the work to end.
     #[error("stopped")]
     Stopped,

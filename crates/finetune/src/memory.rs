@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use outsize_core::LEAST_RING;
 use outsize_lora::LoraTarget;
 use outsize_models::{ActivationDtype, CacheOptions, ModelConfig};
-use outsize_plan::Tree;
+use outsize_plan::{Budget, DeviceMap, Tree, infer};
 
 /// What a pass over `batch` examples of `context` tokens takes that keeps activations of so many blocks, in bytes; nothing if
 /// the model cannot learn.
@@ -26,8 +27,34 @@ pub(crate) fn pass_bytes(
     Some(learning.saturating_add(of_adapter).saturating_add(packed))
 }
 
+/// What a pass takes in which all weights learn, over `batch` examples of `context` tokens, in bytes; nothing if the model cannot
+/// learn.
+pub(crate) fn full_pass_bytes(
+    config: &ModelConfig,
+    compute: ActivationDtype,
+    [batch, context]: [usize; 2],
+) -> Option<u64> {
+    let cache = CacheOptions { batch, ..CacheOptions::new(context) };
+    let packed = config.packed_bytes(compute, context, &cache);
+    Some(config.full_learning_bytes(batch, context)?.saturating_add(packed))
+}
+
+/// Places weights for passes forward and backward.
+pub(crate) fn infer_learning(
+    config: &ModelConfig,
+    tree: &Tree,
+    budget: &Budget,
+    options: &outsize_core::Options,
+) -> Result<DeviceMap, outsize_plan::Error> {
+    let options = outsize_plan::Options { no_split: Vec::new(), ..options.plan() };
+    let with_ring = |min_ring| outsize_plan::Options { min_ring, ..options.clone() };
+    // A block that stays in the ring from its pass forward to the one backward is read once for both.
+    let large = with_ring(LEAST_RING.saturating_add(largest_block(config, tree)));
+    infer(tree, budget, &large).or_else(|_| infer(tree, budget, &with_ring(LEAST_RING)))
+}
+
 /// The bytes of the largest block, experts that a router chooses left out.
-pub(crate) fn largest_block(config: &ModelConfig, tree: &Tree) -> u64 {
+fn largest_block(config: &ModelConfig, tree: &Tree) -> u64 {
     let mut blocks = HashMap::<usize, u64>::new();
     for tensor in tree.tensors().filter(|tensor| tensor.routed.is_none()) {
         if let Some(block) = config.block_of(&tensor.name) {

@@ -89,6 +89,12 @@ impl FinetuneOptions {
             }
     }
 
+    /// Steps of a training whose epochs have so many.
+    pub(crate) fn steps(&self, of_epoch: usize) -> usize {
+        let steps = self.epochs.saturating_mul(of_epoch);
+        self.max_steps.map_or(steps, |most| most.min(steps))
+    }
+
     pub(crate) fn adamw(&self) -> AdamWConfig {
         AdamWConfig::new()
             .with_beta_1(self.betas[0])

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outsize_lora::LoraConfig;
 use outsize_models::ActivationDtype;
@@ -21,4 +21,11 @@ pub(crate) struct FinetuneSettings {
     pub batch: usize,
     pub seed: u64,
     pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl FinetuneSettings {
+    /// Whether the caller wants the work to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
 }

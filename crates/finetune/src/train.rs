@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::Device;
 use outsize_models::LowRankGradients;
+use outsize_train::data::BatchLoader;
 use outsize_train::state::TrainingState;
 use outsize_train::{Accelerator, DataLoaderBuilder, MixedPrecision};
 use serde::{Deserialize, Serialize};
 
+use crate::step_sums::StepSums;
 use crate::{Example, Examples, FinetuneError, FinetuneOptions, Finetuner};
 
 /// The figures of one step.
@@ -85,15 +87,14 @@ impl Finetuner {
             None => builder,
         };
         let accelerator = builder.build()?;
-        if accelerator.num_processes() > 1 {
-            return Err(FinetuneError::Ranks(accelerator.num_processes()));
-        }
-        let loader = DataLoaderBuilder::new(ExampleBatcher).batch_size(self.settings.batch);
-        let loader = options.shuffle.into_iter().fold(loader, DataLoaderBuilder::shuffle);
-        let batches = accelerator.prepare_data_loader(loader.build(examples.clone()))?;
+        require_one_rank(&accelerator)?;
+        let batches = accelerator.prepare_data_loader(batches(
+            examples,
+            self.settings.batch,
+            options.shuffle,
+        ))?;
         let of_epoch = batches.num_batches().div_ceil(options.accumulate);
-        let steps = options.epochs.saturating_mul(of_epoch);
-        let steps = options.max_steps.map_or(steps, |most| most.min(steps));
+        let steps = options.steps(of_epoch);
         let mut adamw = accelerator.prepare_optimizer(options.adamw().init());
         let done = TrainingProgress::new(self.describes(examples, options));
         let mut resumed = None;
@@ -164,13 +165,8 @@ impl Finetuner {
     ) -> Result<LowRankGradients, FinetuneError> {
         let found = self.gradients(examples)?;
         let mut progress = done.get();
-        if !found.loss.is_finite() {
-            return Err(FinetuneError::Loss { step: progress.step + 1, loss: found.loss });
-        }
-        let longest = examples.iter().map(|example| example.tokens.len()).max().unwrap_or(0);
-        progress.sums.loss += found.loss;
-        progress.sums.labels += found.targets;
-        progress.sums.tokens += longest * examples.len();
+        let step = progress.step + 1;
+        progress.sums.add(step, found.loss, found.targets, examples)?;
         Ok(found)
     }
 
@@ -193,6 +189,25 @@ impl Finetuner {
     }
 }
 
+/// The examples in batches, in the order that a seed draws for each epoch.
+pub(crate) fn batches(
+    examples: &Examples,
+    batch: usize,
+    shuffle: Option<u64>,
+) -> BatchLoader<Vec<Example>> {
+    let loader = DataLoaderBuilder::new(ExampleBatcher).batch_size(batch);
+    let loader = shuffle.into_iter().fold(loader, DataLoaderBuilder::shuffle);
+    loader.build(examples.clone())
+}
+
+/// Refuses to learn in several processes or threads.
+pub(crate) fn require_one_rank(accelerator: &Accelerator) -> Result<(), FinetuneError> {
+    match accelerator.num_processes() {
+        1 => Ok(()),
+        ranks => Err(FinetuneError::Ranks(ranks)),
+    }
+}
+
 /// How far a training has come, as its states keep it.
 struct TrainingProgress(Arc<Mutex<SavedProgress>>);
 
@@ -202,14 +217,6 @@ struct SavedProgress {
     step: usize,
     loss: f64,
     sums: StepSums,
-}
-
-/// Sums over the batches of a step so far.
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
-struct StepSums {
-    loss: f64,
-    labels: usize,
-    tokens: usize,
 }
 
 impl TrainingProgress {
@@ -228,7 +235,7 @@ impl TrainingProgress {
         let mut progress = self.get();
         let sums = std::mem::take(&mut progress.sums);
         progress.step += 1;
-        progress.loss = sums.loss / sums.labels.max(1) as f64;
+        progress.loss = sums.mean();
         sums
     }
 }

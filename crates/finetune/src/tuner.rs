@@ -1,10 +1,9 @@
 //! A model that an adapter learns on.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
 
 use outsize_lora::LoraConfig;
-use outsize_models::{Batch, DispatchedDecoder, LowRankGradients, ModelConfig};
+use outsize_models::{Batch, DispatchedDecoder, Labels, LowRankGradients, ModelConfig};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
@@ -61,16 +60,9 @@ impl Finetuner {
     /// As [`gradients`](Self::gradients); [`FinetuneError::Stopped`].
     pub fn evaluate(&self, examples: &Examples) -> Result<Evaluation, FinetuneError> {
         let parts = self.adapter.parts();
-        let (mut loss, mut count) = (0.0, 0);
-        for examples in examples.examples.chunks(self.settings.batch) {
-            if self.is_stopped() {
-                return Err(FinetuneError::Stopped);
-            }
-            let (batch, labels) = batch(examples)?;
-            loss += self.model.low_rank_loss(&batch, &labels, &parts)??;
-            count += labels.iter().flatten().count();
-        }
-        Ok(Evaluation { loss: loss / count.max(1) as f64, targets: count })
+        mean_loss(examples, &self.settings, |batch, labels| {
+            Ok(self.model.low_rank_loss(batch, labels, &parts)??)
+        })
     }
 
     /// Writes the adapter as PEFT does: `adapter_config.json` and `adapter_model.safetensors`, in f32. The folder appears complete
@@ -110,12 +102,30 @@ impl Finetuner {
 
     /// Whether the caller wants the work to end.
     pub(crate) fn is_stopped(&self) -> bool {
-        self.settings.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+        self.settings.is_stopped()
     }
 }
 
+/// The mean of what `loss` gives of batches of the examples.
+pub(crate) fn mean_loss(
+    examples: &Examples,
+    settings: &FinetuneSettings,
+    loss: impl Fn(&Batch, Labels<'_>) -> Result<f64, FinetuneError>,
+) -> Result<Evaluation, FinetuneError> {
+    let (mut sum, mut count) = (0.0, 0);
+    for examples in examples.examples.chunks(settings.batch) {
+        if settings.is_stopped() {
+            return Err(FinetuneError::Stopped);
+        }
+        let (batch, labels) = batch(examples)?;
+        sum += loss(&batch, &labels)?;
+        count += labels.iter().flatten().count();
+    }
+    Ok(Evaluation { loss: sum / count.max(1) as f64, targets: count })
+}
+
 /// Examples side by side, and what each position is to predict.
-fn batch(examples: &[Example]) -> Result<(Batch, Vec<Option<u32>>), FinetuneError> {
+pub(crate) fn batch(examples: &[Example]) -> Result<(Batch, Vec<Option<u32>>), FinetuneError> {
     let rows: Vec<_> = examples.iter().map(|example| &example.tokens).collect();
     let batch = Batch::left_padded(&rows)?;
     let mut labels = vec![None; batch.rows() * batch.tokens()];

@@ -27,7 +27,7 @@ use crate::{ActivationDtype, WeightOperand, WeightTensor};
 use crate::{Isa, Weight};
 
 /// Bytes of a weight's gradient that exist at once, about.
-const GRADIENT_PIECE: usize = 4 << 20;
+pub const GRADIENT_PIECE: u64 = 4 << 20;
 
 /// A weight matrix that is fetched for each pass over it.
 pub trait FetchedWeight: Debug + Send + Sync {
@@ -234,7 +234,7 @@ pub(crate) fn add_gradient(
     of_columns: FlexTensor,
 ) {
     let [rows, columns] = [of_rows, &of_columns].map(|matrix| matrix.shape()[1]);
-    let piece = (GRADIENT_PIECE / (4 * columns.max(1))).max(1);
+    let piece = (GRADIENT_PIECE as usize / (4 * columns.max(1))).max(1);
     for start in (0..rows).step_by(piece) {
         let count = piece.min(rows - start);
         let some = contiguous(of_rows.narrow(1, start, count));

@@ -110,7 +110,7 @@ pub use activation_dtype::ActivationDtype;
 pub use blocks::BlockWeight;
 pub use buffer::{BufferReuse, free_buffers};
 pub use device::{has_kernels, is_flex, is_gpu};
-pub use fetched::{FetchedOperand, FetchedWeight, GradientRows, fetched_linear};
+pub use fetched::{FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, fetched_linear};
 pub use head_loss::{FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss};
 pub use integers::integer_value;
 pub use isa::Isa;

@@ -15,7 +15,7 @@ use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
 use crate::full_gradients::full_gradients;
-use crate::learning_memory::{block_of, learning_bytes};
+use crate::learning_memory::{block_of, full_learning_bytes, learning_bytes};
 use crate::low_rank_gradients::{low_rank_gradients, low_rank_loss};
 use crate::{
     Activations, Batch, BatchLoss, CacheSpec, Decoder, Error, Init, KvCache, Labels, Logits,
@@ -235,6 +235,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error>;
     fn activations(&self, pass: &PassShape) -> Activations;
     fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64>;
+    fn full_learning_bytes(&self, pass: PassShape) -> Option<u64>;
     fn block_of(&self, path: &str) -> Option<usize>;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
@@ -290,6 +291,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64> {
         learning_bytes(&self.model, &self.parameters, pass, kept)
+    }
+
+    fn full_learning_bytes(&self, pass: PassShape) -> Option<u64> {
+        full_learning_bytes(&self.model, &self.parameters, pass)
     }
 
     fn block_of(&self, path: &str) -> Option<usize> {

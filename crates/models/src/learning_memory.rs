@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use outsize_core::Parameter;
-use outsize_kernels::HEAD_TOKENS;
+use outsize_kernels::{GRADIENT_PIECE, HEAD_TOKENS};
 
 use crate::decoder::Decoder;
 use crate::{Activations, CacheLayer, PassShape};
@@ -56,6 +56,35 @@ pub(crate) fn learning_bytes<D: Decoder>(
     let steps = linear.saturating_mul(pass.tokens());
     let held = forward.or(learning).and(more).and(inputs).and(of_kept);
     Some(held.bytes().saturating_add(steps.saturating_mul(GRAPH_OF_STEP)))
+}
+
+/// What a pass forward and backward of [`full_gradients`](crate::DispatchedDecoder::full_gradients) allocates at most, besides
+/// weights, in bytes; nothing if the model cannot learn so.
+pub(crate) fn full_learning_bytes<D: Decoder>(
+    model: &D,
+    parameters: &[Parameter],
+    pass: PassShape,
+) -> Option<u64> {
+    let learning = learning_bytes(model, parameters, pass, 0)?;
+    let mut of_block: HashMap<Option<usize>, u64> = HashMap::new();
+    let (mut widest, rows) = (model.head().width() as u64, pass.rows());
+    for Parameter { path, shape, .. } in parameters {
+        match shape[..] {
+            [rows, columns] => widest = widest.max(rows.max(columns) as u64),
+            // Values that are leaves of the graph.
+            _ => {
+                let values = of_block.entry(block_of::<D>(path)).or_default();
+                *values += shape.iter().product::<usize>() as u64;
+            }
+        }
+    }
+    // A copy of each, its gradient, and that as it is handed over.
+    let leaves = 4 * 3 * of_block.into_values().max().unwrap_or(0);
+    // What both sides of a gradient's product are, and tokens' rows with their gradients.
+    let operands = Activations::values(rows.saturating_mul(3 * widest)).bytes();
+    Some(
+        learning.saturating_add(leaves).saturating_add(operands).saturating_add(3 * GRADIENT_PIECE),
+    )
 }
 
 /// The number of the block that a parameter belongs to.

@@ -230,6 +230,14 @@ impl ModelConfig {
         self.decoder.0.learning_bytes(pass, kept)
     }
 
+    /// The same for all weights: see [`full_gradients`](crate::DispatchedDecoder::full_gradients). Gradients are in it, as they are
+    /// handed over.
+    pub fn full_learning_bytes(&self, batch: usize, tokens: usize) -> Option<u64> {
+        let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
+        let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
+        self.decoder.0.full_learning_bytes(pass)
+    }
+
     /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that logits are wanted of.
     pub fn pass_rows(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> [u64; 2] {
         let shape = |tokens| PassShape::new(tokens, self.cache(), cache, logits, 1);

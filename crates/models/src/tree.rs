@@ -117,7 +117,7 @@ impl ModelConfig {
 
     /// The table that serves as output head, and the tensor of its size that some checkpoints have under the head's own name
     /// too.
-    pub(crate) fn stored_head<'t>(&self, tensors: &'t [TensorInfo]) -> Option<[&'t TensorInfo; 2]> {
+    pub fn stored_head<'t>(&self, tensors: &'t [TensorInfo]) -> Option<[&'t TensorInfo; 2]> {
         let find = |path: &str| {
             let names = self.stored_names(path, tensors);
             tensors.iter().find(|tensor| names.contains(&tensor.name))

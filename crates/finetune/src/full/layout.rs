@@ -1,0 +1,166 @@
+//! What is kept of each tensor while all weights learn, and in which files.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, TensorSpec};
+use outsize_models::ModelConfig;
+
+use crate::FinetuneError;
+
+/// The least that a file of several tensors holds, if there is more, in bytes.
+const LEAST_GROUP: u64 = 256 << 20;
+
+/// Files of an even division, at most.
+const MOST_GROUPS: u64 = 64;
+
+/// Ends of the names of what is kept of a tensor besides its weights: in f32 the weights, if these are narrower, and the two
+/// moments of AdamW; and of the number of steps that a file has.
+pub(super) const MASTER: &str = ".master";
+pub(super) const FIRST_MOMENT: &str = ".exp_avg";
+pub(super) const SECOND_MOMENT: &str = ".exp_avg_sq";
+pub(super) const STEP: &str = ".outsize_step";
+
+/// The ends of the names of all that is no weight.
+pub(super) const STATES: [&str; 4] = [MASTER, FIRST_MOMENT, SECOND_MOMENT, STEP];
+
+/// A tensor of the model.
+#[derive(Debug, Clone)]
+pub(super) struct LearningTensor {
+    /// As the model's checkpoint has it.
+    pub info: TensorInfo,
+    /// Whether it learns.
+    pub learns: bool,
+    /// Where its gradient begins among those of all, in values.
+    pub gradient: u64,
+}
+
+/// Which tensors learn, and how they are divided among files.
+#[derive(Debug, Clone)]
+pub(super) struct Layout {
+    /// In the order of the model's checkpoint.
+    pub tensors: Vec<LearningTensor>,
+    /// Those of each file.
+    pub groups: Vec<Range<usize>>,
+}
+
+impl LearningTensor {
+    pub fn values(&self) -> u64 {
+        self.info.len / self.info.dtype.size() as u64
+    }
+
+    /// The name of its weights in f32.
+    pub fn master(&self) -> String {
+        match self.info.dtype {
+            Dtype::F32 => self.info.name.clone(),
+            _ => self.named(MASTER),
+        }
+    }
+
+    pub fn named(&self, end: &str) -> String {
+        format!("{}{end}", self.info.name)
+    }
+
+    /// What is kept of it.
+    pub fn specs(&self) -> Vec<TensorSpec> {
+        let TensorInfo { name, dtype, shape, .. } = &self.info;
+        let spec = |name, dtype| TensorSpec::new(name, dtype, shape.clone());
+        let mut specs = vec![spec(name.clone(), *dtype)];
+        if self.learns {
+            if *dtype != Dtype::F32 {
+                specs.push(spec(self.master(), Dtype::F32));
+            }
+            specs
+                .extend([FIRST_MOMENT, SECOND_MOMENT].map(|end| spec(self.named(end), Dtype::F32)));
+        }
+        specs
+    }
+
+    /// Bytes of all that is kept of it.
+    fn bytes(&self) -> u64 {
+        let copies = match (self.learns, self.info.dtype) {
+            (false, _) => 0,
+            (true, Dtype::F32) => 2,
+            (true, _) => 3,
+        };
+        self.info.len.saturating_add(self.values().saturating_mul(4 * copies))
+    }
+}
+
+impl Layout {
+    /// That of a model whose weights are floats.
+    pub fn new(config: &ModelConfig, checkpoint: &Checkpoint) -> Result<Self, FinetuneError> {
+        let folder = checkpoint.folder().to_string_lossy();
+        let mut learns: HashMap<String, bool> = HashMap::new();
+        for parameter in config.stored_parameters(&folder, checkpoint.tensors())? {
+            let tensor = parameter.weight.data();
+            let is_float = matches!(tensor.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16);
+            if !parameter.weight.format().is_plain() || !is_float {
+                let (tensor, dtype) = (tensor.name.clone(), tensor.dtype);
+                return Err(FinetuneError::Quantized { tensor, dtype });
+            }
+            *learns.entry(tensor.name.clone()).or_default() |= config.learns(&parameter.path);
+        }
+        let mut gradient = 0;
+        let tensors = checkpoint.tensors().iter().filter_map(|info| {
+            let learns = *learns.get(&info.name)?;
+            let tensor = LearningTensor { info: info.clone(), learns, gradient };
+            gradient += if learns { tensor.values() } else { 0 };
+            Some(tensor)
+        });
+        let tensors: Vec<_> = tensors.collect();
+        let bytes = tensors.iter().map(LearningTensor::bytes);
+        let limit = LEAST_GROUP.max(bytes.fold(0, u64::saturating_add) / MOST_GROUPS);
+        let mut layout = Self { tensors, groups: Vec::new() };
+        let (mut start, mut held) = (0, 0u64);
+        for (at, tensor) in layout.tensors.iter().enumerate() {
+            if at > start && held.saturating_add(tensor.bytes()) > limit {
+                layout.groups.push(start..at);
+                (start, held) = (at, 0);
+            }
+            held = held.saturating_add(tensor.bytes());
+        }
+        layout.groups.push(start..layout.tensors.len());
+        Ok(layout)
+    }
+
+    /// Values that learn.
+    pub fn values(&self) -> u64 {
+        let learning = self.tensors.iter().filter(|tensor| tensor.learns);
+        learning.map(LearningTensor::values).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of a file.
+    pub fn group_bytes(&self, group: &Range<usize>) -> u64 {
+        self.tensors[group.clone()].iter().map(LearningTensor::bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the largest file.
+    pub fn largest_group(&self) -> u64 {
+        self.groups.iter().map(|group| self.group_bytes(group)).max().unwrap_or(0)
+    }
+
+    /// Bytes that a training holds on the disk at most: weights and moments, what a step writes beside them, and gradients.
+    pub fn disk_bytes(&self) -> u64 {
+        let groups = self.groups.iter().map(|group| self.group_bytes(group));
+        let states = groups.fold(0, u64::saturating_add);
+        states.saturating_add(self.largest_group()).saturating_add(self.values().saturating_mul(4))
+    }
+
+    /// What the file of a group holds.
+    pub fn specs(&self, group: usize) -> Vec<TensorSpec> {
+        let tensors = &self.tensors[self.groups[group].clone()];
+        let step = TensorSpec::new(step_name(group), Dtype::I64, []);
+        tensors.iter().flat_map(LearningTensor::specs).chain([step]).collect()
+    }
+}
+
+/// The name of the number of steps that a file has.
+pub(super) fn step_name(group: usize) -> String {
+    format!("{group:05}{STEP}")
+}
+
+/// The name of a group's file.
+pub(super) fn file_name(group: usize) -> String {
+    format!("group-{group:05}.safetensors")
+}

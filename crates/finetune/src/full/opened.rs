@@ -1,0 +1,70 @@
+//! A model all of whose weights are to learn, opened and not placed.
+
+use std::path::{Path, PathBuf};
+
+use outsize_core::{Planning, many_parameters_bytes, memory_overhead};
+use outsize_plan::DeviceMap;
+
+use super::layout::Layout;
+use super::states::States;
+use super::step::STEP_BYTES;
+use super::tuner::FullFinetuner;
+use crate::memory::{full_pass_bytes, infer_learning};
+use crate::opened_model::OpenedModel;
+use crate::settings::FinetuneSettings;
+use crate::{Examples, FinetuneError};
+
+/// A model all of whose weights are to learn, opened and not placed.
+#[derive(Debug)]
+pub struct OpenedFullFinetune {
+    model: OpenedModel,
+    layout: Layout,
+    states: PathBuf,
+}
+
+impl OpenedFullFinetune {
+    pub(crate) fn new(settings: FinetuneSettings, states: PathBuf) -> Result<Self, FinetuneError> {
+        let model = OpenedModel::new(settings)?;
+        let layout = Layout::new(&model.config, &model.checkpoint)?;
+        Ok(Self { model, layout, states })
+    }
+
+    /// Reads a file of examples, as [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does.
+    ///
+    /// # Errors
+    /// A line that is none, with its number.
+    pub fn read_examples(&self, path: impl AsRef<Path>) -> Result<Examples, FinetuneError> {
+        self.model.read_examples(path.as_ref())
+    }
+
+    /// Places the model within the budget, and goes on with the training in the folder of states. If there is none, it writes
+    /// down what one begins with.
+    ///
+    /// # Errors
+    /// How many bytes of budget would do; how many bytes of disk are needed, and how many are free; states that are broken, or
+    /// of another model.
+    pub fn build(self) -> Result<FullFinetuner, FinetuneError> {
+        let map = self.placed()?;
+        let Self { model, layout, states } = self;
+        let output = model.checkpoint.total_bytes();
+        let states = States::open(&states, &model.checkpoint, layout, output)?;
+        FullFinetuner::new(model, states, map)
+    }
+
+    /// Where the weights live.
+    fn placed(&self) -> Result<DeviceMap, FinetuneError> {
+        let OpenedModel { settings, config, checkpoint, tree, reader, .. } = &self.model;
+        let budget = self.model.budget()?;
+        let pass = full_pass_bytes(config, settings.compute, [settings.batch, reader.context]);
+        let pass = pass.ok_or_else(|| self.model.unsupported())?;
+        // What is kept of each tensor has names and places too.
+        let process = self.model.process().saturating_add(many_parameters_bytes(tree));
+        let options = outsize_core::Options {
+            planning: Planning { figures: settings.figures.clone(), ..Planning::default() },
+            needs: memory_overhead(process, pass.max(STEP_BYTES)),
+            ..config.options(checkpoint.tensors())
+        };
+        let map = infer_learning(config, tree, &budget, &options);
+        Ok(map.map_err(outsize_core::Error::from)?)
+    }
+}
