@@ -196,7 +196,7 @@ fn what_cannot_be_learned_is_refused() {
     let error = said(1, &data, &["--learning-rate=-1"]);
     assert!(error.contains("learning rate is -1"), "{error}");
     let error = said(1, &data, &["--max-memory", "gpu0=1GB,cpu=1GB"]);
-    assert!(error.contains("adapters learn on processors"), "{error}");
+    assert!(error.contains("models learn on processors"), "{error}");
     let error = said(2, &data, &["--adapter", "no-such-folder"]);
     assert!(error.contains("no-such-folder does not exist"), "{error}");
     std::fs::create_dir(&output).unwrap();

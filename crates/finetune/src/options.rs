@@ -72,6 +72,11 @@ impl Default for FinetuneOptions {
 }
 
 impl FinetuneOptions {
+    /// The same for all weights, which learn with a lower rate than an adapter: 1e-5.
+    pub fn full() -> Self {
+        Self { learning_rate: 1e-5, ..Self::default() }
+    }
+
     /// The learning rate of step `step` of `steps`, counted from 0, as transformers' schedules have it.
     pub fn rate(&self, step: usize, steps: usize) -> f64 {
         if step < self.warmup_steps {

@@ -69,11 +69,14 @@ pub(crate) fn full_learning_bytes<D: Decoder>(
     let mut of_block: HashMap<Option<usize>, u64> = HashMap::new();
     let (mut widest, rows) = (model.head().width() as u64, pass.rows());
     for Parameter { path, shape, .. } in parameters {
+        let block = block_of::<D>(path);
         match shape[..] {
-            [rows, columns] => widest = widest.max(rows.max(columns) as u64),
+            [rows, columns] if block.is_some() => widest = widest.max(rows.max(columns) as u64),
+            // A table or a head: of the one there are rows, of the other some tokens.
+            [..] if shape.len() == 2 => {}
             // Values that are leaves of the graph.
             _ => {
-                let values = of_block.entry(block_of::<D>(path)).or_default();
+                let values = of_block.entry(block).or_default();
                 *values += shape.iter().product::<usize>() as u64;
             }
         }

@@ -17,14 +17,18 @@ const SCHEDULES: &Named<LearningRateSchedule> = &[
 /// `outsize finetune`.
 #[derive(Args, Debug)]
 pub struct FinetuneArgs {
-    /// The model, which stays as it is: as for `run`
+    /// The model, whose folder stays as it is: as for `run`
     pub model: PathBuf,
     /// Examples: JSON, one object a line, {"text": ".."}, {"prompt": "..", "completion": ".."} or
     /// {"messages": [{"role": "..", "content": ".."}]}; of the latter two what is answered is learned
     pub data: PathBuf,
-    /// The adapter's folder, as PEFT saves one, which `run --adapter` takes
+    /// The folder to make: an adapter as PEFT saves one, which `run --adapter` takes; with --full a checkpoint
     #[arg(short, long, value_name = "FOLDER")]
     pub output: PathBuf,
+    /// Let all weights learn instead of an adapter. Until the checkpoint is written, weights and the moments of
+    /// AdamW are in FOLDER.states: 16 to 20 bytes a value
+    #[arg(long, conflicts_with_all = ["rank", "alpha", "target_modules", "adapter"])]
+    pub full: bool,
     /// Other examples, of which nothing is learned: their loss is said before and after
     #[arg(long, value_name = "FILE")]
     pub eval: Option<PathBuf>,
@@ -83,9 +87,9 @@ pub struct LearningArgs {
     /// The most steps
     #[arg(long, value_name = "N", value_parser = some())]
     pub max_steps: Option<usize>,
-    /// The highest learning rate
-    #[arg(long, value_name = "X", default_value = "2e-4")]
-    pub learning_rate: f64,
+    /// The highest learning rate [default: 2e-4, with --full 1e-5]
+    #[arg(long, value_name = "X")]
+    pub learning_rate: Option<f64>,
     /// How the learning rate changes
     #[arg(long, value_parser = one_of(SCHEDULES), default_value = "linear", value_name = "RULE")]
     pub schedule: LearningRateSchedule,
@@ -98,7 +102,7 @@ pub struct LearningArgs {
     /// The greatest norm of the gradients of a step; 0 for any
     #[arg(long, value_name = "X", default_value = "1")]
     pub max_grad_norm: f64,
-    /// Draws the adapter's first values and the order of the examples
+    /// Draws an adapter's first values and the order of the examples
     #[arg(long, value_name = "N", default_value = "0")]
     pub seed: u64,
 }

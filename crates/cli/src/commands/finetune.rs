@@ -1,6 +1,7 @@
-//! `outsize finetune`: an adapter learns from examples, under a budget.
+//! `outsize finetune`: an adapter, or all of a model, learns from examples, under a budget.
 
 use crate::args::FinetuneArgs;
+use crate::commands::tuner::{AdapterTuner, Tuner};
 use crate::error::Failure;
 use crate::views::finetune::{FinetuneOutput, step_line};
 use crate::views::output::{picture, print_json, say};
@@ -8,7 +9,7 @@ use crate::views::progress;
 use crate::{cache, interrupt, model};
 use outsize::checkpoint::{OutputFolder, model_folder};
 use outsize::finetune::{
-    Examples, FinetuneBuilder, FinetuneOptions, Finetuner, finetune as finetuner,
+    Examples, FinetuneBuilder, FinetuneError, FinetuneOptions, finetune as finetuner,
 };
 use outsize::lora::{LoraConfig, ModulePattern};
 use outsize::machine::{Machine, peak_rss};
@@ -26,25 +27,53 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
     let machine = Machine::detect();
     let max_memory = args.max_memory.as_ref().and_then(|budget| budget.get(Tier::Cpu));
     model::warn_of_excess(max_memory, &machine);
-    let opened = builder(args, called, &machine)?.open()?;
-    let examples = opened.read_examples(&args.data)?;
-    let held_back = args.eval.as_ref().map(|path| opened.read_examples(path)).transpose()?;
-    interrupt::check()?;
-    let mut tuner = opened.build()?;
-    say(picture(tuner.device_map()));
-    say(learned(&tuner, &examples));
+    let builder = builder(args, called, &machine)?;
+    if args.full {
+        let opened = builder.full(&states).open()?;
+        let (examples, held_back) = read(args, |path| opened.read_examples(path))?;
+        let tuner = opened.build()?;
+        return learn(args, tuner, &examples, held_back.as_ref(), &options, began);
+    }
+    let opened = builder.open()?;
+    let (examples, held_back) = read(args, |path| opened.read_examples(path))?;
+    let tuner = opened.build()?;
+    learn(args, AdapterTuner { tuner, states }, &examples, held_back.as_ref(), &options, began)
+}
 
-    let evaluate = |tuner: &Finetuner| match &held_back {
+/// Reads what is learned from, and what is held back.
+fn read(
+    args: &FinetuneArgs,
+    read: impl Fn(&Path) -> Result<Examples, FinetuneError>,
+) -> Result<(Examples, Option<Examples>), Failure> {
+    let examples = read(&args.data)?;
+    let held_back = args.eval.as_deref().map(read).transpose()?;
+    interrupt::check()?;
+    Ok((examples, held_back))
+}
+
+/// Learns, and writes what was learned.
+fn learn(
+    args: &FinetuneArgs,
+    mut tuner: impl Tuner,
+    examples: &Examples,
+    held_back: Option<&Examples>,
+    options: &FinetuneOptions,
+    began: Instant,
+) -> Result<(), Failure> {
+    say(picture(tuner.device_map()));
+    say(learned(&tuner, examples));
+    let evaluate = |tuner: &dyn Tuner| match held_back {
         Some(examples) => tuner.evaluate(examples).map(|evaluation| Some(evaluation.loss)),
         None => Ok(None),
     };
-    let before = evaluate(&tuner)?;
+    // Once something is learned, what was before cannot be told.
+    let before = if tuner.has_learned() { None } else { evaluate(&tuner)? };
     if let Some(loss) = before {
         say(format!("eval loss {loss:.4} before"));
     }
     let bar = progress::steps(0);
     let mut tokens = 0;
-    let outcome = tuner.train(&examples, &options, |step| {
+    let outcome = tuner.train(examples, options, &mut |step| {
         tokens += step.tokens;
         bar.set_length(step.steps as u64);
         bar.set_position(step.step as u64);
@@ -61,9 +90,10 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
         return Err(Failure::Interrupted);
     }
     let after = evaluate(&tuner)?;
-    tuner.save(&args.output)?;
-    // What it held is in the adapter now.
-    remove_states(&states);
+    let left_out = tuner.save(&args.output)?;
+    if !left_out.is_empty() {
+        say(format!("note: not copied: {}", left_out.join(", ")));
+    }
     let output = FinetuneOutput {
         output: args.output.clone(),
         steps: outcome.steps,
@@ -72,13 +102,15 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
         eval_loss_before: before,
         eval_loss: after,
         examples: examples.examples.len(),
-        adapter_parameters: tuner.adapter().parameter_count(),
+        parameters: tuner.parameter_count(),
         tokens,
         seconds: began.elapsed().as_secs_f64(),
-        bytes_read: tuner.watch()().bytes_read,
+        bytes_read: tuner.bytes_read(),
         peak_rss_bytes: peak_rss(),
         placement: tuner.device_map().clone(),
     };
+    // What they held is in the output now.
+    tuner.remove_states();
     match args.json {
         true => print_json(&output),
         false => {
@@ -116,45 +148,34 @@ fn builder(
     })
 }
 
-/// Where states are until the adapter is written.
+/// Where states are until what was learned is written.
 fn states(output: &Path) -> PathBuf {
     let mut name = output.file_name().unwrap_or_default().to_owned();
     name.push(".states");
     output.with_file_name(name)
 }
 
-/// Removes the states of a training that has ended, and the folder if nothing else is in it.
-fn remove_states(folder: &Path) {
-    for entry in folder.read_dir().into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if name.starts_with("checkpoint_") || name.starts_with(".checkpoint_") {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-    let _ = std::fs::remove_dir(folder);
-}
-
-/// How the adapter learns.
+/// How it learns.
 fn options(args: &FinetuneArgs, states: &Path) -> FinetuneOptions {
     let learning = &args.learning;
+    let defaults = if args.full { FinetuneOptions::full() } else { FinetuneOptions::default() };
     FinetuneOptions {
         epochs: learning.epochs,
         max_steps: learning.max_steps,
         accumulate: args.accumulate,
-        learning_rate: learning.learning_rate,
+        learning_rate: learning.learning_rate.unwrap_or(defaults.learning_rate),
         schedule: learning.schedule,
         warmup_steps: learning.warmup_steps,
         weight_decay: learning.weight_decay,
         max_grad_norm: Some(learning.max_grad_norm).filter(|most| *most != 0.0),
         shuffle: Some(learning.seed),
         states: Some(states.to_owned()),
-        ..FinetuneOptions::default()
+        ..defaults
     }
 }
 
 /// One line on what is learned from what.
-fn learned(tuner: &Finetuner, examples: &Examples) -> String {
+fn learned(tuner: &impl Tuner, examples: &Examples) -> String {
     let targets: usize = examples.examples.iter().map(|example| example.targets()).sum();
     let cut = match examples.cut {
         0 => String::new(),
@@ -169,9 +190,8 @@ fn learned(tuner: &Finetuner, examples: &Examples) -> String {
         kept => format!(" · activations of {kept} blocks are kept"),
     };
     format!(
-        "adapter of {} layers, {} values · {} examples, {targets} tokens to learn{cut}{skipped}{kept}",
-        tuner.adapter().layers.len(),
-        tuner.adapter().parameter_count(),
+        "{} · {} examples, {targets} tokens to learn{cut}{skipped}{kept}",
+        tuner.what(),
         examples.examples.len(),
     )
 }

@@ -23,6 +23,7 @@ mod shard;
 mod synth;
 mod synth_pipeline;
 mod test;
+mod tuner;
 
 use crate::args::{
     ChatArgs, Command, FinetuneArgs, LogitsArgs, ModelArgs, RewriteArgs, RunArgs, ServeArgs,

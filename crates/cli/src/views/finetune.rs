@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// The result of `outsize finetune --json`. All times in seconds, all sizes in bytes.
 #[derive(Serialize, Debug)]
 pub struct FinetuneOutput {
-    /// The adapter's folder.
+    /// The folder of the adapter, or of the checkpoint.
     pub output: PathBuf,
     /// Steps that were made.
     pub steps: usize,
@@ -24,7 +24,7 @@ pub struct FinetuneOutput {
     /// Examples that were learned from.
     pub examples: usize,
     /// Values that learned.
-    pub adapter_parameters: u64,
+    pub parameters: u64,
     /// Tokens of all passes of this process, padding included.
     pub tokens: usize,
     /// From the start of the process.
@@ -42,7 +42,8 @@ impl FinetuneOutput {
     pub fn summary(&self) -> String {
         let eval = match (self.eval_loss_before, self.eval_loss) {
             (Some(before), Some(after)) => format!(" · eval loss {before:.4} to {after:.4}"),
-            _ => String::new(),
+            (None, Some(after)) => format!(" · eval loss {after:.4}"),
+            (_, None) => String::new(),
         };
         let peak = match self.peak_rss_bytes {
             Some(peak) => format!(" · peak memory {}", format_size(peak)),
