@@ -14,6 +14,9 @@ mod step;
 mod train;
 mod tuner;
 
+#[cfg(test)]
+mod tests;
+
 pub use builder::FullFinetuneBuilder;
 pub use opened::OpenedFullFinetune;
 pub use tuner::FullFinetuner;

@@ -3,12 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, StoredWeight, TensorInfo, TensorSpec};
+use outsize_core::Rewrite;
 use outsize_finetune::{
-    Example, Examples, FinetuneError, FinetuneOptions, Finetuned, FullFinetuner,
-    LearningRateSchedule, finetune,
+    Example, Examples, FinetuneError, FinetuneOptions, FullFinetuner, LearningRateSchedule,
+    finetune,
 };
 use outsize_generate::byte_level_tokenizer;
 use tempfile::TempDir;
@@ -98,5 +98,103 @@ fn losses_of_steps_are_those_of_torch() {
             tuner.remove_states();
             assert!(!states.exists());
         }
+    }
+}
+
+/// A model in one of 16 bits learns in f32, and what is written is that rounded.
+#[test]
+fn narrow_weights_learn_in_f32() {
+    let (dir, folder, expected) = model("llama-tied");
+    let (narrow, wide) = (dir.path().join("bf16"), dir.path().join("f32"));
+    cast(&folder, &narrow, Dtype::BF16);
+    cast(&narrow, &wide, Dtype::F32);
+    // Updates that are lost if they are rounded in each step.
+    let options = FinetuneOptions { learning_rate: 1e-5, epochs: 60, ..expected.options() };
+    let learn = |model: &Path, name: &str| {
+        let mut tuner = tuner(model, &dir.path().join(format!("{name}.states")), 2);
+        let mut losses = Vec::new();
+        tuner.train(&expected.examples(), &options, |step| losses.push(step.loss)).unwrap();
+        tuner.save(dir.path().join(name)).unwrap();
+        (losses, tensors(&dir.path().join(name)))
+    };
+    let (losses, found) = learn(&narrow, "of-bf16");
+    let (exact, want) = learn(&wide, "of-f32");
+    for (loss, exact) in losses.iter().zip(&exact) {
+        assert!((loss - exact).abs() <= 2e-3 * exact, "{loss} for {exact}");
+    }
+    let value = |bytes: &[u8]| f32::from_le_bytes([0, 0, bytes[0], bytes[1]]);
+    let mut changed = 0;
+    for ((found, want), before) in found.iter().zip(&want).zip(tensors(&narrow)) {
+        assert_eq!(found.1.len() * 2, want.1.len(), "{}", found.0);
+        changed += usize::from(found.1 != before.1);
+        let pairs = found.1.chunks_exact(2).zip(want.1.as_chunks().0);
+        for (found, want) in pairs.map(|(found, want)| (value(found), f32::from_le_bytes(*want))) {
+            assert!((found - want).abs() <= 1.0 / 256.0 * want.abs() + 2e-4, "{found} for {want}");
+        }
+    }
+    assert!(changed > 10, "{changed} tensors have changed");
+}
+
+/// Writes a checkpoint in another type.
+fn cast(from: &Path, to: &Path, dtype: Dtype) {
+    let checkpoint = Checkpoint::open(from).unwrap();
+    let rewrites = checkpoint.tensors().iter();
+    let rewrites: Vec<_> = rewrites
+        .map(|it| Rewrite::new(StoredWeight::plain(it.clone()), dtype, None).unwrap())
+        .collect();
+    let specs = rewrites.iter().map(Rewrite::spec).collect();
+    let mut writer = ShardWriter::create(to, specs, u64::MAX).unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        writer.add_file(file, &std::fs::read(from.join(file)).unwrap()).unwrap();
+    }
+    for rewrite in rewrites {
+        rewrite.write(&checkpoint, &mut writer, |_| true).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// Of a stored head that is the table once more, both are what was learned.
+#[test]
+fn a_tied_head_that_is_stored_too_is_written_as_its_table() {
+    let (dir, folder, expected) = model("llama-tied");
+    let both = dir.path().join("both");
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let spec =
+        |name: &str, info: &TensorInfo| TensorSpec::new(name, info.dtype, info.shape.clone());
+    let table = checkpoint.get("model.embed_tokens.weight").unwrap();
+    let specs = checkpoint.tensors().iter().map(|it| spec(&it.name, it));
+    let specs = specs.chain([spec("lm_head.weight", table)]).collect();
+    let mut writer = ShardWriter::create(&both, specs, u64::MAX).unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        writer.add_file(file, &std::fs::read(folder.join(file)).unwrap()).unwrap();
+    }
+    for tensor in checkpoint.tensors() {
+        writer.write(&tensor.name, &checkpoint.read(tensor).unwrap()).unwrap();
+    }
+    writer.write("lm_head.weight", &checkpoint.read(table).unwrap()).unwrap();
+    writer.finish().unwrap();
+
+    let mut tuner = tuner(&both, &dir.path().join("states"), 2);
+    let options = FinetuneOptions { max_steps: Some(1), ..expected.options() };
+    tuner.train(&expected.examples(), &options, |_| {}).unwrap();
+    tuner.save(dir.path().join("out")).unwrap();
+    let written = tensors(&dir.path().join("out"));
+    let of = |name: &str| &written.iter().find(|(it, _)| it == name).unwrap().1;
+    assert_eq!(of("lm_head.weight"), of("model.embed_tokens.weight"));
+    assert_ne!(of("lm_head.weight"), &checkpoint.read(table).unwrap());
+}
+
+#[test]
+fn models_that_cannot_learn_are_refused_before_anything_is_written() {
+    let said = |name: &str| {
+        let (dir, folder, _) = model(name);
+        let states = dir.path().join("states");
+        let error = finetune(&folder).context(20).full(&states).build().unwrap_err();
+        assert!(!states.exists(), "{name}");
+        error
+    };
+    for name in ["gemma3n", "gemma4"] {
+        let error = said(name);
+        assert!(matches!(error, FinetuneError::Unsupported { .. }), "{name}: {error}");
     }
 }

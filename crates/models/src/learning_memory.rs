@@ -83,10 +83,11 @@ pub(crate) fn full_learning_bytes<D: Decoder>(
     }
     // A copy of each, its gradient, and that as it is handed over.
     let leaves = 4 * 3 * of_block.into_values().max().unwrap_or(0);
-    // What both sides of a gradient's product are, and tokens' rows with their gradients.
+    // What both sides of a gradient's product are, and tokens' rows with their gradients; and a piece of a gradient, with those
+    // that it is added to.
     let operands = Activations::values(rows.saturating_mul(3 * widest)).bytes();
     Some(
-        learning.saturating_add(leaves).saturating_add(operands).saturating_add(3 * GRADIENT_PIECE),
+        learning.saturating_add(leaves).saturating_add(operands).saturating_add(2 * GRADIENT_PIECE),
     )
 }
 

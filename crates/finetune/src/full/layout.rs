@@ -111,17 +111,23 @@ impl Layout {
         let tensors: Vec<_> = tensors.collect();
         let bytes = tensors.iter().map(LearningTensor::bytes);
         let limit = LEAST_GROUP.max(bytes.fold(0, u64::saturating_add) / MOST_GROUPS);
-        let mut layout = Self { tensors, groups: Vec::new() };
+        let layout = Self { tensors, groups: Vec::new() };
+        Ok(layout.divided(limit))
+    }
+
+    /// The same in files of at most so many bytes, if they are of several tensors.
+    pub fn divided(mut self, limit: u64) -> Self {
+        self.groups.clear();
         let (mut start, mut held) = (0, 0u64);
-        for (at, tensor) in layout.tensors.iter().enumerate() {
+        for (at, tensor) in self.tensors.iter().enumerate() {
             if at > start && held.saturating_add(tensor.bytes()) > limit {
-                layout.groups.push(start..at);
+                self.groups.push(start..at);
                 (start, held) = (at, 0);
             }
             held = held.saturating_add(tensor.bytes());
         }
-        layout.groups.push(start..layout.tensors.len());
-        Ok(layout)
+        self.groups.push(start..self.tensors.len());
+        self
     }
 
     /// Values that learn.

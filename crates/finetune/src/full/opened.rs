@@ -18,7 +18,7 @@ use crate::{Examples, FinetuneError};
 #[derive(Debug)]
 pub struct OpenedFullFinetune {
     model: OpenedModel,
-    layout: Layout,
+    pub(super) layout: Layout,
     states: PathBuf,
 }
 

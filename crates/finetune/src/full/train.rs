@@ -48,12 +48,15 @@ impl FullFinetuner {
                 batch: step % of_epoch * options.accumulate,
             };
             let rate = options.rate(step, steps);
-            let is_complete = self.states.progress.update.is_some()
-                || self.add_gradients(&batches, first, options.accumulate, &gradients)?;
-            if !is_complete {
-                break;
-            }
-            let update = self.update(options, rate, &gradients)?;
+            let begun = self.states.progress.update;
+            let update = match begun {
+                Some(update) => update,
+                None if self.add_gradients(&batches, first, options.accumulate, &gradients)? => {
+                    self.begin_update(options, rate, &gradients)?
+                }
+                None => break,
+            };
+            self.update(options, update, &gradients)?;
             let last = self.states.progress.last;
             observe(&FinetuneStep {
                 step: step + 1,
@@ -71,7 +74,7 @@ impl FullFinetuner {
 
     /// Adds the gradients of the batches of a step, but for those that are there. Whether they are complete: if the caller wants
     /// the work to end, those that are there are kept.
-    fn add_gradients(
+    pub(super) fn add_gradients(
         &mut self,
         batches: &ShardedLoader<Vec<Example>>,
         first: LoaderState,
@@ -111,52 +114,65 @@ impl FullFinetuner {
         Ok(true)
     }
 
-    /// Makes a step whose gradients are complete, or what of it was not made before.
-    fn update(
+    /// What a step is to make of gradients that are complete; from now on it does.
+    pub(super) fn begin_update(
         &mut self,
         options: &FinetuneOptions,
         rate: f64,
         gradients: &GradientFile,
     ) -> Result<Update, FinetuneError> {
-        let step = self.steps() + 1;
-        let update = match self.states.progress.update {
-            Some(update) => update,
-            None => {
-                let failed = |cause| gradients.failed(cause);
-                let share = 1.0 / self.states.progress.sums.labels.max(1) as f64;
-                let norm = gradients.squared_norm().map_err(failed)?.sqrt() * share;
-                if !norm.is_finite() {
-                    return Err(FinetuneError::Gradients { step });
-                }
-                let clipped = options.max_grad_norm.map_or(1.0, |most| most / (norm + 1e-6));
-                gradients.sync().map_err(failed)?;
-                let update = Update { norm, scale: share * clipped.min(1.0), rate };
-                self.states.progress.update = Some(update);
-                self.states.save()?;
-                update
-            }
-        };
+        let failed = |cause| gradients.failed(cause);
+        let share = 1.0 / self.states.progress.sums.labels.max(1) as f64;
+        let norm = gradients.squared_norm().map_err(failed)?.sqrt() * share;
+        if !norm.is_finite() {
+            return Err(FinetuneError::Gradients { step: self.steps() + 1 });
+        }
+        let clipped = options.max_grad_norm.map_or(1.0, |most| most / (norm + 1e-6));
+        gradients.sync().map_err(failed)?;
+        let update = Update { norm, scale: share * clipped.min(1.0), rate };
+        self.states.progress.update = Some(update);
+        self.states.save()?;
+        Ok(update)
+    }
+
+    /// Makes a step, or what of it was not made before.
+    fn update(
+        &mut self,
+        options: &FinetuneOptions,
+        update: Update,
+        gradients: &GradientFile,
+    ) -> Result<(), FinetuneError> {
         // What it reads is replaced.
         self.release();
-        let adamw = AdamWStep::new(options, step, update.rate, update.scale);
         for group in 0..self.states.layout.groups.len() {
-            let weights = &self.states.group(group)?;
-            let layout = &self.states.layout;
-            GroupStep { weights, layout, gradients, adamw, step: step as u64 }.make(group)?;
+            self.update_group(options, update, gradients, group)?;
         }
         self.states.sync_names()?;
         let progress = &mut self.states.progress;
-        progress.step = step;
+        progress.step += 1;
         progress.batch = 0;
         progress.last = std::mem::take(&mut progress.sums);
         progress.update = None;
         self.states.save()?;
-        self.dispatch()?;
-        Ok(update)
+        self.dispatch()
+    }
+
+    pub(super) fn update_group(
+        &self,
+        options: &FinetuneOptions,
+        update: Update,
+        gradients: &GradientFile,
+        group: usize,
+    ) -> Result<(), FinetuneError> {
+        let step = self.steps() + 1;
+        let adamw = AdamWStep::new(options, step, update.rate, update.scale);
+        let weights = &self.states.group(group)?;
+        let layout = &self.states.layout;
+        GroupStep { weights, layout, gradients, adamw, step: step as u64 }.make(group)
     }
 
     /// What tells a training from others: states of one are of no use to another.
-    fn describes(&self, examples: &Examples, options: &FinetuneOptions) -> String {
+    pub(super) fn describes(&self, examples: &Examples, options: &FinetuneOptions) -> String {
         let settings = FinetuneOptions {
             states: None,
             save_after: std::time::Duration::default(),
