@@ -81,16 +81,16 @@ pub enum FinetuneError {
         /// The folder of states.
         folder: PathBuf,
     },
-    /// Weights that are no floats have no gradient.
+    /// Only floats can all learn.
     #[error(
-        "{tensor} is stored as {dtype}, and only weights of f32, f16 or bf16 can all learn: let an adapter learn on these, or take \
-         the model's original weights"
+        "{path} has {what}, and all weights can only learn as safetensors or .bin files of f32, f16 or bf16: let an adapter learn \
+         on it, or take the model's original weights"
     )]
     Quantized {
-        /// One of the tensors.
-        tensor: String,
-        /// What it is stored as.
-        dtype: outsize_checkpoint::Dtype,
+        /// The model.
+        path: PathBuf,
+        /// What it has.
+        what: String,
     },
     /// The disk is too small for what all weights learn in.
     #[error(

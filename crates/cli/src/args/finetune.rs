@@ -25,8 +25,8 @@ pub struct FinetuneArgs {
     /// The folder to make: an adapter as PEFT saves one, which `run --adapter` takes; with --full a checkpoint
     #[arg(short, long, value_name = "FOLDER")]
     pub output: PathBuf,
-    /// Let all weights learn instead of an adapter. Until the checkpoint is written, weights and the moments of
-    /// AdamW are in FOLDER.states: 16 to 20 bytes a value
+    /// Let all weights learn instead of an adapter. Until the checkpoint is written, weights, moments of AdamW and
+    /// gradients are in FOLDER.states: with the checkpoint some 20 bytes of disk for each value
     #[arg(long, conflicts_with_all = ["rank", "alpha", "target_modules", "adapter"])]
     pub full: bool,
     /// Other examples, of which nothing is learned: their loss is said before and after

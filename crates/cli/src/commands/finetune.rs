@@ -31,7 +31,11 @@ pub fn finetune(args: &FinetuneArgs, called: &Path, began: Instant) -> Result<()
     if args.full {
         let opened = builder.full(&states).open()?;
         let (examples, held_back) = read(args, |path| opened.read_examples(path))?;
+        // All weights are written in f32 first.
+        let bar = progress::activity();
+        bar.set_message("opening");
         let tuner = opened.build()?;
+        bar.finish_and_clear();
         return learn(args, tuner, &examples, held_back.as_ref(), &options, began);
     }
     let opened = builder.open()?;

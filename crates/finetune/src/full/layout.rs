@@ -90,14 +90,21 @@ impl LearningTensor {
 impl Layout {
     /// That of a model whose weights are floats.
     pub fn new(config: &ModelConfig, checkpoint: &Checkpoint) -> Result<Self, FinetuneError> {
+        let refused = |what| {
+            let path = checkpoint.folder().to_owned();
+            Err(FinetuneError::Quantized { path, what })
+        };
+        // Such a file is all of a model. What of it is floats may be in an order of its own.
+        if checkpoint.folder().is_file() {
+            return refused("weights as GGUF orders them".to_owned());
+        }
         let folder = checkpoint.folder().to_string_lossy();
         let mut learns: HashMap<String, bool> = HashMap::new();
         for parameter in config.stored_parameters(&folder, checkpoint.tensors())? {
             let tensor = parameter.weight.data();
             let is_float = matches!(tensor.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16);
             if !parameter.weight.format().is_plain() || !is_float {
-                let (tensor, dtype) = (tensor.name.clone(), tensor.dtype);
-                return Err(FinetuneError::Quantized { tensor, dtype });
+                return refused(format!("{} in {}", tensor.name, tensor.dtype));
             }
             *learns.entry(tensor.name.clone()).or_default() |= config.learns(&parameter.path);
         }

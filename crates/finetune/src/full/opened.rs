@@ -42,12 +42,13 @@ impl OpenedFullFinetune {
     ///
     /// # Errors
     /// How many bytes of budget would do; how many bytes of disk are needed, and how many are free; states that are broken, or
-    /// of another model.
+    /// of another model; [`FinetuneError::Stopped`].
     pub fn build(self) -> Result<FullFinetuner, FinetuneError> {
         let map = self.placed()?;
         let Self { model, layout, states } = self;
         let output = model.checkpoint.total_bytes();
-        let states = States::open(&states, &model.checkpoint, layout, output)?;
+        let go_on = || !model.settings.is_stopped();
+        let states = States::open(&states, &model.checkpoint, layout, output, go_on)?;
         FullFinetuner::new(model, states, map)
     }
 

@@ -68,12 +68,13 @@ pub(super) struct States {
 
 impl States {
     /// The training in `folder`; a new one of the weights of `model`, if there is none. `output` more bytes are to be written
-    /// beside it when it has ended.
+    /// beside it when it has ended. While a new one is written, `go_on` is asked now and then.
     pub fn open(
         folder: &Path,
         model: &Checkpoint,
         layout: Layout,
         output: u64,
+        go_on: impl Fn() -> bool,
     ) -> Result<Self, FinetuneError> {
         let in_folder = |name: &str| folder.join(name);
         let said = read_optional(&in_folder(PROGRESS), PROGRESS_LIMIT);
@@ -93,7 +94,7 @@ impl States {
         let states = Self { folder: folder.to_owned(), layout, progress, _lock: lock };
         match said {
             Some(_) => states.check()?,
-            None => states.write_first(model)?,
+            None => states.write_first(model, go_on)?,
         }
         Ok(states)
     }
@@ -197,7 +198,11 @@ impl States {
     }
 
     /// Writes the states before the first step.
-    fn write_first(&self, model: &Checkpoint) -> Result<(), FinetuneError> {
+    fn write_first(
+        &self,
+        model: &Checkpoint,
+        go_on: impl Fn() -> bool,
+    ) -> Result<(), FinetuneError> {
         let weights = self.folder.join(WEIGHTS);
         // What a process left that did not come to its end.
         if weights.exists() {
@@ -211,6 +216,9 @@ impl States {
             let writer = FileWriter::create(weights.join(file_name(group)), specs);
             let mut writer = writer.map_err(outsize_core::Error::from)?;
             for tensor in &self.layout.tensors[tensors.clone()] {
+                if !go_on() {
+                    return Err(FinetuneError::Stopped);
+                }
                 write_tensor(model, tensor, &mut writer)?;
             }
             let step = writer.write(&step_name(group), &0u64.to_le_bytes());

@@ -3,16 +3,18 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use outsize_checkpoint::Checkpoint;
+use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_generate::byte_level_tokenizer;
+use outsize_models::ModelConfig;
 use outsize_train::Accelerator;
 use outsize_train::data::LoaderState;
 use tempfile::TempDir;
 
+use super::layout::Layout;
 use super::opened::OpenedFullFinetune;
-use super::states::Progress;
+use super::states::{Progress, States};
 use super::tuner::FullFinetuner;
 use crate::train::batches;
 use crate::{Example, Examples, FinetuneError, FinetuneOptions, finetune};
@@ -97,7 +99,9 @@ fn a_step_that_was_cut_off_anywhere_goes_on_to_the_same_bits() {
     let loader = batches(&examples, 1, options.shuffle);
     let loader = accelerator.prepare_data_loader(loader).unwrap();
     for batch in 1..=3 {
-        let mut tuner = place.opened("parts", &Arc::new(true.into())).build().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tuner = place.opened("parts", &stop).build().unwrap();
+        stop.store(true, Ordering::Relaxed);
         tuner.states.begin(tuner.describes(&examples, &options)).unwrap();
         let gradients = Arc::new(tuner.states.gradients().unwrap());
         let first = LoaderState::default();
@@ -175,4 +179,30 @@ fn states_that_do_not_fit_are_refused() {
     copied(&states, &other.at("states"));
     let said = other.tuner("states").unwrap_err().to_string();
     assert!(said.contains("cannot be used to go on"), "{said}");
+}
+
+#[test]
+fn files_of_gguf_are_refused_though_they_are_floats() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests");
+    let path = models.join("fixtures/gguf-llama-f16/model.gguf");
+    let text = read_optional_text(&path.join("config.json"), CONFIG_LIMIT).unwrap().unwrap();
+    let config = ModelConfig::from_json(&text).unwrap();
+    let error = Layout::new(&config, &Checkpoint::open(path).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("GGUF"), "{error}");
+}
+
+#[test]
+fn a_disk_that_is_too_small_is_refused_before_anything_is_written() {
+    let place = Place::new("llama");
+    let opened = place.opened("states", &Arc::default());
+    let error = States::open(
+        &place.at("states"),
+        &Checkpoint::open(place.at("model")).unwrap(),
+        opened.layout,
+        1 << 60,
+        || true,
+    );
+    let said = error.unwrap_err().to_string();
+    assert!(said.contains("bytes of disk") && said.contains("are free there"), "{said}");
+    assert!(!place.at("states").exists());
 }
