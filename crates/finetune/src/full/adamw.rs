@@ -26,7 +26,7 @@ pub(super) struct Values<'a> {
 impl AdamWStep {
     /// Step `step`, counted from 1.
     pub fn new(options: &FinetuneOptions, step: usize, rate: f64, scale: f64) -> Self {
-        let [first, second] = options.betas.map(|beta| exact(beta));
+        let [first, second] = options.betas.map(exact);
         let power = |beta: f64| 1.0 - beta.powf(step as f64);
         Self {
             scale: scale as f32,

@@ -62,7 +62,7 @@ impl FullFinetuner {
 
     /// The model, dispatched over the weights as they are now.
     fn dispatched(&self) -> Result<&dyn DispatchedDecoder, FinetuneError> {
-        self.dispatched.as_deref().ok_or_else(|| FinetuneError::HalfStep)
+        self.dispatched.as_deref().ok_or(FinetuneError::HalfStep)
     }
 
     /// The sum of the cross-entropies of the targets of some examples. Its gradients go to `sink`, by tensors of the

@@ -129,7 +129,7 @@ pub(crate) fn gated<const D: usize>(
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
     let on_gpu = Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device()));
-    if on_gpu || differentiated(&x, &gate.weight).is_some() {
+    if on_gpu || differentiated(x, &gate.weight).is_some() {
         return None;
     }
     let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
