@@ -1,10 +1,10 @@
-//! What can go wrong while an adapter learns.
+//! What can go wrong while an adapter, or all of a model, learns.
 
 use std::path::PathBuf;
 
 use outsize_models::Error as ModelError;
 
-/// Why an adapter cannot learn, or be saved.
+/// Why nothing can be learned, or saved.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FinetuneError {
@@ -128,11 +128,11 @@ pub enum FinetuneError {
     #[error("stopped")]
     Stopped,
     /// Ranks are other processes or threads.
-    #[error("an adapter learns in one process: {0} ranks were started")]
+    #[error("a model learns in one process: {0} ranks were started")]
     Ranks(usize),
     /// Gradients are no numbers.
     #[error(
-        "the gradients of step {step} are not finite: the adapter learns nothing from them; take a smaller learning rate, and \
+        "the gradients of step {step} are not finite: nothing is learned from them; take a smaller learning rate, and \
          look at the examples"
     )]
     Gradients {
@@ -141,7 +141,7 @@ pub enum FinetuneError {
     },
     /// The loss is no number.
     #[error(
-        "the loss of step {step} is {loss}: the adapter learns nothing from it; take a smaller learning rate, and look at the \
+        "the loss of step {step} is {loss}: nothing is learned from it; take a smaller learning rate, and look at the \
          examples"
     )]
     Loss {

@@ -1,9 +1,9 @@
-//! LoRA adapters learn from texts, on models bigger than memory.
+//! LoRA adapters, or all weights, learn from texts, on models bigger than memory.
 //!
-//! The model's own weights stay as they are: resident or streamed, in whatever format they are stored. A step runs the blocks
-//! forward and keeps what each of them takes; then, from the last to the first, it runs each block once more and backward. So
-//! of all activations those of one block exist at a time, and of the weights one tile. If there is room, activations of some
-//! blocks are kept instead.
+//! While an adapter learns, the model's own weights stay as they are: resident or streamed, in whatever format they are stored.
+//! A step runs the blocks forward and keeps what each of them takes; then, from the last to the first, it runs each block once
+//! more and backward. So of all activations those of one block exist at a time, and of the weights one tile. If there is room,
+//! activations of some blocks are kept instead.
 //!
 //! ```no_run
 //! use outsize_finetune::{FinetuneOptions, finetune};
@@ -27,6 +27,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! All weights learn likewise, with [`FinetuneBuilder::full`]: AdamW's moments, gradients and the weights as they are learned are
+//! then on the disk.
 #![forbid(unsafe_code)]
 
 mod adapter;

@@ -1,4 +1,4 @@
-//! How an adapter learns.
+//! How an adapter, or all of a model, learns.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum LearningRateSchedule {
     Cosine,
 }
 
-/// How an adapter learns: by AdamW, with the settings of transformers' trainer where nothing is said, but for the learning rate.
+/// How an adapter, or all of a model, learns: by AdamW, with the settings of transformers' trainer where nothing is said, but for the learning rate.
 #[derive(Debug, Clone)]
 pub struct FinetuneOptions {
     /// How often all examples are learned from.

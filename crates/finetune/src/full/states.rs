@@ -76,21 +76,18 @@ impl States {
         output: u64,
         go_on: impl Fn() -> bool,
     ) -> Result<Self, FinetuneError> {
-        let in_folder = |name: &str| folder.join(name);
-        let said = read_optional(&in_folder(PROGRESS), PROGRESS_LIMIT);
+        let path = folder.join(PROGRESS);
+        let needed = if path.exists() { layout.largest_group() } else { layout.disk_bytes() };
+        require_room(folder, needed.saturating_add(output))?;
+        fs::create_dir_all(folder).map_err(|cause| failed(folder, cause))?;
+        let lock = lock(folder)?;
+        let said = read_optional(&path, PROGRESS_LIMIT);
         let said = said.map_err(|error| broken(folder, error.to_string()))?;
         let progress = match &said {
             Some(text) => serde_json::from_slice(text)
                 .map_err(|error| broken(folder, format!("{PROGRESS}: {error}")))?,
             None => Progress::default(),
         };
-        let needed = match &said {
-            Some(_) => layout.largest_group(),
-            None => layout.disk_bytes(),
-        };
-        require_room(folder, needed.saturating_add(output))?;
-        fs::create_dir_all(folder).map_err(|cause| failed(folder, cause))?;
-        let lock = lock(folder)?;
         let states = Self { folder: folder.to_owned(), layout, progress, _lock: lock };
         match said {
             Some(_) => states.check()?,

@@ -145,7 +145,7 @@ fn is_whole(weight: &Param<Tensor<2>>) -> bool {
     Streamed::of(weight).is_none_or(|weight| weight.is_resident() && weight.low_rank().is_none())
 }
 
-/// The handle of a weight that gradients flow through, and not to.
+/// The handle of a weight that gradients flow through; those of the weight itself are for who records the pass.
 pub(crate) fn differentiated<'a, const D: usize>(
     x: &Tensor<D>,
     weight: &'a Param<Tensor<2>>,
