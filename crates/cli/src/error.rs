@@ -79,7 +79,9 @@ impl From<outsize::finetune::FinetuneError> for Failure {
             Error::Stopped => return Self::Interrupted,
             Error::Core(error) => core_flags(error),
             Error::Gpu => "--max-memory",
-            Error::Quantized { .. } => "leave out --full",
+            Error::Quantized { .. } => {
+                "leave out --full, or `outsize shard --dtype bf16` writes floats"
+            }
             Error::Lora(_) => "--target-modules, --adapter",
             Error::Loss { .. } | Error::Gradients { .. } => "--learning-rate",
             _ => "",

@@ -164,6 +164,12 @@ fn an_adapter_learns_the_same_bits() {
         };
         assert!(learn(&plain, "plain") == learn(&packed, "packed"), "{compute}");
     }
+    // What all weights learn in is as wide as it is.
+    let out = dir.path().join("all");
+    let all = ["finetune", path(&packed), path(&data), "--full", "--output", path(&out)];
+    let message = failed(&outsize(&all), 1);
+    assert!(message.contains("packed BF16") && message.contains("--dtype bf16"), "{message}");
+    assert!(!out.exists());
 }
 
 #[test]
