@@ -3,31 +3,15 @@
 
 mod common;
 
-use common::{done, failed, folder, message, model, outsize, path, report, start};
+use common::learning::{examples, finetune};
+use common::{done, failed, folder, message, model, outsize, path, start};
 use outsize_checkpoint::Checkpoint;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use tempfile::TempDir;
 
 const SETTINGS: [&str; 9] =
     ["--full", "--learning-rate", "2e-4", "--context", "64", "--batch", "2", "--accumulate", "2"];
-
-/// Questions and answers that are always alike.
-fn examples(dir: &TempDir, count: usize) -> PathBuf {
-    let file = dir.path().join(format!("{count}.jsonl"));
-    let line = |n: usize| {
-        let (a, b) = (n * 7 % 10, n * 3 % 10);
-        format!("{{\"prompt\": \"What is {a} and {b}? \", \"completion\": \"It is {}.\"}}\n", a + b)
-    };
-    std::fs::write(&file, (0..count).map(line).collect::<String>()).unwrap();
-    file
-}
-
-fn finetune(model: &Path, data: &Path, output: &Path, more: &[&str]) -> Value {
-    let arguments = ["finetune", path(model), path(data), "--output", path(output), "--json"];
-    report(&outsize(&[&arguments[..], more].concat()))
-}
 
 /// The bytes of all tensors, by name.
 fn tensors(folder: &Path) -> Vec<(String, Vec<u8>)> {

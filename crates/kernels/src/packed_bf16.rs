@@ -32,7 +32,10 @@ impl PackedBf16Scan {
 
     /// Takes some blocks of the matrix into account.
     pub fn add(&mut self, values: &[bf16]) {
-        let of_block = |values: &[bf16]| [3, 4].map(|bits| Window::best(values, bits).outside);
+        let of_block = |values: &[bf16]| {
+            let counts = counts(values);
+            [3, 4].map(|bits| Window::best(&counts, bits).outside)
+        };
         let most = |one: [usize; 2], other: [usize; 2]| [0, 1].map(|at| one[at].max(other[at]));
         let seen = values.par_chunks(self.block).map(of_block).reduce(|| [0; 2], most);
         self.most_outside = most(self.most_outside, seen);
@@ -52,12 +55,9 @@ struct Window {
 }
 
 impl Window {
-    /// The window of all numbers of so many bits but the last, that has the most exponents.
-    fn best(values: &[bf16], bits: usize) -> Self {
-        let mut counts = [0usize; 256];
-        for value in values {
-            counts[usize::from(exponent(*value))] += 1;
-        }
+    /// The window of all numbers of so many bits but the last, that has the most exponents of which there
+    /// are so many.
+    fn best(counts: &[usize; 256], bits: usize) -> Self {
         let width = (1 << bits) - 1;
         let mut inside: usize = counts[..width].iter().sum();
         let (mut lowest, mut most) = (0, inside);
@@ -68,8 +68,17 @@ impl Window {
                 (lowest, most) = (start, inside);
             }
         }
-        Self { lowest: lowest as u8, outside: values.len() - most }
+        Self { lowest: lowest as u8, outside: counts.iter().sum::<usize>() - most }
     }
+}
+
+/// How many values have each exponent.
+fn counts(values: &[bf16]) -> [usize; 256] {
+    let mut counts = [0; 256];
+    for value in values {
+        counts[usize::from(exponent(*value))] += 1;
+    }
+    counts
 }
 
 fn exponent(value: bf16) -> u8 {
@@ -98,7 +107,7 @@ pub fn pack_bf16(packed: PackedBf16, values: &[bf16]) -> Vec<u8> {
 
 fn pack_block(packed: PackedBf16, values: &[bf16], to: &mut [u8]) {
     let bits = packed.exponent_bits();
-    let Window { lowest, .. } = Window::best(values, bits);
+    let Window { lowest, .. } = Window::best(&counts(values), bits);
     let (head, rest) = to.split_at_mut(packed.head());
     let (exponents, numbers) = rest.split_at_mut(packed.groups() * 8 * bits);
     let (first, mut outside) = head.split_first_mut().expect("a byte at least");

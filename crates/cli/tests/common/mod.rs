@@ -3,6 +3,8 @@
 // Each test program uses some of these.
 #![allow(dead_code)]
 
+pub mod learning;
+
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

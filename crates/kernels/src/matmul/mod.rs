@@ -39,12 +39,10 @@ use std::mem::{Discriminant, discriminant};
 use std::ops::Range;
 
 use half::{bf16, f16};
-use outsize_checkpoint::{Dtype, PackedBf16};
+use outsize_checkpoint::Dtype;
 
 #[cfg(target_arch = "x86_64")]
 use crate::packed_bf16::avx512;
-#[cfg(target_arch = "x86_64")]
-use crate::simd::F32x16;
 use crate::simd::{Vector, for_each_isa};
 use crate::{ActivationDtype, BlockWeight, Isa, Weight};
 pub use activations::MatmulActivations;
@@ -261,7 +259,6 @@ impl PackedLoops<f32> for Widened {
         m: usize,
         x: *const f32,
         weight: BlockWeight<&[u8]>,
-        packed: PackedBf16,
         y: *mut f32,
         stride: usize,
     ) -> bool {
@@ -270,23 +267,11 @@ impl PackedLoops<f32> for Widened {
             && matches!(self.0, Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16)
             && avx512::is_available()
         {
-            #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt")]
-            unsafe fn few_rows(
-                m: usize,
-                x: *const f32,
-                weight: BlockWeight<&[u8]>,
-                packed: PackedBf16,
-                y: *mut f32,
-                stride: usize,
-            ) {
-                // SAFETY: the caller's promises, here and below.
-                unsafe { packed_few_rows::few_rows::<F32x16>(m, x, weight, packed, y, stride) }
-            }
-            // SAFETY: as above.
-            unsafe { few_rows(m, x, weight, packed, y, stride) };
+            // SAFETY: the caller's promises; the processor has these instructions.
+            unsafe { packed_few_rows::singles(m, x, weight, y, stride) };
             return true;
         }
-        let _ = (m, x, weight, packed, y, stride);
+        let _ = (m, x, weight, y, stride);
         false
     }
 }
@@ -390,29 +375,14 @@ impl PackedLoops<bf16> for Bf16x32 {
         m: usize,
         x: *const bf16,
         weight: BlockWeight<&[u8]>,
-        packed: PackedBf16,
         y: *mut f32,
         stride: usize,
     ) -> bool {
-        #[target_feature(
-            enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16,avx512vbmi2,popcnt"
-        )]
-        unsafe fn few_rows(
-            m: usize,
-            x: *const bf16,
-            weight: BlockWeight<&[u8]>,
-            packed: PackedBf16,
-            y: *mut f32,
-            stride: usize,
-        ) {
-            // SAFETY: the caller's promises, here and below.
-            unsafe { packed_few_rows::few_rows::<Bf16x32>(m, x, weight, packed, y, stride) }
-        }
         if m > blocks::FEW || !avx512::is_available() {
             return false;
         }
-        // SAFETY: as above.
-        unsafe { few_rows(m, x, weight, packed, y, stride) };
+        // SAFETY: the caller's promises; the processor has these instructions.
+        unsafe { packed_few_rows::pairs(m, x, weight, y, stride) };
         true
     }
 }

@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use half::bf16;
-use outsize_checkpoint::PackedBf16;
 
 use super::blocks::OutputPtr;
 use super::claims::Claims;
@@ -50,16 +49,15 @@ pub(super) trait PackedLoops<X: 'static>: MatmulLoops<X, bf16> {
         m: usize,
         x: *const X,
         weight: BlockWeight<&[u8]>,
-        packed: PackedBf16,
         y: *mut f32,
         stride: usize,
     ) -> bool;
 }
 
 /// The packed weight of a matmul.
-fn packed(weight: Weight<'_>) -> (BlockWeight<&[u8]>, PackedBf16) {
+fn packed(weight: Weight<'_>) -> BlockWeight<&[u8]> {
     match weight {
-        Weight::Blocks(weight) => (weight, weight.packed_bf16().expect("weights of one kind")),
+        Weight::Blocks(weight) => weight,
         _ => unreachable!("weights of one kind"),
     }
 }
@@ -68,11 +66,12 @@ fn packed(weight: Weight<'_>) -> (BlockWeight<&[u8]>, PackedBf16) {
 /// so many at a time.
 fn for_each_panel(
     isa: Isa,
-    (weight, packed): (BlockWeight<&[u8]>, PackedBf16),
+    weight: BlockWeight<&[u8]>,
     rows: Range<usize>,
     height: usize,
     mut multiply: impl FnMut(&[bf16], Range<usize>),
 ) {
+    let packed = weight.packed_bf16().expect("packed bf16");
     let k = weight.shape()[1];
     let mut panel = Scratch::new(height.min(rows.len()) * k, &PANEL);
     for start in rows.clone().step_by(height) {
@@ -91,13 +90,13 @@ fn for_each_panel(
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn for_each_unpacked(weight: Weight<'_>, mut take: impl FnMut(&[bf16])) {
     let weight = packed(weight);
-    let [rows, k] = weight.0.shape();
+    let [rows, k] = weight.shape();
     for_each_panel(Isa::detected(), weight, 0..rows, height(k), |rows, _| take(rows));
 }
 
 /// As [`blocks::panel_bytes`](super::blocks::panel_bytes).
 pub(super) fn panel_bytes(columns: u64) -> u64 {
-    let most = if Isa::detected() == Isa::AmxBf16 { WIDEST.max(MOST) } else { MOST };
+    let most = if Isa::detected() == Isa::AmxBf16 { WIDEST } else { MOST };
     columns.saturating_mul((size_of::<bf16>() * most) as u64).saturating_add(64)
 }
 
@@ -126,13 +125,13 @@ pub(super) fn share<X: Sync + 'static>(
     debug_assert!(unit <= WIDEST, "{unit} rows side by side");
     let height = height(k).next_multiple_of(unit);
     share_rows(claims, rows.into_iter(), |job, rows| {
-        let ((weight, packed), output, stride) = &jobs[job];
+        let (weight, output, stride) = &jobs[job];
         let (some, y) = (weight.slice(rows.clone()), output.column(rows.start));
         // SAFETY: as in `small_m::share`: `y` is where the first of these rows goes.
-        if unsafe { loops.few_rows(m, x.as_ptr(), some, *packed, y, *stride) } {
+        if unsafe { loops.few_rows(m, x.as_ptr(), some, y, *stride) } {
             return;
         }
-        for_each_panel(isa, (*weight, *packed), rows, height, |panel, rows| {
+        for_each_panel(isa, *weight, rows, height, |panel, rows| {
             let y = output.column(rows.start);
             let size = Size { m, n: *stride, k };
             let operands = Operands { x: x.as_ptr(), weight: panel.as_ptr(), y, size };

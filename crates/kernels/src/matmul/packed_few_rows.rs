@@ -85,6 +85,40 @@ impl Products for Bf16x32 {
     }
 }
 
+/// [`few_rows`] of weights widened to f32.
+///
+/// # Safety
+///
+/// As there.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt")]
+pub(super) unsafe fn singles(
+    m: usize,
+    x: *const f32,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { few_rows::<F32x16>(m, x, weight, y, stride) }
+}
+
+/// [`few_rows`] of weights in pairs.
+///
+/// # Safety
+///
+/// As there.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16,avx512vbmi2,popcnt")]
+pub(super) unsafe fn pairs(
+    m: usize,
+    x: *const bf16,
+    weight: BlockWeight<&[u8]>,
+    y: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { few_rows::<Bf16x32>(m, x, weight, y, stride) }
+}
+
 /// Computes `y` of `m` rows, at most [`FEW`], for all rows of a weight.
 ///
 /// # Safety
@@ -93,15 +127,15 @@ impl Products for Bf16x32 {
 /// `P`, and `y` points to an element for each row of the weight, and so does, `stride` elements
 /// further, that of each other row of activations; nothing else reads or writes these during the call.
 #[inline(always)]
-pub(super) unsafe fn few_rows<P: Products>(
+unsafe fn few_rows<P: Products>(
     m: usize,
     x: *const P::X,
     weight: BlockWeight<&[u8]>,
-    packed: PackedBf16,
     y: *mut f32,
     stride: usize,
 ) {
     debug_assert!((1..=FEW).contains(&m), "{m} rows");
+    let packed = weight.packed_bf16().expect("packed bf16");
     // SAFETY: the caller's promises.
     unsafe {
         match (packed.exponent_bits(), m) {

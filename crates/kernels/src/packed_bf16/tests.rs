@@ -94,7 +94,7 @@ fn a_window_has_the_most_exponents() {
     let of = |exponents: &[u8], bits| {
         let values: Vec<bf16> =
             exponents.iter().map(|exponent| bf16::from_bits(u16::from(*exponent) << 7)).collect();
-        let Window { lowest, outside } = Window::best(&values, bits);
+        let Window { lowest, outside } = Window::best(&counts(&values), bits);
         (lowest, outside)
     };
     assert_eq!(of(&[10, 11, 16, 17], 3), (11, 1));

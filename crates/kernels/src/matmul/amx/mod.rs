@@ -40,7 +40,6 @@ mod weights;
 use std::ops::Range;
 
 use half::bf16;
-use outsize_checkpoint::PackedBf16;
 
 use super::pack::Scratch;
 use super::packed::PackedLoops;
@@ -132,7 +131,6 @@ impl PackedLoops<bf16> for Amx<'_> {
         _m: usize,
         _x: *const bf16,
         _weight: BlockWeight<&[u8]>,
-        _packed: PackedBf16,
         _y: *mut f32,
         _stride: usize,
     ) -> bool {
