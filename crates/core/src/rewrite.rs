@@ -3,8 +3,10 @@
 mod added;
 mod order;
 mod packed;
+mod quantized;
 
 use self::order::{grouped, halves, in_turns};
+use self::quantized::Quantized;
 use crate::convert::{NoConversion, burn_type, dequantize, float};
 use crate::integers;
 use crate::loaded_scales::{LoadedScales, Scales};
@@ -18,6 +20,9 @@ use std::ops::Range;
 
 /// Bytes that are read at a time, about.
 const PIECE: u64 = 4 << 20;
+
+/// What rows of floats become: the bytes of integers, and of their scales.
+pub type RoundRows<'a> = dyn Fn(&[f32]) -> [Vec<u8>; 2] + 'a;
 
 /// What a weight's values become on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,8 @@ pub struct Rewrite {
     added: Option<LowRank>,
     /// How its values are packed, if they are.
     packed: Option<PackedBf16>,
+    /// Which integers its values become, if they do.
+    quantized: Option<Quantized>,
 }
 
 #[derive(Debug, Clone)]
@@ -172,7 +179,7 @@ impl Rewrite {
     }
 
     fn of(source: Source, dtype: Dtype) -> Self {
-        Self { source, dtype, added: None, packed: None }
+        Self { source, dtype, added: None, packed: None, quantized: None }
     }
 
     /// Refuses what cannot become its type.
@@ -199,24 +206,25 @@ impl Rewrite {
             .chain(modules.iter().flatten().map(|weight| (weight, None)))
     }
 
-    /// How the weight is declared to a [`ShardWriter`].
-    pub fn spec(&self) -> TensorSpec {
-        let spec = self.unpacked_spec();
+    /// How the tensors that it is written as are declared to a [`ShardWriter`], in the order in which they come.
+    pub fn specs(&self) -> Vec<TensorSpec> {
+        let spec = self.spec();
         let kept = match self.dtype {
             Dtype::PackedBf16(packed) => Some(packed),
             _ => self.packed,
         };
-        match (kept, &spec.shape[..]) {
-            (Some(packed), &[rows, columns]) => {
+        match (kept, &self.quantized, &spec.shape[..]) {
+            (Some(packed), _, &[rows, columns]) => {
                 let (name, shape) = packed.stored(&spec.name, [rows, columns]);
-                TensorSpec::new(name, Dtype::U8, shape)
+                vec![TensorSpec::new(name, Dtype::U8, shape)]
             }
-            _ => spec,
+            (_, Some(quantized), &[rows, columns]) => quantized.specs(&spec.name, [rows, columns]),
+            _ => vec![spec],
         }
     }
 
-    /// The same of its values.
-    fn unpacked_spec(&self) -> TensorSpec {
+    /// The weight: its name, its shape, and the type that its values have before they are packed or quantised.
+    pub fn spec(&self) -> TensorSpec {
         match &self.source {
             Source::Weight(weight, _) => {
                 let data = weight.data();
@@ -256,7 +264,32 @@ impl Rewrite {
         &self,
         checkpoint: &Checkpoint,
         writer: &mut ShardWriter,
+        go_on: impl FnMut(&ShardWriter) -> bool,
+    ) -> Result<(), Error> {
+        let round = self.quantized.as_ref().map(Quantized::rounding);
+        self.write_with(checkpoint, writer, go_on, round.as_deref())
+    }
+
+    /// The same of one that [becomes integers](Self::quantize), which `round` chooses.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_rounded(
+        &self,
+        checkpoint: &Checkpoint,
+        writer: &mut ShardWriter,
+        go_on: impl FnMut(&ShardWriter) -> bool,
+        round: &RoundRows<'_>,
+    ) -> Result<(), Error> {
+        self.write_with(checkpoint, writer, go_on, Some(round))
+    }
+
+    fn write_with(
+        &self,
+        checkpoint: &Checkpoint,
+        writer: &mut ShardWriter,
         mut go_on: impl FnMut(&ShardWriter) -> bool,
+        round: Option<&RoundRows<'_>>,
     ) -> Result<(), Error> {
         let whole = |weight: &StoredWeight| {
             let converts = self.read_scales(weight, None, checkpoint)?;
@@ -266,14 +299,23 @@ impl Rewrite {
             }
             converted(checkpoint, weight.data().clone(), &converts)
         };
-        let name = &self.spec().name;
+        let specs = self.specs();
+        let (name, mut scales) = (&specs[0].name, Vec::new());
         let mut take = |bytes: Vec<u8>| {
             if !go_on(writer) {
                 return Err(Error::Stopped);
             }
-            Ok(writer.write(name, &self.with_packed(bytes))?)
+            let bytes = match round.filter(|_| self.quantized.is_some()) {
+                Some(round) => {
+                    let [data, more] = self.rounded(bytes, round)?;
+                    scales.extend(more);
+                    data
+                }
+                None => self.with_packed(bytes),
+            };
+            Ok(writer.write(name, &bytes)?)
         };
-        match &self.source {
+        let written = match &self.source {
             Source::Weight(weight, change) => {
                 self.for_each_piece(weight, *change, checkpoint, &mut take)
             }
@@ -297,7 +339,17 @@ impl Rewrite {
                 }
                 Ok(())
             }
+        };
+        written?;
+        if let [_, of_scales, more @ ..] = &specs[..] {
+            writer.write(&of_scales.name, &scales)?;
+            if let [of_shape, ..] = more {
+                let shape = self.spec().shape;
+                let shape = shape.iter().flat_map(|size| (*size as i64).to_le_bytes());
+                writer.write(&of_shape.name, &shape.collect::<Vec<_>>())?;
+            }
         }
+        Ok(())
     }
 
     /// Gives a weight's bytes in the new type to `take`, some rows or blocks at a time.
@@ -327,7 +379,7 @@ impl Rewrite {
         let unit = match change {
             Some(Change::Halves(head)) => weight.row_bytes() * head as u64,
             Some(Change::Groups { .. }) => weight.row_bytes(),
-            _ if self.added.is_some() || self.scan().is_some() => weight.row_bytes(),
+            _ if self.is_written_by_rows() => weight.row_bytes(),
             _ => weight.format().encoding.block().bytes as u64,
         };
         let piece = (PIECE / unit.max(1)).max(1) * unit.max(1);
@@ -341,6 +393,10 @@ impl Rewrite {
             take(changed(bytes, rows as usize, change))?;
         }
         Ok(())
+    }
+
+    fn is_written_by_rows(&self) -> bool {
+        self.added.is_some() || self.quantized.is_some() || self.scan().is_some()
     }
 
     /// What the bytes of a weight go through one after the other.

@@ -1,4 +1,4 @@
-//! What a pass that learns has recorded.
+//! What a pass hands over besides its result: gradients, and what matrices are multiplied with.
 
 use burn::tensor::Gradients;
 use outsize_checkpoint::TensorInfo;
@@ -15,10 +15,16 @@ pub trait GradientSink: Send + Sync {
     fn add(&self, tensor: &TensorInfo, start: u64, gradient: &[f32]) -> io::Result<()>;
 }
 
+/// Is shown what a dispatched module's matrices are multiplied with.
+pub trait InputObserver: Send + Sync {
+    /// Takes rows of so many `columns` that are multiplied with the matrix at `path`.
+    fn observe(&self, path: &str, rows: &[f32], columns: usize);
+}
+
 /// Hands over the gradient of a leaf of Burn's graph.
 pub(crate) type Leaf = Box<dyn FnOnce(&mut Gradients) + Send>;
 
-/// What is recorded: who takes gradients, and which leaves the graph has.
+/// What is recorded: who takes gradients, which leaves the graph has, and who is shown inputs.
 #[derive(Default)]
 pub(crate) struct Tape(Mutex<TapeState>);
 
@@ -27,6 +33,8 @@ struct TapeState {
     /// Nobody while nothing is recorded.
     sink: Option<Arc<dyn GradientSink>>,
     leaves: Vec<Leaf>,
+    /// Nobody in most passes.
+    observer: Option<Arc<dyn InputObserver>>,
 }
 
 impl Tape {
@@ -39,6 +47,17 @@ impl Tape {
     pub(crate) fn record(&self, sink: Arc<dyn GradientSink>) -> Recording<'_> {
         self.with(|state| state.sink = Some(sink));
         Recording(self)
+    }
+
+    /// Shows inputs from now on, until that is dropped.
+    pub(crate) fn show(&self, observer: Arc<dyn InputObserver>) -> Recording<'_> {
+        self.with(|state| state.observer = Some(observer));
+        Recording(self)
+    }
+
+    /// Who is shown inputs, if anybody is.
+    pub(crate) fn observer(&self) -> Option<Arc<dyn InputObserver>> {
+        self.with(|state| state.observer.clone())
     }
 
     pub(crate) fn is_recording(&self) -> bool {

@@ -35,6 +35,15 @@ pub enum FinetuneError {
         /// The model's type.
         model_type: &'static str,
     },
+    /// Inputs of layers cannot be seen block by block.
+    #[error(
+        "a {model_type} cannot be run block by block, as its layers share keys and values, or it has an encoder: texts cannot \
+         say which integers its weights become"
+    )]
+    NoBlocks {
+        /// The model's type.
+        model_type: &'static str,
+    },
     /// The budget has more than main memory.
     #[error("models learn on processors: give a budget of main memory alone, such as cpu=4GB")]
     Gpu,

@@ -30,10 +30,13 @@
 //!
 //! All weights learn likewise, with [`FinetuneBuilder::full`]: AdamW's moments, gradients and the weights as they are learned are
 //! then on the disk.
+//!
+//! [`FinetuneBuilder::calibration`] has weights become integers, chosen by what texts give rise to in the model.
 #![forbid(unsafe_code)]
 
 mod adapter;
 mod builder;
+mod calibration;
 mod error;
 mod example;
 mod examples;
@@ -49,6 +52,7 @@ mod tuner;
 
 pub use adapter::{LearningAdapter, LearningLayer};
 pub use builder::{FinetuneBuilder, finetune};
+pub use calibration::{Calibrated, OpenedCalibration};
 pub use error::FinetuneError;
 pub use example::{Example, ExampleFormat};
 pub use examples::Examples;

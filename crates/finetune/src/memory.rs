@@ -39,6 +39,18 @@ pub(crate) fn full_pass_bytes(
     Some(config.full_learning_bytes(batch, context)?.saturating_add(packed))
 }
 
+/// What passes over so many batches of so many sequences of so many tokens take whose inputs of layers are seen, in bytes; nothing
+/// if the model cannot be run block by block.
+pub(crate) fn observed_pass_bytes(
+    config: &ModelConfig,
+    compute: ActivationDtype,
+    [batches, batch, context]: [usize; 3],
+) -> Option<u64> {
+    let cache = CacheOptions { batch, ..CacheOptions::new(context) };
+    let packed = config.packed_bytes(compute, context, &cache);
+    Some(config.observing_bytes([batches, batch, context])?.saturating_add(packed))
+}
+
 /// Places weights for passes forward and backward.
 pub(crate) fn infer_learning(
     config: &ModelConfig,

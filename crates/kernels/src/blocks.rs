@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 use self::narrow::{MAX_E4M3, narrow_e4m3, narrow_mx};
 use crate::Isa;
-use crate::integers::{Groups, dequantize_integers, quantize_integers};
+use crate::integer_rounding::IntegerRounding;
+use crate::integers::{Groups, dequantize_integers};
 use crate::packed_bf16;
 use crate::quants::{self, E8M0, is_quantized, with_any_quants};
 use crate::simd::{Vector, for_each_isa};
@@ -182,7 +183,7 @@ impl BlockWeight<Bytes> {
 
 impl BlockWeight<Vec<u8>> {
     /// The weight that comes close to `values`, `shape` of them: in fp8 the largest of a block is encoded
-    /// as the largest number there is, in MXFP4 as one from 4 on; of integers the largest of a group is one less than the most.
+    /// as the largest number there is, in MXFP4 as one from 4 on; integers are [rounded](IntegerRounding).
     ///
     /// `None` if the format is not MXFP4, integers row after row without zero points, or one of fp8 with scales in f32, or if
     /// there are more or fewer values.
@@ -192,12 +193,10 @@ impl BlockWeight<Vec<u8>> {
         if values.len() != shape[0].checked_mul(shape[1])? || height == 0 || width == 0 {
             return None;
         }
-        if let Some(integers) = format.as_integers() {
-            let row = usize::try_from(integers.width.row_bytes(shape[1])?).ok()?;
-            let (size, group) = ((shape[1], row), (width, grid.dtype));
-            let [data, scales] = quantize_integers(integers.width, size, group, values);
-            let weight = Self::new(format, shape, data, scales, 0)?;
-            return (integers.zeros == ZeroPoints::Middle).then_some(weight);
+        if format.as_integers().is_some() {
+            let rounding = IntegerRounding::of(format)?;
+            let [data, scales] = rounding.round(values, shape[1]);
+            return Self::new(format, shape, data, scales, 0);
         }
         if format.encoding.dtype() == Dtype::F4 {
             let (blocks, _) = values.as_chunks();

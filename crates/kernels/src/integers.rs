@@ -5,7 +5,6 @@
 
 use std::mem::MaybeUninit;
 
-use half::{bf16, f16};
 use outsize_checkpoint::{Dtype, IntegerWidth};
 
 use crate::simd::{Vector, for_each_isa};
@@ -354,49 +353,4 @@ unsafe fn dequantize<V: Vector, D: Decode>(
             }
         }
     }
-}
-
-/// The bytes of integers that come close to `values` in rows of so many columns, and of their scales: of each group the largest
-/// is one less than the most there is.
-pub(crate) fn quantize_integers(
-    width: IntegerWidth,
-    (columns, row_bytes): (usize, usize),
-    (group, scale_type): (usize, Dtype),
-    values: &[f32],
-) -> [Vec<u8>; 2] {
-    let most = if width == IntegerWidth::U4 { 7.0 } else { 127.0 };
-    let rows = values.len() / columns.max(1);
-    let (mut data, mut scales) = (vec![0; rows * row_bytes], Vec::new());
-    for (values, row) in values.chunks_exact(columns.max(1)).zip(data.chunks_mut(row_bytes.max(1)))
-    {
-        for (start, values) in (0..).step_by(group).zip(values.chunks(group)) {
-            let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
-            let scale = match scale_type {
-                Dtype::F16 => {
-                    let scale = f16::from_f32(largest / most);
-                    scales.extend(scale.to_le_bytes());
-                    scale.to_f32()
-                }
-                Dtype::BF16 => {
-                    let scale = bf16::from_f32(largest / most);
-                    scales.extend(scale.to_le_bytes());
-                    scale.to_f32()
-                }
-                _ => {
-                    scales.extend((largest / most).to_le_bytes());
-                    largest / most
-                }
-            };
-            let by = if scale > 0.0 { scale.recip() } else { 0.0 };
-            for (at, value) in (start..).zip(values) {
-                let number = (value * by).round_ties_even().clamp(-most, most) as i8;
-                let number = width.middle().wrapping_add_signed(number);
-                match width {
-                    IntegerWidth::U4 => row[at / 2] |= number << (at % 2 * 4),
-                    _ => row[at] = number,
-                }
-            }
-        }
-    }
-    [data, scales]
 }

@@ -79,6 +79,7 @@ pub mod gpu;
 pub mod gradient;
 pub mod group_norm;
 mod head_loss;
+mod integer_rounding;
 mod integers;
 mod isa;
 mod layer;
@@ -112,6 +113,7 @@ pub use buffer::{BufferReuse, free_buffers};
 pub use device::{has_kernels, is_flex, is_gpu};
 pub use fetched::{FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, fetched_linear};
 pub use head_loss::{FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss};
+pub use integer_rounding::IntegerRounding;
 pub use integers::integer_value;
 pub use isa::Isa;
 pub use layer::{

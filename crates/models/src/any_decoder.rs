@@ -9,7 +9,8 @@ use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{
-    Dispatched, GradientSink, LowRank, Names, Parameter, PassKind, Routed, parameters,
+    Dispatched, GradientSink, InputObserver, LowRank, Names, Parameter, PassKind, Routed,
+    parameters,
 };
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
@@ -17,6 +18,7 @@ use outsize_stream::Stats;
 use crate::full_gradients::full_gradients;
 use crate::learning_memory::{block_of, full_learning_bytes, learning_bytes};
 use crate::low_rank_gradients::{low_rank_gradients, low_rank_loss};
+use crate::observed_blocks::{AfterBlock, observe_blocks, observing_bytes};
 use crate::{
     Activations, Batch, BatchLoss, CacheSpec, Decoder, Error, Init, KvCache, Labels, Logits,
     LowRankGradients, PassShape,
@@ -122,6 +124,18 @@ pub trait DispatchedDecoder: Debug {
         adapter: &HashMap<String, LowRank>,
     ) -> Result<Result<f64, Error>, outsize_core::Error>;
 
+    /// Runs block after block over whole sequences, shows `observer` what goes into their matrices, and asks `each` after every
+    /// block what to do next: see [`Dispatched::run_observed`].
+    ///
+    /// # Errors
+    /// As there; of models that cannot be run block by block, and of ids that are no tokens.
+    fn observe_blocks(
+        &self,
+        batches: &[Batch],
+        observer: &Arc<dyn InputObserver>,
+        each: &mut dyn FnMut(usize) -> AfterBlock,
+    ) -> Result<Result<(), Error>, outsize_core::Error>;
+
     /// Where everything lives.
     fn device_map(&self) -> &DeviceMap;
 
@@ -191,6 +205,15 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         loss
     }
 
+    fn observe_blocks(
+        &self,
+        batches: &[Batch],
+        observer: &Arc<dyn InputObserver>,
+        each: &mut dyn FnMut(usize) -> AfterBlock,
+    ) -> Result<Result<(), Error>, outsize_core::Error> {
+        self.run_observed(observer, |model| observe_blocks(model, batches, each))
+    }
+
     fn device_map(&self) -> &DeviceMap {
         self.device_map()
     }
@@ -236,6 +259,7 @@ pub(crate) trait AnyEmpty: Any + Debug + Send + Sync {
     fn activations(&self, pass: &PassShape) -> Activations;
     fn learning_bytes(&self, pass: PassShape, kept: usize) -> Option<u64>;
     fn full_learning_bytes(&self, pass: PassShape) -> Option<u64>;
+    fn observing_bytes(&self, pass: PassShape, batches: usize) -> Option<u64>;
     fn block_of(&self, path: &str) -> Option<usize>;
     fn fill(&self, init: &Init, values: Vec<TensorData>) -> Box<dyn FilledDecoder>;
     fn dispatch(
@@ -295,6 +319,10 @@ impl<D: Decoder> AnyEmpty for Empty<D> {
 
     fn full_learning_bytes(&self, pass: PassShape) -> Option<u64> {
         full_learning_bytes(&self.model, &self.parameters, pass)
+    }
+
+    fn observing_bytes(&self, pass: PassShape, batches: usize) -> Option<u64> {
+        observing_bytes(&self.model, &self.parameters, pass, batches)
     }
 
     fn block_of(&self, path: &str) -> Option<usize> {

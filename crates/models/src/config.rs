@@ -14,7 +14,7 @@ pub(crate) use self::fields::MAX_QUOTE;
 pub(crate) use self::known::{COMMON, ROPE, check};
 pub use self::known::{Effect, KnownField};
 pub(crate) use self::quantization::PACKED_BF16;
-pub use self::quantization::Quantization;
+pub use self::quantization::{IntegerGroups, Quantization, compressed_integers};
 pub use self::rope::{RopeConfig, RopeScaling};
 pub(crate) use self::rope::{RopeContext, rope_object, theta, yarn_stretch};
 pub(crate) use self::window::{

@@ -38,6 +38,7 @@ mod loss;
 mod low_rank_gradients;
 mod model_config;
 mod modules;
+mod observed_blocks;
 mod pass;
 mod pass_shape;
 mod picture_size;
@@ -57,7 +58,9 @@ pub use blocks::{BlockInputs, Blocks, Residual};
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
 pub use cache_spec::{AttentionCache, CacheLayer, CacheSpec, RecurrentCache};
 pub use component::{Component, ComponentConfig};
-pub use config::{Effect, Fields, KnownField, RopeConfig, RopeScaling};
+pub use config::{
+    Effect, Fields, IntegerGroups, KnownField, RopeConfig, RopeScaling, compressed_integers,
+};
 pub use decoder::{Decoder, Head};
 pub use error::Error;
 pub use full_gradients::BatchLoss;
@@ -74,6 +77,7 @@ pub use loss::next_token_loss;
 pub use low_rank_gradients::LowRankGradients;
 pub use model_config::ModelConfig;
 pub use modules::{ModuleKind, ModuleSpec};
+pub use observed_blocks::AfterBlock;
 pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;
 pub use outsize_kernels::attention::Alibi;

@@ -140,6 +140,16 @@ impl ModelConfig {
         Some((table.path.clone(), format!("{}.weight", self.row.head)))
     }
 
+    /// The path of the layer that makes logits, if it has a weight of its own.
+    pub(crate) fn head(&self) -> &'static str {
+        self.row.head
+    }
+
+    /// Whether a parameter is the weight of that layer.
+    pub(crate) fn is_head(&self, path: &str) -> bool {
+        path.strip_suffix(".weight") == Some(self.row.head)
+    }
+
     /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens of
     /// each text, wherever in such a cache it ends, and in one of a token of each of its beams. Counted with it are the logits
     /// asked for, the scratch memory of attention, and the copy that is made when a product's weight comes in tiles.
@@ -236,6 +246,15 @@ impl ModelConfig {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
         self.decoder.0.full_learning_bytes(pass)
+    }
+
+    /// What [observing](crate::DispatchedDecoder::observe_blocks) `batches` batches of so many sequences of `tokens` tokens
+    /// allocates at most on a CPU, in bytes, besides weights and what is made of the observed. Nothing if the model cannot be run
+    /// block by block.
+    pub fn observing_bytes(&self, [batches, batch, tokens]: [usize; 3]) -> Option<u64> {
+        let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
+        let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
+        self.decoder.0.observing_bytes(pass, batches)
     }
 
     /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that logits are wanted of.

@@ -1,6 +1,7 @@
 //! A checkpoint as it is written anew: in floats of one's choice, and as transformers lays it out.
 
 mod linear_attention;
+mod quantized;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

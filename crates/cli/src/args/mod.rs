@@ -9,6 +9,7 @@ mod image;
 mod launch;
 mod model;
 mod plan;
+mod quantize;
 mod serve;
 mod shard;
 mod synth;
@@ -26,6 +27,7 @@ pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
+pub use quantize::QuantizeArgs;
 pub use serve::ServeArgs;
 pub use shard::{RewriteArgs, ShardArgs};
 pub use synth::{BF16, SynthArgs, SynthBlocks, SynthDtype};
@@ -66,6 +68,8 @@ pub enum Command {
     List(JsonArgs),
     /// Write a checkpoint of any format as safetensors, in shards (`merge`: in one file)
     Shard(ShardArgs),
+    /// Write a checkpoint whose linear layers become integers of 4 or 8 bits
+    Quantize(QuantizeArgs),
     /// Make a checkpoint with random weights, for tests and benchmarks
     Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that

@@ -15,7 +15,9 @@ mod list;
 mod logits;
 mod manual;
 mod plan;
+mod quantize;
 mod random_values;
+mod rewritten;
 mod run;
 mod run_many;
 mod serve;
@@ -26,8 +28,8 @@ mod test;
 mod tuner;
 
 use crate::args::{
-    ChatArgs, Command, FinetuneArgs, LogitsArgs, ModelArgs, RewriteArgs, RunArgs, ServeArgs,
-    SessionArgs, ShardArgs,
+    ChatArgs, Command, FinetuneArgs, LogitsArgs, ModelArgs, QuantizeArgs, RewriteArgs, RunArgs,
+    ServeArgs, SessionArgs, ShardArgs,
 };
 use crate::error::Failure;
 use crate::hub::Wanted;
@@ -56,6 +58,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
     })
     | Command::Finetune(FinetuneArgs { model, .. })
     | Command::Logits(LogitsArgs { model: ModelArgs { model, .. }, .. })
+    | Command::Quantize(QuantizeArgs { model, .. })
     | Command::Shard(ShardArgs { rewrite: RewriteArgs { model, .. }, .. })
     | Command::Merge(RewriteArgs { model, .. }) = &mut command
     {
@@ -70,6 +73,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),
         Command::Shard(args) => shard::shard(&args.rewrite, args.max_shard_size),
+        Command::Quantize(args) => quantize::quantize(args, began),
         Command::Merge(args) => shard::shard(args, u64::MAX),
         Command::Synth(args) => synth::synth(args),
         Command::Estimate(args) => estimate::estimate(args),

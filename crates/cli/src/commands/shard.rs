@@ -1,23 +1,19 @@
 //! `outsize shard` and `outsize merge`: a checkpoint written anew as safetensors.
 
+use super::rewritten::{CONFIG, Output, failure, go_on};
 use crate::args::RewriteArgs;
 use crate::error::Failure;
-use crate::views::output::{print_json, say};
+use crate::views::output::say;
 use crate::views::progress;
 use crate::{interrupt, model};
-use outsize::checkpoint::{Checkpoint, Dtype, ShardWriter, SmallFiles, read_object};
-use outsize::core::{Error, Rewrite};
+use outsize::checkpoint::{Checkpoint, Dtype, read_object};
+use outsize::core::Rewrite;
 use outsize::diffuse::PipelineFiles;
 use outsize::generate::read_config;
 use outsize::lora::LoraAdapter;
-use outsize::machine::{peak_rss, volume};
 use outsize::models::{Rewriting, rewriting};
-use outsize::plan::format_size;
-use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Instant;
-
-const CONFIG: &str = "config.json";
 
 /// Runs the command: files of at most `limit` bytes.
 pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
@@ -54,48 +50,13 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
     if args.pack {
         pack(args, &mut found, &checkpoint)?;
     }
-    let SmallFiles { mut files, left_out } = SmallFiles::read(folder)?;
-    if Some(&found.config) != config.as_ref() && !found.config.is_empty() {
-        files.retain(|(name, _)| name != CONFIG);
-        files.push((CONFIG.into(), serde_json::to_vec_pretty(&Value::from(found.config))?));
-    }
-
-    let specs = found.weights.iter().map(Rewrite::spec).collect();
-    let mut writer = ShardWriter::create(&args.out, specs, limit)?;
-    let bytes = writer.total_bytes();
-    require_room(args, bytes)?;
-    for (name, bytes) in &files {
-        writer.add_file(name, bytes)?;
-    }
-    let bar = progress::bytes(bytes, "writing");
-    for weight in &found.weights {
-        let go_on = |writer: &ShardWriter| {
-            bar.set_position(writer.bytes_written());
-            !interrupt::asked()
-        };
-        weight.write(&checkpoint, &mut writer, go_on).map_err(failure)?;
-    }
-    let shards = writer.shards();
-    writer.finish()?;
-    bar.finish_and_clear();
-
-    let (seconds, tensors) = (began.elapsed().as_secs_f64(), found.weights.len());
-    if !left_out.is_empty() {
-        say(format!("note: not copied: {}", left_out.join(", ")));
-    }
-    if args.json {
-        return print_json(&json!({
-            "path": args.out, "tensors": tensors, "bytes": bytes, "shards": shards, "not_copied": left_out,
-            "peak_rss_bytes": peak_rss(), "seconds": seconds,
-        }));
-    }
-    say(format!(
-        "made {} ({tensors} tensors, {} in {shards} {} in {seconds:.1} s)",
-        args.out.display(),
-        format_size(bytes),
-        if shards == 1 { "file" } else { "files" }
-    ));
-    Ok(())
+    let output = Output { out: &args.out, limit, json: args.json, began };
+    output.write(&found, &checkpoint, config.as_ref(), |writer, bar| {
+        for weight in &found.weights {
+            weight.write(&checkpoint, writer, |writer| go_on(writer, bar)).map_err(failure)?;
+        }
+        Ok(None)
+    })
 }
 
 /// Has matrices of bf16 packed.
@@ -123,32 +84,9 @@ fn pack(args: &RewriteArgs, found: &mut Rewriting, checkpoint: &Checkpoint) -> R
     }
 }
 
-/// What a failed rewriting is for a user.
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Stopped => Failure::Interrupted,
-        error => error.into(),
-    }
-}
-
 /// How many files a checkpoint has of which this is one, by its name. Of GGUF's, all are opened.
 fn files_of(model: &Path) -> Option<u32> {
     let is_gguf = model.extension().is_some_and(|end| end == "gguf");
     let (_, count) = model.file_stem()?.to_str()?.rsplit_once("-of-")?;
     count.parse().ok().filter(|count| *count > 1 && !is_gguf && model.is_file())
-}
-
-/// Refuses what does not fit on the disk, before hours are spent on it.
-fn require_room(args: &RewriteArgs, bytes: u64) -> Result<(), Failure> {
-    let out = std::path::absolute(&args.out).unwrap_or_else(|_| args.out.clone());
-    let free = out.parent().and_then(|parent| volume(parent).free);
-    match free.filter(|free| free.value < bytes) {
-        Some(free) => Err(Failure::Failed(format!(
-            "{} needs {}, and {} are free there: make room, write to another disk, or take a smaller --dtype",
-            args.out.display(),
-            format_size(bytes),
-            format_size(free.value)
-        ))),
-        None => Ok(()),
-    }
 }

@@ -7,10 +7,13 @@ use crate::error::Failure;
 use crate::interrupt;
 use crate::views::output::{print_json, say};
 use crate::views::progress;
-use outsize::checkpoint::{ShardWriter, StorageFormat, TensorSpec, read_text};
+use outsize::checkpoint::{IntegerWidth, ShardWriter, StorageFormat, TensorSpec, read_text};
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
 use outsize::kernels::BlockWeight;
-use outsize::models::{ModelConfig, RANDOM_BLOCK, RandomWeights, WeightSpec, presets};
+use outsize::models::{
+    IntegerGroups, ModelConfig, RANDOM_BLOCK, RandomWeights, WeightSpec, compressed_integers,
+    presets,
+};
 use outsize::plan::format_size;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -158,18 +161,8 @@ fn write_blocks(
 }
 
 /// How compressed-tensors says that linear layers are integers.
-fn integers(bits: u8, strategy: &str, group_size: Option<usize>) -> Value {
-    let weights = json!({
-        "actorder": null, "block_structure": null, "dynamic": false, "group_size": group_size, "num_bits": bits,
-        "observer": "minmax", "observer_kwargs": {}, "strategy": strategy, "symmetric": true, "type": "int",
-    });
-    let group = json!({
-        "input_activations": null, "output_activations": null, "targets": ["Linear"], "weights": weights,
-    });
-    json!({
-        "config_groups": {"group_0": group}, "format": "pack-quantized", "ignore": ["lm_head"],
-        "quant_method": "compressed-tensors", "quantization_status": "compressed",
-    })
+fn integers(width: IntegerWidth, group: usize) -> Value {
+    compressed_integers(IntegerGroups { width, group }, vec!["lm_head".to_owned()])
 }
 
 /// The configuration with the dtype of the weights, for other software.
@@ -186,8 +179,8 @@ fn with_dtype(text: &str, dtype: SynthDtype) -> Result<String, Failure> {
                     "--dtype: not for models of the type gpt_oss; choose mxfp4, bf16, f16 or f32";
                 return Err(Failure::usage(advice));
             }
-            Some(SynthBlocks::Int4) => Some(integers(4, "group", Some(128))),
-            Some(SynthBlocks::Int8) => Some(integers(8, "channel", None)),
+            Some(SynthBlocks::Int4) => Some(integers(IntegerWidth::U4, 128)),
+            Some(SynthBlocks::Int8) => Some(integers(IntegerWidth::U8, 0)),
             Some(SynthBlocks::Fp8) => Some(json!({
                 "activation_scheme": "dynamic",
                 "fmt": "e4m3",

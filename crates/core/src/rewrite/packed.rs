@@ -11,7 +11,7 @@ impl Rewrite {
     /// What looks at the values of one matrix that becomes bf16; none for other weights.
     pub(super) fn scan(&self) -> Option<PackedBf16Scan> {
         let is_one = matches!(self.source, Source::Weight(..)) && self.dtype == Dtype::BF16;
-        match &self.unpacked_spec().shape[..] {
+        match &self.spec().shape[..] {
             &[_, columns] if is_one => PackedBf16Scan::new(columns),
             _ => None,
         }
@@ -20,7 +20,7 @@ impl Rewrite {
     /// Bytes of bf16 that [`pack`](Self::pack) looks at; zero if it would change nothing.
     pub fn bytes_to_pack(&self) -> u64 {
         let bytes = |_| {
-            let spec = self.unpacked_spec();
+            let spec = self.spec();
             spec.shape.iter().fold(2, |bytes: u64, n| bytes.saturating_mul(*n as u64))
         };
         self.scan().map_or(0, bytes)

@@ -3,6 +3,7 @@
 mod compressed;
 mod integers;
 
+pub use self::compressed::{IntegerGroups, compressed_integers};
 use outsize_checkpoint::StorageFormat;
 use serde_json::Value;
 

@@ -113,8 +113,8 @@ pub(super) fn biased<const D: usize>(y: Tensor<D>, bias: Option<&Param<Tensor<1>
 pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tensor<D>; 3] {
     let [first, second, third] = layers;
     let x = entered(x, &first.weight);
-    let fused = differentiated(&x, &first.weight).is_none() && !is_gpu(&x.device());
-    if !fused || !layers.iter().all(|layer| is_whole(&layer.weight)) {
+    let alone = differentiated(&x, &first.weight).is_some() || is_observed(&first.weight);
+    if alone || is_gpu(&x.device()) || !layers.iter().all(|layer| is_whole(&layer.weight)) {
         return layers.map(|layer| layer.forward(x.clone()));
     }
     let weights = layers.map(|layer| whole(&layer.weight));
@@ -129,7 +129,7 @@ pub(crate) fn gated<const D: usize>(
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
     let on_gpu = Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device()));
-    if on_gpu || differentiated(x, &gate.weight).is_some() {
+    if on_gpu || differentiated(x, &gate.weight).is_some() || is_observed(&gate.weight) {
         return None;
     }
     let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
@@ -143,6 +143,11 @@ pub(crate) fn gated<const D: usize>(
 /// Whether a weight is all that its layer multiplies, and does not come in tiles. More than one such may be held at a time.
 fn is_whole(weight: &Param<Tensor<2>>) -> bool {
     Streamed::of(weight).is_none_or(|weight| weight.is_resident() && weight.low_rank().is_none())
+}
+
+/// Whether somebody is shown what a weight is multiplied with.
+fn is_observed(weight: &Param<Tensor<2>>) -> bool {
+    Streamed::of(weight).is_some_and(Streamed::is_observed)
 }
 
 /// The handle of a weight that gradients flow through; those of the weight itself are for who records the pass.
@@ -167,6 +172,9 @@ pub(crate) fn product<const D: usize>(
     x: Tensor<D>,
     weight: &Param<Tensor<2>>,
 ) -> Tensor<D> {
+    if let Some(streamed) = Streamed::of(weight) {
+        streamed.observe(&x);
+    }
     match Streamed::of(weight).and_then(Streamed::low_rank) {
         Some(adapter) => adapted(compute, product_alone(compute, x.clone(), weight), x, adapter),
         None => product_alone(compute, x, weight),

@@ -1,6 +1,7 @@
 //! compressed-tensors: fp8, and integers of 4 or 8 bits.
 
 use outsize_checkpoint::{IntegerWidth, StorageFormat};
+use serde_json::{Value, json};
 
 use super::super::fields::Fields;
 use super::super::known::{self, Effect, KnownField};
@@ -45,6 +46,40 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
     };
     let symmetric = weights.flag_or("symmetric", true)?;
     Ok(StorageFormat::packed_integers(width, columns, !symmetric))
+}
+
+/// Integers that matrices of linear layers become, as compressed-tensors packs them, each times the scale of its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IntegerGroups {
+    /// Of 4 bits, or of 8.
+    pub width: IntegerWidth,
+    /// Neighbours in a row that share a scale; all of a row if that is zero.
+    pub group: usize,
+}
+
+/// How compressed-tensors says that the linear layers of a model are such integers, but for those of some names.
+pub fn compressed_integers(integers: IntegerGroups, ignored: Vec<String>) -> Value {
+    let IntegerGroups { width, group } = integers;
+    let (strategy, group) = match group {
+        0 => ("channel", None),
+        group => ("group", Some(group)),
+    };
+    let (bits, format) = match width {
+        IntegerWidth::U4 => (4, "pack-quantized"),
+        IntegerWidth::U8 => (8, "pack-quantized"),
+        IntegerWidth::I8 => (8, "int-quantized"),
+    };
+    let weights = json!({
+        "actorder": null, "block_structure": null, "dynamic": false, "group_size": group, "num_bits": bits,
+        "observer": "minmax", "observer_kwargs": {}, "strategy": strategy, "symmetric": true, "type": "int",
+    });
+    let all = json!({
+        "input_activations": null, "output_activations": null, "targets": ["Linear"], "weights": weights,
+    });
+    json!({
+        "config_groups": {"group_0": all}, "format": format, "ignore": ignored,
+        "quant_method": "compressed-tensors", "quantization_status": "compressed",
+    })
 }
 
 const FLOAT: &str = "float-quantized";

@@ -1,0 +1,9 @@
+//! Models whose weights become integers, chosen by what goes into their layers.
+
+mod feedback;
+mod gram;
+mod inputs;
+mod opened;
+mod texts;
+
+pub use opened::{Calibrated, OpenedCalibration};
