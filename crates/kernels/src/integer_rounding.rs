@@ -7,9 +7,6 @@ use rayon::prelude::*;
 use crate::Isa;
 use crate::simd::for_each_isa;
 
-/// Numbers that an error is summed up in, side by side: the same with every set of instructions.
-const LANES: usize = 16;
-
 /// Of 4 bits: the largest value of a group is tried as this many numbers …
 const LEAST_LARGEST: f32 = 6.5;
 
@@ -59,29 +56,37 @@ impl IntegerRounding {
         if self.width != IntegerWidth::U4 {
             return self.rounded_scale(largest / self.range()[1]);
         }
-        let (mut best, mut least) = (0.0, f32::INFINITY);
-        let mut attempt = |scale: f32| {
-            let scale = self.rounded_scale(scale);
-            let [error, nearest] = errors(Isa::detected(), values, scale, self.range());
-            if error < least {
-                (best, least) = (scale, error);
-            }
-            nearest
-        };
-        let scales = (0..STEPS).map(|step| largest / (LEAST_LARGEST + STEP * step as f32));
-        for scale in scales.flat_map(|scale| [scale, -scale]) {
-            attempt(scale);
+        let mut scales = [0f32; 2 * STEPS];
+        for (step, pair) in scales.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+            let scale = self.rounded_scale(largest / (LEAST_LARGEST + STEP * step as f32));
+            *pair = [scale, -scale];
         }
-        // The numbers stay as they are under the best: what they are worth together can come closer yet.
-        let [_, nearest] = errors(Isa::detected(), values, best, self.range());
-        if nearest.is_finite() {
-            let [error, _] =
-                errors(Isa::detected(), values, self.rounded_scale(nearest), self.range());
-            if error < least {
-                best = self.rounded_scale(nearest);
+        let of_all = self.best(values, &scales);
+        // With the integers that it gives another scale may come closer yet.
+        self.best(values, &[of_all, self.rounded_scale(self.nearest_scale(values, of_all))])
+    }
+
+    /// The one of some scales with which values lose the least, zero if all lose too much to say.
+    fn best(&self, values: &[f32], scales: &[f32]) -> f32 {
+        let mut lost = [0f32; 2 * STEPS];
+        let lost = &mut lost[..scales.len()];
+        add_lost(Isa::detected(), values, scales, self.range(), lost);
+        let (mut best, mut least) = (0.0, f32::INFINITY);
+        for (scale, lost) in scales.iter().zip(lost) {
+            if *lost < least {
+                (best, least) = (*scale, *lost);
             }
         }
         best
+    }
+
+    /// The scale with which the integers that one gives lose the least.
+    fn nearest_scale(&self, values: &[f32], scale: f32) -> f32 {
+        let sums = values.iter().fold([0f32; 2], |[products, squares], value| {
+            let integer = self.integer(*value, scale);
+            [products + integer * value, squares + integer * integer]
+        });
+        sums[0] / sums[1]
     }
 
     /// A scale as precise as it is stored.
@@ -96,8 +101,7 @@ impl IntegerRounding {
     /// The integer that comes closest to a value, as a float.
     #[inline(always)]
     pub fn integer(&self, value: f32, scale: f32) -> f32 {
-        let [least, most] = self.range();
-        (value * reciprocal(scale)).round_ties_even().clamp(least, most)
+        nearest(value * reciprocal(scale), self.range())
     }
 
     /// The bytes of the integers that rows of so many columns become, and of their scales.
@@ -151,28 +155,25 @@ fn reciprocal(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { scale.recip() }
 }
 
+/// The integer of a range that comes closest, of two the even one: as an addition rounds, which all processors have.
+#[inline(always)]
+fn nearest(value: f32, [least, most]: [f32; 2]) -> f32 {
+    const WITHOUT_FRACTION: f32 = 1.5 * (1 << 23) as f32;
+    (value.clamp(least, most) + WITHOUT_FRACTION) - WITHOUT_FRACTION
+}
+
 for_each_isa! {
-    /// The squares of what values lose under a scale, added up, and the scale with which their integers would lose the least.
-    fn errors(values: &[f32], scale: f32, range: [f32; 2]) -> [f32; 2] {
-        let by = reciprocal(scale);
-        let (mut errors, mut squares, mut products) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
-        let mut add = |lane: usize, value: f32| {
-            let integer = (value * by).round_ties_even().clamp(range[0], range[1]);
-            let error = integer * scale - value;
-            errors[lane] += error * error;
-            squares[lane] += integer * integer;
-            products[lane] += integer * value;
-        };
-        let (chunks, rest) = values.as_chunks::<LANES>();
-        for chunk in chunks {
-            for (lane, value) in chunk.iter().enumerate() {
-                add(lane, *value);
+    /// Adds the squares of what values lose under each of some scales.
+    fn add_lost(values: &[f32], scales: &[f32], range: [f32; 2], lost: &mut [f32]) {
+        let mut by = [0f32; 2 * STEPS];
+        let by = &mut by[..scales.len()];
+        by.iter_mut().zip(scales).for_each(|(by, scale)| *by = reciprocal(*scale));
+        for value in values {
+            for ((lost, by), scale) in lost.iter_mut().zip(&*by).zip(scales) {
+                let integer = nearest(value * by, range);
+                let error = integer * scale - value;
+                *lost += error * error;
             }
         }
-        for (lane, value) in rest.iter().enumerate() {
-            add(lane, *value);
-        }
-        let sum = |lanes: [f32; LANES]| lanes.iter().sum::<f32>();
-        [sum(errors), sum(products) / sum(squares)]
     }
 }
