@@ -145,11 +145,6 @@ impl ModelConfig {
         self.row.head
     }
 
-    /// Whether a parameter is the weight of that layer.
-    pub(crate) fn is_head(&self, path: &str) -> bool {
-        path.strip_suffix(".weight") == Some(self.row.head)
-    }
-
     /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens of
     /// each text, wherever in such a cache it ends, and in one of a token of each of its beams. Counted with it are the logits
     /// asked for, the scratch memory of attention, and the copy that is made when a product's weight comes in tiles.

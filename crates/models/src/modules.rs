@@ -64,7 +64,7 @@ impl ModelConfig {
         self.row.multimodal.map_or(&[], |names| names.others)
     }
 
-    fn module_kind(&self, parameter: &Parameter) -> Option<ModuleKind> {
+    pub(crate) fn module_kind(&self, parameter: &Parameter) -> Option<ModuleKind> {
         if parameter.field() != "weight" {
             return None;
         }

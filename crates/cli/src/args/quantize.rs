@@ -21,7 +21,7 @@ pub struct QuantizeArgs {
     /// What the weights of linear layers become
     #[arg(long, value_parser = one_of(INTEGERS), default_value = "int4")]
     pub dtype: IntegerWidth,
-    /// Neighbouring weights that share a scale; 0 for all of a row [default: 32 of int4, 128 of int8]
+    /// Neighbouring weights that share a scale; 0 for all of a row [default: 32 of int4, all of int8]
     #[arg(long, value_name = "N")]
     pub group_size: Option<usize>,
     /// Texts such as the model will meet, which run through it: the integers are then chosen such that its layers' results

@@ -49,7 +49,7 @@ pub fn quantize(args: &QuantizeArgs, began: Instant) -> Result<(), Failure> {
 }
 
 fn integers(args: &QuantizeArgs) -> Result<IntegerGroups, Failure> {
-    let absent = if args.dtype == IntegerWidth::U4 { 32 } else { 128 };
+    let absent = if args.dtype == IntegerWidth::U4 { 32 } else { 0 };
     match args.group_size.unwrap_or(absent) {
         group @ 0..=MOST => Ok(IntegerGroups { width: args.dtype, group }),
         group => Err(Failure::usage(format!(
@@ -80,8 +80,9 @@ fn quantized(
     let mut found = rewriting(checkpoint, config.clone().unwrap_or_default(), to)?;
     match found.quantize(model, checkpoint.tensors(), integers) {
         0 => Err(Failure::usage(format!(
-            "{} has no linear layer with a matrix of its own: nothing of it would become integers",
-            args.model.display()
+            "{} has no linear layer with a matrix of its own whose rows are whole groups{}: nothing of it would become integers",
+            args.model.display(),
+            if integers.group == 0 { String::new() } else { format!(" of {}", integers.group) }
         ))),
         count => Ok(Quantized { found, config, count }),
     }

@@ -1,6 +1,6 @@
 //! Weights that are written as integers.
 
-use outsize_checkpoint::{Dtype, StorageFormat, TensorSpec};
+use outsize_checkpoint::{Dtype, StorageFormat, StoredWeight, TensorInfo, TensorSpec};
 use outsize_kernels::IntegerRounding;
 use std::sync::Arc;
 
@@ -50,6 +50,27 @@ impl Rewrite {
             }
             _ => false,
         }
+    }
+
+    /// One of so many equal parts of a stack of matrices of floats, as a matrix `name` of its own; none of anything else.
+    pub fn part(&self, part: usize, parts: usize, name: String) -> Option<Self> {
+        let Source::Weight(weight, None) = &self.source else { return None };
+        let data = weight.data();
+        let &[count, rows, columns] = &data.shape[..] else { return None };
+        let all = count.checked_mul(rows)?;
+        let is_plain = weight.format().is_plain() && self.added.is_none();
+        if !is_plain || part >= parts || !all.is_multiple_of(parts) || all == 0 {
+            return None;
+        }
+        let (rows, bytes) = (all / parts, data.len / parts as u64);
+        let data = TensorInfo {
+            name,
+            shape: vec![rows, columns],
+            offset: data.offset + bytes * part as u64,
+            len: bytes,
+            ..data.clone()
+        };
+        Some(Self::of(Source::Weight(StoredWeight::plain(data).into(), None), self.dtype))
     }
 
     /// If it is written as integers: the path of the parameter, how values are rounded, and the columns of a row.

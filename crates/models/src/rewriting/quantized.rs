@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 
 use outsize_checkpoint::{StorageFormat, TensorInfo};
+use outsize_core::Rewrite;
 
 use super::Rewriting;
 use crate::config::{IntegerGroups, compressed_integers};
-use crate::{ModelConfig, WeightKind, WeightSpec};
+use crate::{ModelConfig, ModuleKind};
 
 impl Rewriting {
-    /// Has the matrices of linear layers of such a model written as integers, but for its head, what chooses experts, and what a
-    /// checkpoint holds in tensors of three dimensions; weights come in the order in which a pass uses them from then on.
+    /// Has the matrices of linear layers of such a model written as integers, but for its head, what chooses experts, and rows that
+    /// are no whole groups. Experts in one tensor get tensors of their own where checkpoints are published so, and stay as they
+    /// are elsewhere. Weights come in the order in which a pass uses them from then on.
     /// `tensors` are those of the checkpoint. How many are quantised is returned.
     pub fn quantize(
         &mut self,
@@ -22,34 +24,73 @@ impl Rewriting {
         let names = self.weights.iter().enumerate().map(|(at, weight)| (weight.spec().name, at));
         let by_name: HashMap<String, usize> = names.collect();
         let (mut order, mut count) = (vec![usize::MAX; self.weights.len()], 0);
+        let (rules, mut stacks) = (model.names(), HashMap::<usize, Vec<(usize, Rewrite)>>::new());
         for (place, parameter) in model.parameters().iter().enumerate() {
+            // Of other kinds matrices are stored the other way round, or are not multiplied as they are. Rows that do not end with
+            // a group compressed-tensors does not read.
+            let columns = parameter.shape.last().copied().unwrap_or(0);
+            let is_whole = integers.group == 0 || columns.is_multiple_of(integers.group);
+            let kind = model.module_kind(parameter).filter(|_| is_whole);
+            let is_linear = matches!(kind, Some(ModuleKind::Linear | ModuleKind::Expert));
             let names = model.stored_names(&parameter.path, tensors);
-            let Some(at) = names.iter().find_map(|name| by_name.get(name)) else { continue };
-            order[*at] = place;
-            // Other classes store their matrices the other way round, or do not multiply them as they are.
-            let is_linear = WeightSpec::from(parameter).kind == WeightKind::Linear
-                && parameter.class() == "Linear"
-                && !model.is_head(&parameter.path);
-            if is_linear && self.weights[*at].quantize(format, &parameter.path) {
-                count += 1;
+            if let Some(at) = names.iter().find_map(|name| by_name.get(name)) {
+                order[*at] = place;
+                if is_linear && self.weights[*at].quantize(format, &parameter.path) {
+                    count += 1;
+                }
+                continue;
+            }
+            // An expert of a stack, where checkpoints are published with a tensor for each.
+            let [name, _] = names;
+            let is_apart = is_linear && !model.row.is_stacked;
+            let stack = rules.otherwise(&parameter.path).filter(|_| is_apart);
+            let stack = stack.and_then(|stack| {
+                let names = model.stored_names(&stack.tensor, tensors);
+                let at = *names.iter().find_map(|name| by_name.get(name))?;
+                Some((at, self.weights[at].part(stack.part, stack.parts, name)?, stack.parts))
+            });
+            if let Some((at, mut part, parts)) = stack
+                && part.spec().shape == parameter.shape
+                && part.quantize(format, &parameter.path)
+            {
+                let found = stacks.entry(at).or_default();
+                found.push((place, part));
+                count += usize::from(found.len() == parts) * parts;
             }
         }
         if count == 0 {
             return 0;
         }
-        let mut weights: Vec<_> =
-            std::mem::take(&mut self.weights).into_iter().zip(order).collect();
-        weights.sort_by_key(|(_, place)| *place);
-        self.weights = weights.into_iter().map(|(weight, _)| weight).collect();
+        let weights = std::mem::take(&mut self.weights).into_iter().zip(order).enumerate();
+        let mut weights: Vec<_> = weights
+            .flat_map(|(at, (weight, place))| match stacks.remove(&at) {
+                Some(parts)
+                    if parts.iter().map(|(_, part)| values(part)).sum::<usize>()
+                        == values(&weight) =>
+                {
+                    parts
+                }
+                _ => vec![(place, weight)],
+            })
+            .collect();
+        weights.sort_by_key(|(place, _)| *place);
+        self.weights = weights.into_iter().map(|(_, weight)| weight).collect();
         // Programs that read the tensors ask of every linear layer that is not named here that it is quantised.
         let plain = self.weights.iter().filter(|weight| weight.quantized().is_none());
         let plain = plain.map(|weight| weight.spec()).filter(|spec| spec.shape.len() == 2);
         let plain = plain.filter_map(|spec| spec.name.strip_suffix(".weight").map(str::to_owned));
-        let mut ignored: Vec<String> = plain.chain([model.head().to_owned()]).collect();
+        // transformers calls the head by this name too, whatever a checkpoint does.
+        let heads = [model.head(), "lm_head"].map(str::to_owned);
+        let mut ignored: Vec<String> = plain.chain(heads).collect();
         ignored.sort();
         ignored.dedup();
         let quantization = compressed_integers(integers, ignored);
         self.config.insert("quantization_config".to_owned(), quantization);
         count
     }
+}
+
+/// How many values a weight has.
+fn values(weight: &Rewrite) -> usize {
+    weight.spec().shape.iter().product()
 }
