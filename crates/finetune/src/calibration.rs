@@ -6,4 +6,4 @@ mod inputs;
 mod opened;
 mod texts;
 
-pub use opened::{Calibrated, OpenedCalibration};
+pub use opened::{CalibrationOutcome, OpenedCalibration};

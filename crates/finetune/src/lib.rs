@@ -52,7 +52,7 @@ mod tuner;
 
 pub use adapter::{LearningAdapter, LearningLayer};
 pub use builder::{FinetuneBuilder, finetune};
-pub use calibration::{Calibrated, OpenedCalibration};
+pub use calibration::{CalibrationOutcome, OpenedCalibration};
 pub use error::FinetuneError;
 pub use example::{Example, ExampleFormat};
 pub use examples::Examples;

@@ -8,7 +8,7 @@ use crate::{cache, interrupt, model};
 use outsize::checkpoint::{
     Checkpoint, Dtype, IntegerWidth, ShardWriter, model_folder, read_object,
 };
-use outsize::finetune::{Calibrated, Examples, FinetuneBuilder, OpenedCalibration, finetune};
+use outsize::finetune::{CalibrationOutcome, Examples, FinetuneBuilder, OpenedCalibration, finetune};
 use outsize::generate::read_config;
 use outsize::machine::Machine;
 use outsize::models::{IntegerGroups, ModelConfig, Rewriting, rewriting};
@@ -104,16 +104,16 @@ fn calibrated(
     examples: &Examples,
     (found, writer): (&Rewriting, &mut ShardWriter),
     go_on: &dyn Fn(&ShardWriter) -> bool,
-) -> Result<Calibrated, Failure> {
+) -> Result<CalibrationOutcome, Failure> {
     let calibrated = opened.write(examples, args.calibration.tokens, found, writer, go_on)?;
     say(picture(&calibrated.placement));
     Ok(calibrated)
 }
 
-fn remark(count: usize, calibrated: Option<&Calibrated>) -> Remark {
+fn remark(count: usize, calibrated: Option<&CalibrationOutcome>) -> Remark {
     let mut fields = Map::from_iter([("quantized".to_owned(), json!(count))]);
     let mut line = format!("{count} matrices became integers");
-    if let Some(Calibrated { tokens, unseen, .. }) = calibrated {
+    if let Some(CalibrationOutcome { tokens, unseen, .. }) = calibrated {
         fields.insert("calibration_tokens".to_owned(), json!(tokens));
         fields.insert("unseen".to_owned(), json!(unseen));
         line += &format!(", chosen by {tokens} tokens");

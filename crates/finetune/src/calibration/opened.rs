@@ -29,7 +29,7 @@ pub struct OpenedCalibration {
 
 /// What came of it.
 #[derive(Debug, Clone)]
-pub struct Calibrated {
+pub struct CalibrationOutcome {
     /// Tokens that ran through the model.
     pub tokens: usize,
     /// Matrices that nothing went into, of which each weight was rounded by itself.
@@ -86,7 +86,7 @@ impl OpenedCalibration {
         rewriting: &Rewriting,
         writer: &mut ShardWriter,
         go_on: &dyn Fn(&ShardWriter) -> bool,
-    ) -> Result<Calibrated, FinetuneError> {
+    ) -> Result<CalibrationOutcome, FinetuneError> {
         let OpenedModel { settings, config, checkpoint, reader, .. } = &self.model;
         let batches = sequences(examples, reader.context, settings.batch, tokens)?;
         let blocks = blocks(config, rewriting);
@@ -138,7 +138,7 @@ impl OpenedCalibration {
         }
         weights.write_until(writer, |_| true)?;
         let tokens = batches.iter().map(|batch| batch.rows() * batch.tokens()).sum();
-        Ok(Calibrated { tokens, unseen: weights.unseen.get(), placement: map })
+        Ok(CalibrationOutcome { tokens, unseen: weights.unseen.get(), placement: map })
     }
 
     /// Where the weights live, and the most bytes of what is known of the inputs of a block: as many as its layers need, if
