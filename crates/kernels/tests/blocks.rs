@@ -7,8 +7,8 @@ use half::{bf16, f16};
 use outsize_checkpoint::{Dtype, IntegerWidth, StorageFormat};
 use outsize_kernels::matmul::{Matmul, linear_each_into};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, BlockWeight, Isa, Weight, embedding, gated_linear,
-    linear_qkv, linear_with,
+    ActivationDtype, ActivationFunction, BlockWeight, IntegerRounding, Isa, Weight, embedding,
+    gated_linear, linear_qkv, linear_with,
 };
 use proptest::prelude::*;
 
@@ -320,6 +320,32 @@ fn floats_become_the_nearest_integers() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
+
+    /// The scale of a group is as it is stored, and no worse than the usual one, whatever the values.
+    #[test]
+    fn scales_lose_no_more_than_usual(
+        values in prop::collection::vec(-1e3f32..1e3, 1..80), power in -30i32..10, wide in any::<bool>(),
+    ) {
+        let values: Vec<f32> = values.iter().map(|value| value * 2f32.powi(power)).collect();
+        let scales = if wide { Dtype::F32 } else { Dtype::BF16 };
+        let format = StorageFormat::packed_integers(IntegerWidth::U4, 0, false).with_scales(scales);
+        let rounding = IntegerRounding::of(format).unwrap();
+        let lost = |scale: f32| -> f64 {
+            let error = |value: &f32| f64::from(rounding.integer(*value, scale) * scale - value);
+            values.iter().map(|value| error(value).powi(2)).sum()
+        };
+        let (scale, largest) = (rounding.scale(&values), values.iter().fold(0f32, |a, b| a.max(b.abs())));
+        let usual = largest / 7.0;
+        let usual = if wide { usual } else { bf16::from_f32(usual).to_f32() };
+        prop_assert!(lost(scale) <= lost(usual) * 1.0001, "{scale} {usual}");
+        prop_assert!(wide || bf16::from_f32(scale).to_f32() == scale);
+        // What is stored is what was chosen.
+        let weight = BlockWeight::quantize(format, [1, values.len()], &values).unwrap();
+        let mut found = vec![0.0; values.len()];
+        weight.dequantize(0..1, &mut found);
+        let chosen: Vec<f32> = values.iter().map(|it| rounding.integer(*it, scale) * scale).collect();
+        prop_assert_eq!(found, chosen);
+    }
 
     /// Numbers of 3 to 6 bits in pairs of bf16: near the exact products of rounded activations, and
     /// the same bits whatever is computed beside them.

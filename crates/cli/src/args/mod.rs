@@ -70,8 +70,6 @@ pub enum Command {
     Shard(ShardArgs),
     /// Write a checkpoint whose linear layers become integers of 4 or 8 bits
     Quantize(QuantizeArgs),
-    /// Make a checkpoint with random weights, for tests and benchmarks
-    Synth(SynthArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
     Demo(DemoArgs),
     /// Show what this machine has, with the source of each figure
@@ -93,6 +91,9 @@ pub enum Command {
     /// Write the raw logits of some tokens as safetensors, to compare with other software
     #[command(hide = true)]
     Logits(LogitsArgs),
+    /// Make a checkpoint with random weights, for tests and benchmarks
+    #[command(hide = true)]
+    Synth(SynthArgs),
     /// Print a shell's completions of this command
     #[command(hide = true)]
     Completions(CompletionsArgs),

@@ -8,16 +8,19 @@ use crate::{cache, interrupt, model};
 use outsize::checkpoint::{
     Checkpoint, Dtype, IntegerWidth, ShardWriter, model_folder, read_object,
 };
-use outsize::finetune::{CalibrationOutcome, Examples, FinetuneBuilder, OpenedCalibration, finetune};
+use outsize::finetune::{CalibrationOutcome, FinetuneBuilder, finetune};
 use outsize::generate::read_config;
 use outsize::machine::Machine;
 use outsize::models::{IntegerGroups, ModelConfig, Rewriting, rewriting};
 use outsize::plan::Tier;
 use serde_json::{Map, Value, json};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The most weights that may share a scale, but for all of a row.
 const MOST: usize = 1 << 16;
+
+/// How often the time that is left is shown anew.
+const TICK: Duration = Duration::from_secs(1);
 
 /// Runs the command; `began` is when the process did.
 pub fn quantize(args: &QuantizeArgs, began: Instant) -> Result<(), Failure> {
@@ -32,9 +35,13 @@ pub fn quantize(args: &QuantizeArgs, began: Instant) -> Result<(), Failure> {
         let (checkpoint, config) = (opened.checkpoint(), opened.config());
         let Quantized { found, config, count } = quantized(args, checkpoint, config, integers)?;
         return output.write(&found, checkpoint, config.as_ref(), |writer, bar| {
+            let begun = |block, of| bar.set_message(format!("block {} of {of}", block + 1));
             let go_on = |writer: &ShardWriter| go_on(writer, bar);
-            let calibrated = calibrated(args, &opened, &examples, (&found, writer), &go_on)?;
-            Ok(Some(remark(count, Some(&calibrated))))
+            bar.enable_steady_tick(TICK);
+            let tokens = args.calibration.tokens;
+            let outcome = opened.write(&examples, tokens, &found, writer, &begun, &go_on)?;
+            say(picture(&outcome.placement));
+            Ok(Some(remark(count, Some(&outcome))))
         });
     }
     let checkpoint = Checkpoint::open(&args.model)?;
@@ -95,19 +102,6 @@ fn builder(args: &QuantizeArgs, machine: &Machine) -> FinetuneBuilder {
     let builder = wanted.context.into_iter().fold(builder, FinetuneBuilder::context);
     let builder = wanted.max_memory.iter().cloned().fold(builder, FinetuneBuilder::max_memory);
     builder.stop(interrupt::flag())
-}
-
-/// Writes the weights as texts say.
-fn calibrated(
-    args: &QuantizeArgs,
-    opened: &OpenedCalibration,
-    examples: &Examples,
-    (found, writer): (&Rewriting, &mut ShardWriter),
-    go_on: &dyn Fn(&ShardWriter) -> bool,
-) -> Result<CalibrationOutcome, Failure> {
-    let calibrated = opened.write(examples, args.calibration.tokens, found, writer, go_on)?;
-    say(picture(&calibrated.placement));
-    Ok(calibrated)
 }
 
 fn remark(count: usize, calibrated: Option<&CalibrationOutcome>) -> Remark {

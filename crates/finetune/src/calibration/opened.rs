@@ -75,7 +75,8 @@ impl OpenedCalibration {
 
     /// Runs at most so many `tokens` of texts through the model, block after block, and writes the weights of `rewriting`, which
     /// are those of this model: the integers of those that are [quantised](Rewriting::quantize) are chosen such that products with
-    /// what the texts give rise to lose the least. `go_on` is asked before each piece of a weight.
+    /// what the texts give rise to lose the least. `begun` is told of each block before it runs, and how many there are; `go_on` is
+    /// asked before each piece of a weight.
     ///
     /// # Errors
     /// How many bytes of budget would do; what reading or writing said; [`FinetuneError::Stopped`].
@@ -85,6 +86,7 @@ impl OpenedCalibration {
         tokens: usize,
         rewriting: &Rewriting,
         writer: &mut ShardWriter,
+        begun: &dyn Fn(usize, usize),
         go_on: &dyn Fn(&ShardWriter) -> bool,
     ) -> Result<CalibrationOutcome, FinetuneError> {
         let OpenedModel { settings, config, checkpoint, reader, .. } = &self.model;
@@ -98,7 +100,9 @@ impl OpenedCalibration {
 
         let inputs = Arc::new(BlockInputs::new(most));
         let observer: Arc<dyn InputObserver> = inputs.clone();
+        let count = config.cache().layers.len();
         let begin = |block| {
+            begun(block, count);
             let columns: Option<&HashMap<String, usize>> = blocks.get(&block);
             inputs.begin(columns.into_iter().flat_map(HashMap::keys).cloned());
         };
@@ -119,7 +123,9 @@ impl OpenedCalibration {
             });
             match written {
                 Ok(true) => {
-                    begin(block + 1);
+                    if block + 1 < count {
+                        begin(block + 1);
+                    }
                     AfterBlock::Next
                 }
                 Ok(false) => AfterBlock::Again,

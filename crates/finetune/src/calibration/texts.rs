@@ -13,7 +13,7 @@ pub(super) fn sequences(
     most: usize,
 ) -> Result<Vec<Batch>, FinetuneError> {
     let tokens = examples.examples.iter().flat_map(|example| &example.tokens).copied();
-    let tokens: Vec<u32> = tokens.take(most.max(context)).collect();
+    let tokens: Vec<u32> = tokens.take(most).collect();
     let length = context.min(tokens.len()).max(1);
     let rows: Vec<&[u32]> = tokens.chunks_exact(length).collect();
     let batches = rows.chunks(batch.max(1)).map(|rows| Ok(Batch::left_padded(rows)?));
