@@ -63,6 +63,15 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Functions were offered to a model whose chat template does not tell it of them.
+    #[error(
+        "{} has no place for tools, so the model would not know of them: leave them out, or take another chat template",
+        path.display()
+    )]
+    NoTools {
+        /// The template's file.
+        path: PathBuf,
+    },
     /// The model has no chat template of that name.
     #[error(
         "{} has no chat template {name:?} (there is {}): the model may be made to go on with a text rather than to \

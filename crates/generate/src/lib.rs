@@ -45,7 +45,7 @@ pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use chat::{
     ChatAnswer, ChatBatch, ChatMessage, ChatOptions, ChatPart, ChatPrompt, ChatSession,
-    ChatTemplate, ChatTemplates, EndedAnswers,
+    ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ToolCall,
 };
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};

@@ -17,6 +17,8 @@ pub struct TextOptions {
     pub stop: StopStrings,
     /// Whether special tokens among the new tokens are part of the text. The token that ends a text never is.
     pub show_special_tokens: bool,
+    /// Special tokens that are part of the text even if others are not, as tokenizer.json spells them.
+    pub shown_tokens: Vec<String>,
 }
 
 /// What was generated, as text.
@@ -43,7 +45,11 @@ pub(crate) struct GrowingText<'t> {
 impl<'t> GrowingText<'t> {
     pub fn new(tokenizer: Option<&'t Tokenizer>, options: &TextOptions) -> Self {
         Self {
-            stream: Some(TextStream::new(tokenizer, !options.show_special_tokens)),
+            stream: Some(TextStream::new(
+                tokenizer,
+                !options.show_special_tokens,
+                &options.shown_tokens,
+            )),
             scan: options.stop.scan(),
             text: String::new(),
             stop_string: None,

@@ -115,7 +115,7 @@ impl Tokenizer {
 
     /// Starts to turn tokens into text one at a time; see [`decode`](Self::decode).
     pub fn stream(&self, skip_special_tokens: bool) -> TextStream<'_> {
-        TextStream::new(Some(self), skip_special_tokens)
+        TextStream::new(Some(self), skip_special_tokens, &[])
     }
 
     /// Checks that a model of `vocab_size` tokens has all of `ids`.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
-use outsize_generate::{ChatMessage, ChatTemplate, ChatTemplates};
+use outsize_generate::{ChatMessage, ChatTemplate, ChatTemplates, ChatTool};
 use serde::Deserialize;
 
 /// What scripts/fixtures/chat_templates.py writes.
@@ -21,6 +21,8 @@ struct Fixture {
 #[derive(Deserialize)]
 struct Conversation {
     messages: Vec<ChatMessage>,
+    #[serde(default)]
+    tools: Vec<ChatTool>,
     add_generation_prompt: bool,
 }
 
@@ -45,7 +47,8 @@ fn compare(folder: &Path, rendered: &Path) -> (usize, Vec<String>) {
         };
         assert_eq!(expected.len(), fixture.conversations.len());
         for (index, (chat, expected)) in fixture.conversations.iter().zip(expected).enumerate() {
-            let text = template.render_at(&chat.messages, chat.add_generation_prompt, &now);
+            let text =
+                template.render_at(&chat.messages, &chat.tools, chat.add_generation_prompt, &now);
             texts += usize::from(expected.is_some());
             if text.as_ref().ok() != expected.as_ref() {
                 wrong.push(format!("{name}, {index}: {text:?} instead of {expected:?}"));

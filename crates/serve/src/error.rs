@@ -54,6 +54,7 @@ impl From<GenerateError<PipelineError>> for ApiError {
             GenerateError::Request(TextError::ChatTemplate { .. }) => {
                 Self::field("messages", message)
             }
+            GenerateError::Request(TextError::NoTools { .. }) => Self::field("tools", message),
             GenerateError::Request(_) => Self::new(StatusCode::BAD_REQUEST, message),
             GenerateError::Model(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, message),
         }

@@ -16,6 +16,7 @@ mod messages;
 mod reply;
 mod routes;
 mod server;
+mod tools;
 mod worker;
 
 pub use server::{ServeError, ServerOptions, serve};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outsize_generate::{
     ChatAnswer, ChatBatch, ChatOptions, ChatPart, ChatPrompt, ChatSession, Finish, GenerateError,
+    ToolCall,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -29,6 +30,7 @@ pub(crate) struct Job {
 pub(crate) enum Event {
     Thought(String),
     Text(String),
+    Call(ToolCall),
     Done(Box<ChatAnswer>),
     Failed(ApiError),
 }
@@ -99,6 +101,7 @@ fn send(part: ChatPart<'_>, events: &UnboundedSender<Event>, stop: &AtomicBool) 
     let event = match part {
         ChatPart::Thought(text) => Event::Thought(text.to_owned()),
         ChatPart::Answer(text) => Event::Text(text.to_owned()),
+        ChatPart::ToolCall(call) => Event::Call(call.clone()),
     };
     match events.send(event).is_err() || stop.load(Ordering::Relaxed) {
         true => ControlFlow::Break(()),

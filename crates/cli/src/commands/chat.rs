@@ -107,7 +107,7 @@ impl Chat {
                     thoughts.show(text);
                     Ok(())
                 }
-                ChatPart::Answer("") => Ok(()),
+                ChatPart::Answer("") | ChatPart::ToolCall(_) => Ok(()),
                 ChatPart::Answer(text) => {
                     thoughts.end();
                     print(text)
