@@ -40,7 +40,14 @@ impl<'s> SchemaCost<'s> {
         }
         let is_schema = |key: &str| !["enum", "const", "default", "examples"].contains(&key);
         let mut parts = parts.iter().filter(|(key, _)| is_schema(key));
-        parts.try_for_each(|(_, part)| self.add(part, times, depth + 1))
+        parts.try_for_each(|(key, part)| {
+            // Each of the options is in its own alternatives alone.
+            let options = match (&**key, part) {
+                ("anyOf" | "oneOf", Value::Array(options)) => options.len().max(1),
+                _ => 1,
+            };
+            self.add(part, times / options as f64, depth + 1)
+        })
     }
 
     fn count(&mut self, times: f64, depth: usize) -> Option<()> {

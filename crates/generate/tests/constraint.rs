@@ -124,17 +124,16 @@ fn texts_are_valid_whatever_the_tokenizer() {
                 let outcome = match say(&tokenizer, schema.clone(), &eos, seed, 3000) {
                     Ok(outcome) => outcome,
                     Err(GenerateError::Request(Error::Constraint { reason })) => {
-                        assert!(
-                            kind == "word-piece" && reason.contains("as bytes"),
-                            "{kind}: {reason}"
-                        );
+                        // Some vocabularies lack letters, or bytes at all.
+                        let lacks = reason.contains("as bytes") || kind.contains("unigram");
+                        assert!(lacks, "{kind}: {reason}");
                         continue;
                     }
                     Err(error) => panic!("{kind}: {error}"),
                 };
                 let finish = outcome.outcome.finish;
                 // A small vocabulary may lack letters.
-                if finish == Finish::Stuck && kind == "unigram" {
+                if finish == Finish::Stuck && kind.contains("unigram") {
                     continue;
                 }
                 let text = &outcome.text;
