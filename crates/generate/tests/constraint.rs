@@ -63,8 +63,10 @@ fn say(
     generate_text(&mut model, tokenizer, &request, &options, |_| ControlFlow::Continue(()))
 }
 
-/// Schemas, and what is valid by them.
-fn schemas() -> Vec<(Value, fn(&Value) -> bool)> {
+/// A schema, and whether a value is valid by it.
+type Schema = (Value, fn(&Value) -> bool);
+
+fn schemas() -> Vec<Schema> {
     let point = json!({"type": "object", "properties": {"x": {"type": "number", "minimum": -1e9, "maximum": 1e9}}, "required": ["x"],
         "additionalProperties": false});
     let object = json!({
