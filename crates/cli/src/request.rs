@@ -86,7 +86,11 @@ impl TextRules {
             max_new_tokens: args.end.max_new_tokens,
             eos,
             sampling: sampling(&args.choice, &generation),
-            text: TextOptions { stop, show_special_tokens: args.show_special_tokens },
+            text: TextOptions {
+                stop,
+                show_special_tokens: args.show_special_tokens,
+                ..TextOptions::default()
+            },
             generation,
         })
     }
@@ -117,6 +121,7 @@ impl TextRules {
             eos,
             sampling,
             text,
+            ..ChatOptions::default()
         }
     }
 }

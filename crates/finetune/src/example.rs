@@ -98,15 +98,15 @@ impl ExampleReader {
         now: &jiff::Zoned,
     ) -> Result<Example, ExampleFault> {
         let template = self.template.as_ref().ok_or(ExampleFault::NoTemplate)?;
-        let text = template.render_at(messages, false, now)?;
+        let text = template.render_at(messages, &[], false, now)?;
         let tokens = self.tokenizer.encode(self.cut(&text), false)?;
         let mut is_target = vec![false; tokens.len()];
         for (at, message) in messages.iter().enumerate() {
             if message.role != "assistant" {
                 continue;
             }
-            let begin = template.render_at(&messages[..at], true, now)?;
-            let end = template.render_at(&messages[..=at], false, now)?;
+            let begin = template.render_at(&messages[..at], &[], true, now)?;
+            let end = template.render_at(&messages[..=at], &[], false, now)?;
             if !text.starts_with(&end) {
                 return Err(ExampleFault::Template { message: at });
             }

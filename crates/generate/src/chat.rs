@@ -1,8 +1,10 @@
 //! Conversations: their templates, and sessions that keep the KV cache from turn to turn.
 
 mod answer;
+mod answer_text;
 mod batch;
 mod channels;
+mod forced_calls;
 mod fuel;
 mod message;
 mod prefix;
@@ -11,6 +13,10 @@ mod python_json;
 mod session;
 mod template;
 mod templates;
+mod tool_forms;
+mod tool_syntax;
+mod tool_text;
+mod tools;
 
 pub use self::answer::{ChatAnswer, ChatOptions};
 pub use self::batch::{ChatBatch, ChatPrompt, EndedAnswers};
@@ -19,3 +25,4 @@ pub use self::message::ChatMessage;
 pub use self::session::ChatSession;
 pub use self::template::ChatTemplate;
 pub use self::templates::ChatTemplates;
+pub use self::tools::{ChatTool, ToolCall, ToolChoice};

@@ -63,6 +63,15 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// Functions were offered to a model whose chat template does not tell it of them.
+    #[error(
+        "{} has no place for tools, so the model would not know of them: leave them out, or take another chat template",
+        path.display()
+    )]
+    NoTools {
+        /// The template's file.
+        path: PathBuf,
+    },
     /// The model has no chat template of that name.
     #[error(
         "{} has no chat template {name:?} (there is {}): the model may be made to go on with a text rather than to \
@@ -207,6 +216,18 @@ pub enum Error {
     #[error("no token can be chosen: {reason}")]
     BadLogits {
         /// What is wrong with them.
+        reason: String,
+    },
+    /// A call was asked for that there cannot be.
+    #[error("the choice of tools cannot be obeyed: {reason}")]
+    ToolChoice {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A text cannot be constrained as it is asked for.
+    #[error("the JSON schema cannot be obeyed: {reason}")]
+    Constraint {
+        /// What is wrong with it.
         reason: String,
     },
     /// There is no token to start from.

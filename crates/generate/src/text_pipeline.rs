@@ -251,7 +251,8 @@ impl TextPipeline {
             sampling: options.sampling.unwrap_or_else(|| defaults.sampling(0)),
         };
         let stop = options.stop.as_ref().unwrap_or(&defaults.stop_strings).clone();
-        Ok((request, TextOptions { stop, show_special_tokens: options.show_special_tokens }))
+        let show_special_tokens = options.show_special_tokens;
+        Ok((request, TextOptions { stop, show_special_tokens, ..TextOptions::default() }))
     }
 }
 

@@ -18,6 +18,8 @@ use crate::tokenizer::{Role, Tokenizer};
 pub struct TextStream<'t> {
     tokenizer: Option<&'t Tokenizer>,
     skip_special_tokens: bool,
+    /// Special tokens that are not skipped.
+    shown: Vec<u32>,
     /// The tokens of the first text handed out. Behind them no token is treated as the first of a text.
     head: Vec<u32>,
     /// The last token whose text is out, if that is not in the head.
@@ -28,8 +30,15 @@ pub struct TextStream<'t> {
 
 impl<'t> TextStream<'t> {
     /// A stream that has seen no token.
-    pub(crate) fn new(tokenizer: Option<&'t Tokenizer>, skip_special_tokens: bool) -> Self {
-        Self { tokenizer, skip_special_tokens, head: Vec::new(), last: None, pending: Vec::new() }
+    pub(crate) fn new(
+        tokenizer: Option<&'t Tokenizer>,
+        skip_special_tokens: bool,
+        shown: &[String],
+    ) -> Self {
+        let id = |token: &String| tokenizer?.token_id(token);
+        let shown = shown.iter().filter_map(id).collect();
+        let (head, last, pending) = (Vec::new(), None, Vec::new());
+        Self { tokenizer, skip_special_tokens, shown, head, last, pending }
     }
 
     /// Takes the next token; returns the text that is now certain, in whole characters, if there is any.
@@ -41,7 +50,7 @@ impl<'t> TextStream<'t> {
             let comma = if self.last.replace(id).is_none() { "" } else { "," };
             return Ok(Some(format!("{comma}{id}")));
         };
-        let role = tokenizer.role(id, self.skip_special_tokens);
+        let role = tokenizer.role(id, self.skip_special_tokens && !self.shown.contains(&id));
         if role == Role::Nothing {
             return Ok(None);
         }
@@ -84,9 +93,10 @@ impl<'t> TextStream<'t> {
     /// The text of the surroundings alone, and with the waiting tokens after them.
     fn texts(&self, tokenizer: &Tokenizer) -> Result<(String, String)> {
         let mut ids: Vec<u32> = self.head.iter().copied().chain(self.last).collect();
-        let before = tokenizer.decode(&ids, self.skip_special_tokens)?;
+        // Those that are skipped never came here.
+        let before = tokenizer.decode(&ids, false)?;
         ids.extend_from_slice(&self.pending);
-        let after = tokenizer.decode(&ids, self.skip_special_tokens)?;
+        let after = tokenizer.decode(&ids, false)?;
         Ok((before, after))
     }
 

@@ -145,7 +145,7 @@ fn request(tokenizer: &Tokenizer, number: usize) -> (Request, TextOptions) {
         3 => StopStrings::new(["a", "e"]).unwrap(),
         _ => StopStrings::default(),
     };
-    (request, TextOptions { stop, show_special_tokens: false })
+    (request, TextOptions { stop, ..TextOptions::default() })
 }
 
 fn gist(outcome: &TextOutcome) -> (String, Option<String>, Vec<u32>, Finish) {

@@ -70,10 +70,7 @@ fn go_on(_: &str) -> ControlFlow<()> {
 }
 
 fn stop_at(stops: &[&str]) -> TextOptions {
-    TextOptions {
-        stop: StopStrings::new(stops.iter().copied()).unwrap(),
-        show_special_tokens: false,
-    }
+    TextOptions { stop: StopStrings::new(stops.iter().copied()).unwrap(), ..TextOptions::default() }
 }
 
 fn bytes(text: &str) -> Vec<u32> {
@@ -206,7 +203,8 @@ fn however_a_text_comes_in_tokens_its_end_is_the_same() {
                 .map(|(from, length)| whole.chars().skip(from).take(length).collect())
                 .filter(|stop: &String| !stop.is_empty())
                 .collect();
-            let options = TextOptions { stop: StopStrings::new(stops.clone()).unwrap(), show_special_tokens };
+            let stop = StopStrings::new(stops.clone()).unwrap();
+            let options = TextOptions { stop, show_special_tokens, ..TextOptions::default() };
             let (said, parts) = say(&tokenizer, &ids, &[], &options, go_on);
             let expected = ended(&tokenizer, &ids, &options);
             prop_assert_eq!(&(said.text.clone(), said.stop_string), &expected, "{}: {:?}", name, ids);

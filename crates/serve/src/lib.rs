@@ -14,8 +14,10 @@ mod error;
 mod fields;
 mod messages;
 mod reply;
+mod response_format;
 mod routes;
 mod server;
+mod tools;
 mod worker;
 
 pub use server::{ServeError, ServerOptions, serve};

@@ -1,6 +1,6 @@
 //! The messages of a conversation, as requests write them.
 
-use outsize_generate::ChatMessage;
+use outsize_generate::{ChatMessage, ToolCall};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -11,7 +11,9 @@ use crate::error::ApiError;
 pub(crate) struct MessageField {
     role: String,
     content: Option<Content>,
-    tool_calls: Option<Value>,
+    tool_calls: Option<Vec<Value>>,
+    tool_call_id: Option<String>,
+    name: Option<String>,
 }
 
 /// What is said: a text, or parts of one.
@@ -34,14 +36,13 @@ impl MessageField {
     /// The message as chat templates know it; `index` is its place in the list.
     pub fn message(self, index: usize) -> Result<ChatMessage, ApiError> {
         let name = |field: &str| format!("messages[{index}].{field}");
-        if self
-            .tool_calls
-            .is_some_and(|calls| calls.as_array().is_none_or(|calls| !calls.is_empty()))
-        {
-            return Err(ApiError::field(
-                name("tool_calls"),
-                "tools are not built in: leave out tool_calls",
-            ));
+        let mut tool_calls = Vec::new();
+        for (at, call) in self.tool_calls.into_iter().flatten().enumerate() {
+            let call: Result<ToolCall, _> = serde_json::from_value(call);
+            let refused = |error: serde_json::Error| {
+                ApiError::field(name(&format!("tool_calls[{at}]")), error.to_string())
+            };
+            tool_calls.push(call.map_err(refused)?);
         }
         let content = match self.content {
             Some(Content::Text(text)) => text,
@@ -55,8 +56,13 @@ impl MessageField {
                 };
                 parts.into_iter().map(text).collect::<Result<String, _>>()?
             }
+            // An answer may be calls alone.
+            None if !tool_calls.is_empty() => String::new(),
             None => return Err(ApiError::field(name("content"), "a message needs a `content`")),
         };
-        Ok(ChatMessage::new(self.role, content))
+        // Other messages have names of people, of which templates know nothing.
+        let name = self.name.filter(|_| self.role == "tool");
+        let tool_call_id = self.tool_call_id;
+        Ok(ChatMessage { role: self.role, content, tool_calls, tool_call_id, name })
     }
 }

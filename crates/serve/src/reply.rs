@@ -1,6 +1,6 @@
 //! What is sent back.
 
-use outsize_generate::{ChatAnswer, Finish};
+use outsize_generate::{ChatAnswer, Finish, ToolCall};
 use serde_json::{Value, json};
 
 /// The answer to one request: all at once, or in chunks.
@@ -28,6 +28,12 @@ impl Reply {
                 let mut message = json!({ "role": "assistant", "content": text });
                 if !answer.thought.is_empty() {
                     message["reasoning_content"] = json!(answer.thought);
+                }
+                if !answer.tool_calls.is_empty() {
+                    message["tool_calls"] = json!(answer.tool_calls);
+                    if text.is_empty() {
+                        message["content"] = Value::Null;
+                    }
                 }
                 (
                     "chat.completion",
@@ -65,6 +71,14 @@ impl Reply {
         self.part(json!({ "reasoning_content": text }), "", Value::Null)
     }
 
+    /// The call of that number: its function, then the arguments.
+    pub fn call(&self, index: usize, call: &ToolCall) -> [Value; 2] {
+        let ToolCall { id, name, arguments } = call;
+        let begun = json!({ "index": index, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
+        let rest = json!({ "index": index, "function": { "arguments": arguments } });
+        [begun, rest].map(|part| self.part(json!({ "tool_calls": [part] }), "", Value::Null))
+    }
+
     /// The end of the text.
     pub fn end(&self, answer: &ChatAnswer) -> Value {
         self.part(json!({}), "", json!(finish_reason(answer)))
@@ -89,7 +103,12 @@ impl Reply {
 /// Why the text ended.
 fn finish_reason(answer: &ChatAnswer) -> &'static str {
     match answer.outcome.outcome.finish {
-        Finish::Eos | Finish::StopString | Finish::Stopped => "stop",
+        Finish::Eos | Finish::StopString | Finish::Complete if !answer.tool_calls.is_empty() => {
+            "tool_calls"
+        }
+        Finish::Eos | Finish::StopString | Finish::Complete => "stop",
+        // Nobody is sent these.
+        Finish::Stopped | Finish::Stuck => "stop",
         Finish::Length | Finish::Context => "length",
     }
 }

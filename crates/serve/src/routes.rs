@@ -10,11 +10,11 @@ use axum::extract::rejection::JsonRejection;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::sse::{Event as SentEvent, Sse};
+use axum::response::sse::{Event as SentEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use outsize_generate::{ChatAnswer, ChatOptions, ChatPrompt};
+use outsize_generate::{ChatAnswer, ChatOptions, ChatPrompt, ChatTool, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -25,6 +25,7 @@ use crate::error::ApiError;
 use crate::fields::GenerationFields;
 use crate::messages::MessageField;
 use crate::reply::Reply;
+use crate::tools::{ToolChoiceField, offer};
 use crate::worker::{Event, Job};
 
 /// The longest request, in bytes.
@@ -39,6 +40,8 @@ pub(crate) struct Shared {
     pub api_key: Option<String>,
     /// What they do not say.
     pub defaults: ChatOptions,
+    /// Whether there is memory for constraints.
+    pub constrains: bool,
     pub jobs: SyncSender<Job>,
     pub count: AtomicU64,
 }
@@ -47,6 +50,9 @@ pub(crate) struct Shared {
 #[derive(Debug, Deserialize)]
 struct ChatRequest {
     messages: Vec<MessageField>,
+    tools: Option<Vec<ChatTool>>,
+    tool_choice: Option<ToolChoiceField>,
+    parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
     fields: GenerationFields,
 }
@@ -106,14 +112,17 @@ async fn chat(
     State(shared): State<Arc<Shared>>,
     request: Result<Json<ChatRequest>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let ChatRequest { messages, fields } = body(request)?;
+    let ChatRequest { messages, tools, tool_choice, parallel_tool_calls, fields } = body(request)?;
     if messages.is_empty() {
         return Err(ApiError::field("messages", "there must be at least one message"));
     }
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, message)| message.message(index));
     let prompt = ChatPrompt::Messages(messages.collect::<Result<_, _>>()?);
-    answer(&shared, &fields, prompt).await
+    let mut options = fields.options(&shared.defaults)?;
+    let tools = tools.unwrap_or_default();
+    offer(&mut options, tools, tool_choice.as_ref(), parallel_tool_calls)?;
+    answer(&shared, &fields, options, prompt).await
 }
 
 async fn completion(
@@ -126,7 +135,8 @@ async fn completion(
         prompt => prompt.as_str(),
     };
     let text = text.ok_or_else(|| ApiError::field("prompt", "it must be one text"))?;
-    answer(&shared, &fields, ChatPrompt::Text(text.to_owned())).await
+    let options = fields.options(&shared.defaults)?;
+    answer(&shared, &fields, options, ChatPrompt::Text(text.to_owned())).await
 }
 
 /// The object that a request has.
@@ -146,6 +156,7 @@ fn body<T>(request: Result<Json<T>, JsonRejection>) -> Result<T, ApiError> {
 async fn answer(
     shared: &Shared,
     fields: &GenerationFields,
+    options: ChatOptions,
     prompt: ChatPrompt,
 ) -> Result<Response, ApiError> {
     if let Some(model) = fields.model.as_ref().filter(|model| **model != shared.model) {
@@ -153,7 +164,13 @@ async fn answer(
         let (param, code) = (Some("model".to_owned()), Some("model_not_found"));
         return Err(ApiError { param, code, ..ApiError::new(StatusCode::NOT_FOUND, message) });
     }
-    let options = fields.options(&shared.defaults)?;
+    let is_constrained =
+        options.text.constraint.is_some() || options.tool_choice != ToolChoice::Auto;
+    if is_constrained && !shared.constrains {
+        let message = "this server keeps no memory for answers by a schema, which `response_format` and a `tool_choice` of \
+                       \"required\" or a function need: start it with structured output";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let number = shared.count.fetch_add(1, Ordering::Relaxed);
     let is_chat = matches!(prompt, ChatPrompt::Messages(_));
@@ -179,7 +196,8 @@ async fn answer(
     }
     if fields.streams() {
         let events = stream(reply, fields.includes_usage(), first, received);
-        return Ok(Sse::new(events).into_response());
+        // A call is sent once it is whole: until then, a sign of life.
+        return Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response());
     }
     let answer = whole(first, received).await?;
     Ok(Json(reply.whole(&answer)).into_response())
@@ -194,7 +212,7 @@ async fn whole(
         match event {
             Event::Done(answer) => return Ok(answer),
             Event::Failed(error) => return Err(error),
-            Event::Text(_) | Event::Thought(_) => {}
+            Event::Text(_) | Event::Thought(_) | Event::Call(_) => {}
         }
         event = events.recv().await.ok_or_else(ApiError::ending)?;
     }
@@ -211,7 +229,7 @@ fn stream(
     tokio::spawn(async move {
         let send = |data: String| sender.send(Ok(SentEvent::default().data(data))).is_ok();
         let mut reads = reply.beginning().is_none_or(|value| send(value.to_string()));
-        let mut event = Some(first);
+        let (mut event, mut calls) = (Some(first), 0);
         while reads {
             let (values, ends) = match event {
                 Some(Event::Text(text)) => {
@@ -219,6 +237,10 @@ fn stream(
                 }
                 Some(Event::Thought(text)) => {
                     ([(!text.is_empty()).then(|| reply.thought(&text)), None], false)
+                }
+                Some(Event::Call(call)) => {
+                    calls += 1;
+                    (reply.call(calls - 1, &call).map(Some), false)
                 }
                 Some(Event::Done(answer)) => {
                     let usage = includes_usage.then(|| reply.usage(&answer));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outsize_generate::{
     ChatAnswer, ChatBatch, ChatOptions, ChatPart, ChatPrompt, ChatSession, Finish, GenerateError,
+    ToolCall,
 };
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -29,6 +30,7 @@ pub(crate) struct Job {
 pub(crate) enum Event {
     Thought(String),
     Text(String),
+    Call(ToolCall),
     Done(Box<ChatAnswer>),
     Failed(ApiError),
 }
@@ -87,6 +89,11 @@ fn end(
         Ok(answer) if answer.outcome.outcome.finish == Finish::Stopped => {
             Event::Failed(ApiError::ending())
         }
+        Ok(answer) if answer.outcome.outcome.finish == Finish::Stuck => {
+            let message = "the text is not what its schema has it be, and no token leads there, or the schema takes too much to \
+                           obey: give a simpler one";
+            Event::Failed(ApiError::field("response_format", message))
+        }
         Ok(answer) => Event::Done(Box::new(answer)),
         Err(error) => Event::Failed(error),
     };
@@ -99,6 +106,7 @@ fn send(part: ChatPart<'_>, events: &UnboundedSender<Event>, stop: &AtomicBool) 
     let event = match part {
         ChatPart::Thought(text) => Event::Thought(text.to_owned()),
         ChatPart::Answer(text) => Event::Text(text.to_owned()),
+        ChatPart::ToolCall(call) => Event::Call(call.clone()),
     };
     match events.send(event).is_err() || stop.load(Ordering::Relaxed) {
         true => ControlFlow::Break(()),

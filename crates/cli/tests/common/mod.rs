@@ -4,6 +4,8 @@
 #![allow(dead_code)]
 
 pub mod learning;
+pub mod scripted;
+pub mod serving;
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,11 @@
 //! How a model answers, and an answer.
 
-use super::channels::Channels;
-use crate::request::Request;
+use super::answer_text::{AnswerPieces, AnswerText};
+use super::forced_calls::{ForcedCalls, forced};
+use super::template::ChatTemplate;
+use super::tools::{ChatTool, ToolCall, ToolChoice};
+use crate::error::{Error, Result};
+use crate::request::{Finish, Request};
 use crate::sampling::Sampling;
 use crate::text::{TextOptions, TextOutcome};
 
@@ -16,15 +20,23 @@ pub struct ChatOptions {
     pub sampling: Sampling,
     /// How tokens become text.
     pub text: TextOptions,
+    /// Functions that the model may call.
+    pub tools: Vec<ChatTool>,
+    /// Which of them it calls.
+    pub tool_choice: ToolChoice,
+    /// Whether an answer ends with the first call of one.
+    pub single_tool_call: bool,
 }
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ChatAnswer {
-    /// Its text and tokens. What was thought before is no text of it.
+    /// Its text and tokens. What was thought before is no text of it, nor are calls of functions.
     pub outcome: TextOutcome,
     /// What the model thought before, where its template tells that apart; no part of the conversation.
     pub thought: String,
+    /// Functions that the model calls: whoever asked is to call them, and to say what they gave as messages of the role `tool`.
+    pub tool_calls: Vec<ToolCall>,
     /// Tokens of the conversation before it, with the template's.
     pub prompt_tokens: usize,
     /// Of these, those that the KV cache held already: they were not run again.
@@ -32,21 +44,37 @@ pub struct ChatAnswer {
 }
 
 impl ChatOptions {
-    /// What is generated from a prompt of these tokens, and what tells its channels apart.
+    /// What is generated from a prompt of these tokens, and what tells the parts of the answer apart: it is to a conversation by
+    /// this template, or no template's.
     pub(super) fn request(
         &self,
         ids: Vec<u32>,
-        has_channels: bool,
-    ) -> (Request, TextOptions, Option<Channels>) {
+        template: Option<&ChatTemplate>,
+    ) -> Result<(Request, TextOptions, AnswerText)> {
         let request = Request {
             ids,
             max_new_tokens: self.max_new_tokens.unwrap_or(usize::MAX),
             eos: self.eos.clone(),
             sampling: self.sampling,
         };
+        let mut parts = template.map_or(AnswerText::Plain, |template| {
+            AnswerText::new(template, &self.tools, self.single_tool_call)
+        });
         let mut text = self.text.clone();
-        text.show_special_tokens |= has_channels;
-        (request, text, has_channels.then(Channels::default))
+        let forced = forced(&self.tools, &self.tool_choice, self.single_tool_call)?;
+        if let Some(calls) = forced.filter(|_| template.is_some()) {
+            (text.constraint, parts) = (Some(calls), AnswerText::Forced(ForcedCalls::default()));
+        }
+        if text.constraint.is_some() && template.is_some_and(ChatTemplate::has_channels) {
+            let reason = "answers of this model are messages in channels, which are no JSON";
+            return Err(Error::Constraint { reason: reason.to_owned() });
+        }
+        match &parts {
+            AnswerText::Plain | AnswerText::Forced(_) => {}
+            AnswerText::Channels(_) => text.show_special_tokens = true,
+            AnswerText::Tools(tools) => text.shown_tokens.extend(tools.tokens()),
+        }
+        Ok((request, text, parts))
     }
 }
 
@@ -54,13 +82,14 @@ impl ChatAnswer {
     /// An answer to a prompt of so many tokens, of which so many were not run.
     pub(super) fn new(
         mut outcome: TextOutcome,
-        channels: Option<Channels>,
+        parts: AnswerText,
         [prompt_tokens, reused_tokens]: [usize; 2],
     ) -> Self {
-        let mut thought = String::new();
-        if let Some(channels) = channels {
-            (thought, outcome.text) = (channels.thought, channels.answer);
+        if parts.has_ended() {
+            outcome.outcome.finish = Finish::Complete;
         }
-        Self { outcome, thought, prompt_tokens, reused_tokens }
+        let AnswerPieces { thought, text, calls: tool_calls } = parts.into_pieces();
+        outcome.text = text.unwrap_or(outcome.text);
+        Self { outcome, thought, tool_calls, prompt_tokens, reused_tokens }
     }
 }

@@ -3,12 +3,13 @@
 use std::ops::ControlFlow;
 
 use super::answer::{ChatAnswer, ChatOptions};
-use super::channels::{Channels, ChatPart};
+use super::answer_text::AnswerText;
+use super::channels::ChatPart;
 use super::message::ChatMessage;
 use super::prefix_rows::PrefixRows;
 use super::template::ChatTemplate;
 use crate::pipeline::PipelineError;
-use crate::request::GenerateError;
+use crate::request::{Finish, GenerateError};
 use crate::text::TextGeneration;
 use crate::tokenizer::Tokenizer;
 
@@ -39,7 +40,7 @@ pub struct ChatBatch<'s> {
 /// One answer that grows.
 #[derive(Debug)]
 struct ChatRow {
-    channels: Option<Channels>,
+    parts: AnswerText,
     prompt_tokens: usize,
     reused_tokens: Option<usize>,
 }
@@ -83,21 +84,20 @@ impl<'s> ChatBatch<'s> {
         prompt: &ChatPrompt,
         options: &ChatOptions,
     ) -> Result<usize, GenerateError<PipelineError>> {
-        let ids = match prompt {
+        let (ids, template) = match prompt {
             ChatPrompt::Messages(messages) => {
-                self.tokenizer.encode(&self.template.render(messages, true)?, false)?
+                let text = self.template.render_with(messages, &options.tools, true)?;
+                (self.tokenizer.encode(&text, false)?, Some(self.template))
             }
-            ChatPrompt::Text(text) => self.tokenizer.encode(text, true)?,
+            ChatPrompt::Text(text) => (self.tokenizer.encode(text, true)?, None),
         };
         self.tokenizer.check(&ids, self.vocab_size)?;
-        let has_channels =
-            matches!(prompt, ChatPrompt::Messages(_)) && self.template.has_channels();
-        let (request, text, channels) = options.request(ids, has_channels);
+        let (request, text, parts) = options.request(ids, template)?;
         let prompt_tokens = request.ids.len();
         let free = self.rows.iter().position(Option::is_none);
         let number = free.expect("there is room for another answer");
         self.texts.replace(number, (request, text))?;
-        self.rows[number] = Some(ChatRow { channels, prompt_tokens, reused_tokens: None });
+        self.rows[number] = Some(ChatRow { parts, prompt_tokens, reused_tokens: None });
         Ok(number)
     }
 
@@ -136,10 +136,14 @@ impl<'s> ChatBatch<'s> {
                 self.say(number, &rest, on_part);
             }
             if let Some(outcome) = self.texts.ended(number)?
-                && let Some(row) = self.rows[number].take()
+                && let Some(mut row) = self.rows[number].take()
             {
+                if outcome.outcome.finish != Finish::Stopped {
+                    // Nothing comes after it that could break.
+                    let _ = row.parts.finish(|part| on_part(number, part));
+                }
                 let counts = [row.prompt_tokens, row.reused_tokens.unwrap_or(0)];
-                ended.push((number, ChatAnswer::new(outcome, row.channels, counts)));
+                ended.push((number, ChatAnswer::new(outcome, row.parts, counts)));
             }
         }
         Ok(ended)
@@ -153,11 +157,7 @@ impl<'s> ChatBatch<'s> {
         on_part: &mut impl FnMut(usize, ChatPart<'_>) -> ControlFlow<()>,
     ) {
         let Some(row) = &mut self.rows[number] else { return };
-        let flow = match &mut row.channels {
-            Some(channels) => channels.push(part, |part| on_part(number, part)),
-            None => on_part(number, ChatPart::Answer(part)),
-        };
-        if flow.is_break() {
+        if row.parts.push(part, |part| on_part(number, part)).is_break() {
             self.texts.end(number);
         }
     }

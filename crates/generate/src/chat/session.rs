@@ -9,6 +9,7 @@ use super::message::ChatMessage;
 use super::prefix::PrefixCache;
 use super::prefix_rows::PrefixRows;
 use super::template::ChatTemplate;
+use super::tools::ChatTool;
 use crate::error::Error;
 use crate::pipeline::{Pipeline, PipelineError};
 use crate::request::{Finish, GenerateError};
@@ -67,7 +68,8 @@ impl ChatSession {
         self.held.len()
     }
 
-    /// Says `text` as the user, and gives the answer; `on_text` is as that of [`generate_text`].
+    /// Says `text` as the user, and gives the answer; `on_text` is as that of [`generate_text`]. What functions gave that the
+    /// answer calls is said by [`set_messages`](Self::set_messages).
     ///
     /// If it ends with an error, or is stopped before it has any text, nothing counts as said.
     ///
@@ -80,12 +82,12 @@ impl ChatSession {
         mut on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         self.answer_in_parts(text, options, |part| match part {
-            ChatPart::Thought(_) => on_text(""),
+            ChatPart::Thought(_) | ChatPart::ToolCall(_) => on_text(""),
             ChatPart::Answer(text) => on_text(text),
         })
     }
 
-    /// The same with what is thought.
+    /// The same with what is thought, and with calls of functions.
     ///
     /// # Errors
     /// As [`answer`](Self::answer).
@@ -98,10 +100,12 @@ impl ChatSession {
         self.messages.push(ChatMessage::new("user", text));
         let answer = self.reply(options, on_part);
         match &answer {
-            Ok(ChatAnswer { outcome, .. })
+            Ok(ChatAnswer { outcome, tool_calls, .. })
                 if !outcome.text.is_empty() || outcome.outcome.finish != Finish::Stopped =>
             {
-                self.messages.push(ChatMessage::new("assistant", &outcome.text));
+                let tool_calls = tool_calls.clone();
+                let said = ChatMessage::new("assistant", &outcome.text);
+                self.messages.push(ChatMessage { tool_calls, ..said });
             }
             _ => drop(self.messages.pop()),
         }
@@ -109,17 +113,17 @@ impl ChatSession {
     }
 
     /// The tokens of the conversation, with those that an answer begins with or without.
-    fn ids(&self, answers: bool) -> Result<Vec<u32>, Error> {
-        let prompt = self.template.render(&self.messages, answers)?;
+    fn ids(&self, tools: &[ChatTool], answers: bool) -> Result<Vec<u32>, Error> {
+        let prompt = self.template.render_with(&self.messages, tools, answers)?;
         // The template has written the special tokens.
         self.tokenizer.encode(&prompt, false)
     }
 
     /// How many of a prompt's tokens are of what was said, if that matters: a template may write later ones otherwise once
     /// there is an answer.
-    fn answer_begins(&self, prompt: &[u32]) -> usize {
+    fn answer_begins(&self, prompt: &[u32], tools: &[ChatTool]) -> usize {
         let said = match self.pipeline.cache_options().snapshot {
-            true => self.ids(false).unwrap_or_default(),
+            true => self.ids(tools, false).unwrap_or_default(),
             false => Vec::new(),
         };
         said.iter().zip(prompt).take_while(|(said, prompt)| said == prompt).count()
@@ -134,9 +138,9 @@ impl ChatSession {
         options: &ChatOptions,
         on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
-        let ids = self.ids(true)?;
-        let snapshot = self.answer_begins(&ids);
-        self.generate(ids, snapshot, self.template.has_channels(), options, on_part)
+        let ids = self.ids(&options.tools, true)?;
+        let snapshot = self.answer_begins(&ids, &options.tools);
+        self.generate(ids, snapshot, true, options, on_part)
     }
 
     /// Goes on from a text, with the special tokens that begin one, and leaves the messages as they are. Of the text, too, only
@@ -159,27 +163,23 @@ impl ChatSession {
         &mut self,
         ids: Vec<u32>,
         snapshot: usize,
-        has_channels: bool,
+        is_chat: bool,
         options: &ChatOptions,
         mut on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         self.tokenizer.check(&ids, self.vocab_size)?;
         let prompt_tokens = ids.len();
-        let (request, text, mut channels) = options.request(ids, has_channels);
+        let template = is_chat.then_some(&self.template);
+        let (request, text, mut parts) = options.request(ids, template)?;
         let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held, snapshot);
-        let outcome =
-            generate_text(
-                &mut model,
-                &self.tokenizer,
-                &request,
-                &text,
-                |part| match &mut channels {
-                    Some(channels) => channels.push(part, &mut on_part),
-                    None => on_part(ChatPart::Answer(part)),
-                },
-            )?;
+        let on_text = |text: &str| parts.push(text, &mut on_part);
+        let outcome = generate_text(&mut model, &self.tokenizer, &request, &text, on_text)?;
+        if outcome.outcome.finish != Finish::Stopped {
+            // Nothing comes after it that could break.
+            let _ = parts.finish(&mut on_part);
+        }
         let counts = [prompt_tokens, model.reused];
-        Ok(ChatAnswer::new(outcome, channels, counts))
+        Ok(ChatAnswer::new(outcome, parts, counts))
     }
 
     /// Answers side by side, as long as `run` has them go on, and leaves the messages as they are. What the KV cache holds is

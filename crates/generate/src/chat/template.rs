@@ -11,6 +11,8 @@ use super::channels::has_channels;
 use super::fuel::{charge, method};
 use super::message::ChatMessage;
 use super::python_json::tojson;
+use super::tool_syntax::ToolSyntax;
+use super::tools::{ChatTool, ToolCall};
 use crate::error::{Error, Result};
 
 /// The fuel of a rendering beside that for its messages: an instruction takes one, and so do 64 bytes that are made.
@@ -73,24 +75,46 @@ impl ChatTemplate {
         has_channels(&self.source)
     }
 
+    /// The marks that the model puts around calls of functions.
+    pub(super) fn tool_syntax(&self) -> ToolSyntax {
+        ToolSyntax::of_template(&self.source)
+    }
+
     /// The text of `messages`, and behind them, with `add_generation_prompt`, what an answer begins with.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`], if it refuses the messages or asks for too much.
     pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool) -> Result<String> {
-        self.render_at(messages, add_generation_prompt, &Zoned::now())
+        self.render_with(messages, &[], add_generation_prompt)
+    }
+
+    /// The same with functions that the model may call.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render), and [`Error::NoTools`] if the template has no place for functions.
+    pub fn render_with(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[ChatTool],
+        add_generation_prompt: bool,
+    ) -> Result<String> {
+        self.render_at(messages, tools, add_generation_prompt, &Zoned::now())
     }
 
     /// The same at another time, which some templates write down.
     ///
     /// # Errors
-    /// As [`render`](Self::render).
+    /// As [`render_with`](Self::render_with).
     pub fn render_at(
         &self,
         messages: &[ChatMessage],
+        tools: &[ChatTool],
         add_generation_prompt: bool,
         now: &Zoned,
     ) -> Result<String> {
+        if !tools.is_empty() && !self.source.contains("tools") {
+            return Err(Error::NoTools { path: self.path.clone() });
+        }
         self.with_stack(|| {
             let mut environment = compiled(&self.source)?;
             let now = now.clone();
@@ -98,14 +122,22 @@ impl ChatTemplate {
                 let text = jiff::fmt::strtime::format(format, &now);
                 text.map_err(|error| invalid(error.to_string()))
             });
-            let bytes: u64 = messages.iter().map(|message| message.content.len() as u64).sum();
+            let bytes =
+                messages.iter().map(ChatMessage::len).chain(tools.iter().map(|tool| tool.len));
+            let bytes = bytes.sum::<usize>() as u64;
             environment.set_fuel(Some(FUEL.saturating_add(bytes.saturating_mul(FUEL_PER_BYTE))));
             let tokens =
                 self.tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token)));
-            let messages: Vec<Value> = messages.iter().map(message).collect();
+            let tells_null = tells_null_content(&self.source);
+            let messages = messages.iter().map(|said| message(said, tells_null));
+            let messages: Vec<Value> = messages.collect();
+            let tools = match tools {
+                [] => Value::from(()),
+                tools => tools.iter().map(|tool| tool.definition.clone()).collect(),
+            };
             let context = tokens.chain([
                 ("messages", Value::from(messages)),
-                ("tools", Value::from(())),
+                ("tools", tools),
                 ("documents", Value::from(())),
                 ("add_generation_prompt", Value::from(add_generation_prompt)),
             ]);
@@ -175,9 +207,32 @@ fn invalid(reason: String) -> minijinja::Error {
     minijinja::Error::new(ErrorKind::InvalidOperation, reason)
 }
 
-/// A message as templates see it.
-fn message(message: &ChatMessage) -> Value {
-    Value::from_pairs([("role", &message.role), ("content", &message.content)])
+/// Whether a template tells messages of calls alone by that their content is none.
+fn tells_null_content(source: &str) -> bool {
+    source.match_indices(" is none").any(|(at, _)| {
+        let name = source[..at].trim_end_matches(['"', '\'', ']', ')']);
+        // Not reasoning_content.
+        name.strip_suffix("content").is_some_and(|before| !before.ends_with('_'))
+    })
+}
+
+/// A message as templates see it. Of an answer of calls alone the content is none where the template asks for that, else empty:
+/// other templates write "None", or refuse it.
+fn message(message: &ChatMessage, tells_null: bool) -> Value {
+    let ChatMessage { role, content, tool_calls, tool_call_id, name } = message;
+    let content = match tells_null && content.is_empty() && !tool_calls.is_empty() {
+        true => Value::from(()),
+        false => Value::from(content),
+    };
+    let mut pairs = vec![("role", Value::from(role)), ("content", content)];
+    if !tool_calls.is_empty() {
+        pairs.push(("tool_calls", tool_calls.iter().map(ToolCall::value).collect()));
+    }
+    let named = [("tool_call_id", tool_call_id), ("name", name)];
+    pairs.extend(
+        named.into_iter().filter_map(|(key, text)| Some((key, Value::from(text.as_ref()?)))),
+    );
+    Value::from_pairs(pairs)
 }
 
 /// The source with `{% generation %}` as a plain block: it marks what an assistant said, for training.
@@ -218,6 +273,29 @@ mod tests {
     fn generation_marks_change_nothing() {
         let source = "a\n  {%- generation -%}\n  b {% set x = 1 %}\n  {%- endgeneration %}\nc{% if x %}d{% endif %}";
         assert_eq!(render(source).unwrap(), "ab c");
+    }
+
+    #[test]
+    fn calls_and_their_answers_are_told() {
+        let call = r#"{"role": "assistant", "content": "", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]}"#;
+        let answer = r#"{"role": "tool", "content": "7", "tool_call_id": "a", "name": "f"}"#;
+        let messages = [call, answer].map(|text| serde_json::from_str(text).unwrap());
+        let tools =
+            [r#"{"type": "function", "function": {"name": "f", "zoo": [], "animals": 1.0}}"#];
+        let tools = tools.map(|text| serde_json::from_str(text).unwrap());
+        let source =
+            "{{ tools | tojson }} {{ messages | tojson }} {{ messages[0].content is none }}";
+        let expected = r#"[{"type": "function", "function": {"name": "f", "zoo": [], "animals": 1.0}}] [{"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}, {"role": "tool", "content": "7", "tool_call_id": "a", "name": "f"}] True"#;
+        let rendered = template(source).unwrap().render_with(&messages, &tools, false);
+        assert_eq!(rendered.unwrap(), expected);
+        let source =
+            "{{ messages[0].reasoning_content is none }} {{ messages[0].content is string }}";
+        assert_eq!(template(source).unwrap().render(&messages, false).unwrap(), "False True");
+        let error = template(source).unwrap().render_with(&messages, &tools, false).unwrap_err();
+        assert!(
+            error.to_string().contains("chat_template.jinja has no place for tools"),
+            "{error}"
+        );
     }
 
     #[test]
