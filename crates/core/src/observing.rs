@@ -33,8 +33,15 @@ impl Streamed {
     /// Tells who wants to know that `x`, `[.., columns]`, is multiplied with this.
     pub fn observe<const D: usize>(&self, x: &Tensor<D>) {
         if let Some(observer) = self.inner.tape.observer() {
-            let rows: Vec<f32> = x.to_data().iter().collect();
-            observer.observe(&self.inner.path, &rows, x.dims()[D - 1]);
+            let columns = x.dims()[D - 1];
+            let data = x.to_data();
+            match data.as_slice::<f32>() {
+                Ok(rows) => observer.observe(&self.inner.path, rows, columns),
+                Err(_) => {
+                    let rows: Vec<f32> = data.iter().collect();
+                    observer.observe(&self.inner.path, &rows, columns);
+                }
+            }
         }
     }
 }

@@ -60,7 +60,7 @@ fn pack(from: &Path, out: &Path) {
         packed
     });
     let weights: Vec<_> = weights.collect();
-    let specs = weights.iter().map(Rewrite::spec).collect();
+    let specs = weights.iter().flat_map(Rewrite::specs).collect();
     let mut writer = ShardWriter::create(out, specs, 1 << 30).unwrap();
     for weight in weights {
         weight.write(&checkpoint, &mut writer, |_| true).unwrap();

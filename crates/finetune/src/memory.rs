@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use outsize_core::LEAST_RING;
 use outsize_lora::LoraTarget;
-use outsize_models::{ActivationDtype, CacheOptions, ModelConfig};
+use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig};
 use outsize_plan::{Budget, DeviceMap, Tree, infer};
 
 /// What a pass over `batch` examples of `context` tokens takes that keeps activations of so many blocks, in bytes; nothing if
@@ -49,6 +49,14 @@ pub(crate) fn observed_pass_bytes(
     let cache = CacheOptions { batch, ..CacheOptions::new(context) };
     let packed = config.packed_bytes(compute, context, &cache);
     Some(config.observing_bytes([batches, batch, context])?.saturating_add(packed))
+}
+
+/// What of it are buffers of kernels that can be used again.
+pub(crate) fn reusable_bytes(config: &ModelConfig, [batch, context]: [usize; 2]) -> usize {
+    let cache = CacheOptions { batch, ..CacheOptions::new(context) };
+    let all = config.activation_bytes(context, &cache, Logits::Last);
+    let others = config.unpooled_activation_bytes(context, &cache, Logits::Last);
+    all.saturating_sub(others).try_into().unwrap_or(usize::MAX)
 }
 
 /// Places weights for passes forward and backward.

@@ -145,7 +145,7 @@ fn cast(from: &Path, to: &Path, dtype: Dtype) {
     let rewrites: Vec<_> = rewrites
         .map(|it| Rewrite::new(StoredWeight::plain(it.clone()), dtype, None).unwrap())
         .collect();
-    let specs = rewrites.iter().map(Rewrite::spec).collect();
+    let specs = rewrites.iter().flat_map(Rewrite::specs).collect();
     let mut writer = ShardWriter::create(to, specs, u64::MAX).unwrap();
     for file in ["config.json", "tokenizer.json"] {
         writer.add_file(file, &std::fs::read(from.join(file)).unwrap()).unwrap();

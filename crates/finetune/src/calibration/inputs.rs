@@ -1,9 +1,10 @@
 //! What goes into the layers of a block.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foldhash::quality::FixedState;
 use outsize_core::InputObserver;
 
 use super::feedback::Feedback;
@@ -161,7 +162,7 @@ impl InputObserver for BlockInputs {
 }
 
 fn hash(rows: &[f32]) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = FixedState::default().build_hasher();
     hasher.write(bytemuck::cast_slice(rows));
     hasher.finish()
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use outsize_checkpoint::{Checkpoint, ShardWriter};
 use outsize_core::{InputObserver, Planning, Rewrite, memory_overhead};
+use outsize_kernels::BufferReuse;
 use outsize_models::{AfterBlock, Init, ModelConfig, Rewriting};
 use outsize_plan::DeviceMap;
 
@@ -14,7 +15,7 @@ use super::gram::Gram;
 use super::inputs::{BlockInputs, Known};
 use super::texts::sequences;
 use crate::builder::FinetuneBuilder;
-use crate::memory::{infer_learning, observed_pass_bytes};
+use crate::memory::{infer_learning, observed_pass_bytes, reusable_bytes};
 use crate::opened_model::OpenedModel;
 use crate::{Examples, FinetuneError};
 
@@ -98,6 +99,7 @@ impl OpenedCalibration {
         let init = Init { compute: settings.compute, ..Init::new(&burn::tensor::Device::flex()) };
         let model = config.dispatch(&init, checkpoint, &map, &options)?;
 
+        let _reuse = BufferReuse::up_to(reusable_bytes(config, [settings.batch, reader.context]));
         let inputs = Arc::new(BlockInputs::new(most));
         let observer: Arc<dyn InputObserver> = inputs.clone();
         let count = config.cache().layers.len();
