@@ -1,5 +1,6 @@
 //! Models whose weights become integers, chosen by what goes into their layers.
 
+mod cholesky;
 mod feedback;
 mod gram;
 mod inputs;

@@ -1,9 +1,9 @@
 //! Rounding that makes up for its errors, as GPTQ does (Frantar et al. 2023).
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
 use outsize_kernels::IntegerRounding;
 use rayon::prelude::*;
+
+use super::cholesky::products;
 
 /// Columns whose errors are made up for together in those before them, about.
 const TOGETHER: usize = 128;
@@ -15,7 +15,7 @@ const VALUES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Feedback {
     columns: usize,
-    /// Column after column, of which what is below the diagonal counts.
+    /// Row after row, of which what is below the diagonal counts.
     factor: Vec<f32>,
 }
 
@@ -100,25 +100,23 @@ impl Feedback {
     fn targets(&self, weights: &[f32], errors: &[f32], start: usize, end: usize) -> Vec<f32> {
         let (n, width) = (self.columns, end - start);
         let rows = weights.len() / n;
-        let some = weights.chunks_exact(n).flat_map(|row| &row[start..end]);
-        let mut targets: Vec<f32> = some.copied().collect();
-        let errors = MatRef::from_row_major_slice(errors, rows, n);
-        let factor = MatRef::from_column_major_slice(&self.factor, n, n);
-        matmul(
-            MatMut::from_row_major_slice_mut(&mut targets, rows, width),
-            Accum::Add,
-            errors.submatrix(0, end, rows, n - end),
-            factor.submatrix(end, start, n - end, width),
-            1.0,
-            Par::rayon(0),
-        );
+        let part = |values: &[f32], first: usize, last: usize| -> Vec<f32> {
+            values.chunks_exact(n).flat_map(|row| &row[first..last]).copied().collect()
+        };
+        let behind = &self.factor[end * n..];
+        let factors =
+            (start..end).flat_map(|column| behind.chunks_exact(n).map(move |row| row[column]));
+        let factors: Vec<f32> = factors.collect();
+        let more = products(&part(errors, end, n), &factors, [rows, width, n - end]);
+        let mut targets = part(weights, start, end);
+        targets.iter_mut().zip(more).for_each(|(target, more)| *target += more);
         targets
     }
 
     /// The factors among some columns, row after row.
     fn before(&self, start: usize, end: usize) -> Vec<f32> {
-        let row = |at| (start..end).map(move |column| self.factor[column * self.columns + at]);
-        (start..end).flat_map(row).collect()
+        let rows = self.factor[start * self.columns..end * self.columns].chunks_exact(self.columns);
+        rows.flat_map(|row| &row[start..end]).copied().collect()
     }
 }
 

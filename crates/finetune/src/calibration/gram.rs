@@ -1,16 +1,18 @@
 //! What rows of activations say about the columns of a weight.
 
-use faer::dyn_stack::{MemBuffer, MemStack};
-use faer::linalg::cholesky::llt::factor::{cholesky_in_place, cholesky_in_place_scratch};
-use faer::linalg::matmul::triangular::{BlockStructure, matmul};
-use faer::{Accum, MatMut, MatRef, Par};
+use outsize_kernels::matmul::{Size, weight_gradient_into};
+use outsize_kernels::{ActivationDtype, Isa};
 
+use super::cholesky::cholesky;
 use super::feedback::Feedback;
 
 /// The part of the mean of the diagonal that is added to it, so that what was never seen does not count for nothing.
 const DAMPING: f32 = 0.01;
 
-/// Sums of products of any two columns of rows `X`: the lower triangle of `Xᵀ · X`, column after column.
+/// Columns whose products with those before them are summed up together.
+const TOGETHER: usize = 512;
+
+/// Sums of products of any two columns of rows `X`: `Xᵀ · X`, row after row, of which what is above the diagonal does not count.
 #[derive(Debug)]
 pub(super) struct Gram {
     columns: usize,
@@ -29,19 +31,21 @@ impl Gram {
 
     pub fn add(&mut self, rows: &[f32]) {
         let n = self.columns;
-        let rows = MatRef::from_row_major_slice(rows, rows.len() / n.max(1), n);
-        let sums = MatMut::from_column_major_slice_mut(&mut self.sums, n, n);
-        matmul(
-            sums,
-            BlockStructure::TriangularLower,
-            Accum::Add,
-            rows.transpose(),
-            BlockStructure::Rectangular,
-            rows,
-            BlockStructure::Rectangular,
-            1.0,
-            Par::rayon(0),
-        );
+        let part = |columns: std::ops::Range<usize>| -> Vec<f32> {
+            let rows = rows.chunks_exact(n);
+            rows.flat_map(|row| &row[columns.clone()]).copied().collect()
+        };
+        for start in (0..n).step_by(TOGETHER) {
+            let end = n.min(start + TOGETHER);
+            let mut more = vec![0.0; (end - start) * end];
+            let size = Size { m: rows.len() / n, n: end - start, k: end };
+            let (isa, compute) = (Isa::detected(), ActivationDtype::F32);
+            weight_gradient_into(isa, compute, &part(start..end), &part(0..end), size, &mut more);
+            let sums = self.sums[start * n..end * n].chunks_exact_mut(n);
+            for (sums, more) in sums.zip(more.chunks_exact(end)) {
+                sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+            }
+        }
     }
 
     /// How an error of one column is made up for in those before it, in the same memory; none if all is zero, or is no number.
@@ -57,15 +61,10 @@ impl Gram {
             return None;
         }
         (0..n).for_each(|at| factor[at * n + at] += damping);
-        let par = Par::rayon(0);
-        let scratch = cholesky_in_place_scratch::<f32>(n, par, Default::default());
-        let mut scratch = MemBuffer::new(scratch);
-        let matrix = MatMut::from_column_major_slice_mut(&mut factor, n, n);
-        let stack = MemStack::new(&mut scratch);
-        cholesky_in_place(matrix, Default::default(), par, stack, Default::default()).ok()?;
-        for (at, column) in factor.chunks_exact_mut(n).enumerate() {
-            let by = column[at].recip();
-            column[at..].iter_mut().for_each(|value| *value *= by);
+        cholesky(&mut factor, n)?;
+        let pivots: Vec<f32> = (0..n).map(|at| factor[at * n + at].recip()).collect();
+        for row in factor.chunks_exact_mut(n) {
+            row.iter_mut().zip(&pivots).for_each(|(value, by)| *value *= by);
         }
         Some(Feedback::new(n, factor))
     }
