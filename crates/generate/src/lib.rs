@@ -15,7 +15,6 @@ mod beam;
 mod builder;
 mod byte_tokenizer;
 mod chat;
-mod constraint;
 mod describe;
 mod eos;
 mod error;
@@ -31,14 +30,12 @@ mod planning;
 mod prompt_lookup;
 mod request;
 mod sampling;
-mod schema_cost;
 mod shield;
 mod stop;
 mod task;
 mod text;
 mod text_pipeline;
 mod text_stream;
-mod token_trie;
 mod tokenizer;
 mod tokenizer_file;
 mod tokenizer_memory;
@@ -48,9 +45,8 @@ pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use chat::{
     ChatAnswer, ChatBatch, ChatMessage, ChatOptions, ChatPart, ChatPrompt, ChatSession,
-    ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ToolCall, ToolChoice,
+    ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ToolCall,
 };
-pub use constraint::JsonConstraint;
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};
 pub use generate::{Generation, NewTokens, generate};

@@ -14,7 +14,6 @@ mod error;
 mod fields;
 mod messages;
 mod reply;
-mod response_format;
 mod routes;
 mod server;
 mod tools;
