@@ -131,15 +131,16 @@ pub struct OpenedModel {
 }
 
 impl OpenedModel {
-    /// Opens the checkpoint in `folder`, which holds a model of configuration `config`. What the process holds by now is counted
+    /// Opens the checkpoint in `folder`, which holds a model of configuration `config`. What the process holds before is counted
     /// as its own: a tokenizer is to be loaded later.
     ///
     /// # Errors
     /// What is wrong with the checkpoint.
     pub fn new(folder: &Path, config: ModelConfig) -> Result<Self, PipelineError> {
+        // What headers take is counted by parameters, as where a model is planned and not run.
+        let process = process_bytes(outsize_machine::begun_rss().unwrap_or(0));
         let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
         let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
-        let process = process_bytes(outsize_machine::current_rss().unwrap_or(0));
         Ok(Self { config, checkpoint, tree, process, draft: None, adapter: None })
     }
 

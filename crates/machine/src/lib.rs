@@ -45,7 +45,7 @@ pub use error::Error;
 pub use figures_file::read_figures;
 pub use gpu::{GpuInfo, GpuMemory, Gpus, gpu_free_memory};
 pub use load::load_average;
-pub use memory::{Ram, current_rss, peak_rss};
+pub use memory::{Ram, begun_rss, current_rss, peak_rss};
 pub use processor::Processors;
 pub use region::Region;
 pub use scratch::Scratch;
