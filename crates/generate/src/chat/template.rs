@@ -285,12 +285,12 @@ mod tests {
         let tools = tools.map(|text| serde_json::from_str(text).unwrap());
         let source =
             "{{ tools | tojson }} {{ messages | tojson }} {{ messages[0].content is none }}";
-        let expected = r#"[{"type": "function", "function": {"name": "f", "zoo": [], "animals": 1.0}}] [{"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}, {"role": "tool", "content": "7", "tool_call_id": "a", "name": "f"}] true"#;
+        let expected = r#"[{"type": "function", "function": {"name": "f", "zoo": [], "animals": 1.0}}] [{"role": "assistant", "content": null, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]}, {"role": "tool", "content": "7", "tool_call_id": "a", "name": "f"}] True"#;
         let rendered = template(source).unwrap().render_with(&messages, &tools, false);
         assert_eq!(rendered.unwrap(), expected);
         let source =
             "{{ messages[0].reasoning_content is none }} {{ messages[0].content is string }}";
-        assert_eq!(template(source).unwrap().render(&messages, false).unwrap(), "false true");
+        assert_eq!(template(source).unwrap().render(&messages, false).unwrap(), "False True");
         let error = template(source).unwrap().render_with(&messages, &tools, false).unwrap_err();
         assert!(
             error.to_string().contains("chat_template.jinja has no place for tools"),
