@@ -1,6 +1,6 @@
 //! `outsize quantize`: a checkpoint whose linear layers become integers.
 
-use super::rewritten::{CONFIG, Output, Remark, failure, go_on};
+use super::rewritten::{CONFIG, Output, Remark, go_on, write_weights};
 use crate::args::QuantizeArgs;
 use crate::error::Failure;
 use crate::views::output::{picture, say};
@@ -48,9 +48,7 @@ pub fn quantize(args: &QuantizeArgs, began: Instant) -> Result<(), Failure> {
     let model = read_config(checkpoint.folder())?;
     let Quantized { found, config, count } = quantized(args, &checkpoint, &model, integers)?;
     output.write(&found, &checkpoint, config.as_ref(), |writer, bar| {
-        for weight in &found.weights {
-            weight.write(&checkpoint, writer, |writer| go_on(writer, bar)).map_err(failure)?;
-        }
+        write_weights(&found, &checkpoint, writer, bar)?;
         Ok(Some(remark(count, None)))
     })
 }

@@ -103,6 +103,19 @@ impl Output<'_> {
     }
 }
 
+/// Writes weights as they become by themselves.
+pub fn write_weights(
+    found: &Rewriting,
+    checkpoint: &Checkpoint,
+    writer: &mut ShardWriter,
+    bar: &ProgressBar,
+) -> Result<(), Failure> {
+    let mut weights = found.weights.iter();
+    weights.try_for_each(|weight| {
+        weight.write(checkpoint, writer, |writer| go_on(writer, bar)).map_err(failure)
+    })
+}
+
 /// Shows what was written; false once the user wants the work to end.
 pub fn go_on(writer: &ShardWriter, bar: &ProgressBar) -> bool {
     bar.set_position(writer.bytes_written());

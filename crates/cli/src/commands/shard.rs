@@ -1,6 +1,6 @@
 //! `outsize shard` and `outsize merge`: a checkpoint written anew as safetensors.
 
-use super::rewritten::{CONFIG, Output, failure, go_on};
+use super::rewritten::{CONFIG, Output, failure, write_weights};
 use crate::args::RewriteArgs;
 use crate::error::Failure;
 use crate::views::output::say;
@@ -52,9 +52,7 @@ pub fn shard(args: &RewriteArgs, limit: u64) -> Result<(), Failure> {
     }
     let output = Output { out: &args.out, limit, json: args.json, began };
     output.write(&found, &checkpoint, config.as_ref(), |writer, bar| {
-        for weight in &found.weights {
-            weight.write(&checkpoint, writer, |writer| go_on(writer, bar)).map_err(failure)?;
-        }
+        write_weights(&found, &checkpoint, writer, bar)?;
         Ok(None)
     })
 }

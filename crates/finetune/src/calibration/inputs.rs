@@ -118,10 +118,16 @@ impl InputObserver for BlockInputs {
             return;
         }
         let parent = path.rsplitn(3, '.').nth(2).unwrap_or_default();
-        let place = match state.places.get(path).copied() {
+        let known = state.places.get(path).copied();
+        let takes_none =
+            |sums: &Option<Sums>| sums.as_ref().is_none_or(|it| it.path != path || it.is_complete);
+        if known.is_some_and(|place| takes_none(&state.sums[place])) {
+            return;
+        }
+        let hash = hash(rows);
+        let place = match known {
             Some(place) => place,
             None => {
-                let hash = hash(rows);
                 if let Some((same, of, place)) = &state.last
                     && (*same, of.as_str()) == (hash, parent)
                 {
@@ -150,13 +156,9 @@ impl InputObserver for BlockInputs {
                 place
             }
         };
-        let Some(sums) = &mut state.sums[place] else { return };
-        if sums.path != path || sums.is_complete {
-            return;
-        }
-        if let Kind::Gram(gram) = &mut sums.kind {
+        if let Some(Sums { kind: Kind::Gram(gram), .. }) = &mut state.sums[place] {
             gram.add(rows);
-            state.last = Some((hash(rows), parent.to_owned(), place));
+            state.last = Some((hash, parent.to_owned(), place));
         }
     }
 }

@@ -1,6 +1,5 @@
 //! A model that is opened to be quantised by what goes into its layers.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -108,13 +107,8 @@ impl OpenedCalibration {
             let columns: Option<&HashMap<String, usize>> = blocks.get(&block);
             inputs.begin(columns.into_iter().flat_map(HashMap::keys).cloned());
         };
-        let mut weights = Weights {
-            rest: &rewriting.weights,
-            checkpoint,
-            go_on,
-            inputs: &inputs,
-            unseen: Cell::new(0),
-        };
+        let mut weights =
+            Weights { rest: &rewriting.weights, checkpoint, go_on, inputs: &inputs, unseen: 0 };
         weights.write_until(writer, |path| config.block_of(path).is_none())?;
         let mut failed = None;
         begin(0);
@@ -146,7 +140,7 @@ impl OpenedCalibration {
         }
         weights.write_until(writer, |_| true)?;
         let tokens = batches.iter().map(|batch| batch.rows() * batch.tokens()).sum();
-        Ok(CalibrationOutcome { tokens, unseen: weights.unseen.get(), placement: map })
+        Ok(CalibrationOutcome { tokens, unseen: weights.unseen, placement: map })
     }
 
     /// Where the weights live, and the most bytes of what is known of the inputs of a block: as many as its layers need, if
@@ -206,7 +200,7 @@ struct Weights<'a> {
     checkpoint: &'a Checkpoint,
     go_on: &'a dyn Fn(&ShardWriter) -> bool,
     inputs: &'a BlockInputs,
-    unseen: Cell<usize>,
+    unseen: usize,
 }
 
 impl Weights<'_> {
@@ -233,7 +227,7 @@ impl Weights<'_> {
             match self.inputs.take(path, columns) {
                 Known::Later => return Ok(false),
                 Known::Nothing => {
-                    self.unseen.set(self.unseen.get() + 1);
+                    self.unseen += 1;
                     weight.write(self.checkpoint, writer, self.go_on).map_err(stopped)?;
                 }
                 Known::Feedback(feedback) => {
