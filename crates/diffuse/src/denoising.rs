@@ -1,8 +1,6 @@
 //! From noise to latents, step by step.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_core::InTurn;
-use outsize_models::arch::Unet2dConditionModel;
 
 use crate::error::Error;
 use crate::noise::randn;
@@ -13,8 +11,8 @@ use crate::settings::ImageRequest;
 /// The pictures of a request, to be freed from noise.
 pub(crate) struct Denoising<'a> {
     pub request: &'a ImageRequest,
-    /// The prompts, `[texts, tokens, width]`.
-    pub context: Tensor<3>,
+    /// How much more the prompt counts than the negative one, which is the first of two texts. `None`: there is one text.
+    pub guidance: Option<f32>,
     pub scheduler: Scheduler,
     /// Rows and columns of latents.
     pub size: [usize; 2],
@@ -24,11 +22,12 @@ pub(crate) struct Denoising<'a> {
 }
 
 impl Denoising<'_> {
-    /// The latents of one of the pictures, `[rows, columns, channels]`.
+    /// The latents of one of the pictures, `[rows, columns, channels]`. `pass` is one of the denoiser: of latents
+    /// `[texts, rows, columns, channels]` at a time of the training's schedule to what the scheduler takes.
     pub fn latents(
         &self,
         picture: usize,
-        unet: &InTurn<'_, Unet2dConditionModel>,
+        pass: &dyn Fn(Tensor<4>, f32) -> Result<Tensor<4>, outsize_core::Error>,
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<Vec<f32>, Error> {
         let (size @ [rows, columns], channels) = (self.size, self.channels);
@@ -36,21 +35,18 @@ impl Denoising<'_> {
         let mut latents = initial_noise(self.request.seeds[picture], [rows, columns, channels]);
         let scale = scheduler.initial_scale();
         latents.iter_mut().for_each(|value| *value *= scale);
-        let [texts, ..] = self.context.dims();
+        let texts = if self.guidance.is_some() { 2 } else { 1 };
         let timesteps = scheduler.timesteps().to_vec();
         for (step, &timestep) in timesteps.iter().enumerate() {
             let divisor = scheduler.input_divisor();
             let scaled: Vec<f32> = latents.iter().map(|value| value / divisor).collect();
             let data = TensorData::new(scaled.repeat(texts), [texts, rows, columns, channels]);
             let input = Tensor::<4>::from_data(data, (self.device, DType::F32));
-            let context = self.context.clone();
-            let output =
-                unet.run(|unet| unet.run(|model| model.forward(input, timestep, context)))??;
-            let mut output = values(output)?;
-            if self.request.guides() {
+            let mut output = values(pass(input, timestep)?)?;
+            if let Some(scale) = self.guidance {
                 let (without, with) = output.split_at_mut(latents.len());
                 for (without, with) in without.iter_mut().zip(with) {
-                    *without += self.request.guidance_scale * (*with - *without);
+                    *without += scale * (*with - *without);
                 }
             }
             output.truncate(latents.len());

@@ -6,6 +6,7 @@ use outsize_checkpoint::{plain, read_object, shown};
 use serde_json::{Map, Value};
 
 use crate::error::Error;
+use crate::kind::PipelineKind;
 use crate::part::PipelinePart;
 
 /// The file that says what a pipeline is made of.
@@ -14,20 +15,14 @@ pub const MODEL_INDEX: &str = "model_index.json";
 /// The configuration of the scheduler.
 pub const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
 
-/// The folder of the tokenizer.
-pub const TOKENIZER: &str = "tokenizer";
-
 /// The files of a tokenizer that are read, as far as they are there.
 const TOKENIZER_FILES: [&str; 5] = [
-    "tokenizer/tokenizer.json",
-    "tokenizer/vocab.json",
-    "tokenizer/merges.txt",
-    "tokenizer/tokenizer_config.json",
-    "tokenizer/special_tokens_map.json",
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
 ];
-
-/// The pipeline that is built in.
-const CLASS: &str = "StableDiffusionPipeline";
 
 /// The variant that is taken if there is no other.
 const HALF: &str = "fp16";
@@ -35,12 +30,16 @@ const HALF: &str = "fp16";
 /// The files of a text-to-image pipeline, by their paths in its folder: chosen and not read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PipelineFiles {
-    /// Those of text encoder, denoiser and autoencoder.
-    pub parts: [PartFiles; 3],
-    /// Those of the tokenizer.
-    pub tokenizer: Vec<&'static str>,
+    /// What kind of pipeline they are of.
+    pub kind: PipelineKind,
+    /// Those of its [parts](PipelineKind::parts).
+    pub parts: Vec<PartFiles>,
+    /// Those of the tokenizers.
+    pub tokenizers: Vec<String>,
     /// Whether there is a safety checker, which is not run.
     pub has_safety_checker: bool,
+    /// Whether an empty negative prompt is told as zeros (`force_zeros_for_empty_prompt`).
+    pub zeros_for_empty: bool,
 }
 
 /// The files of one part.
@@ -83,18 +82,18 @@ impl PipelineFiles {
         let path = place.join(MODEL_INDEX);
         let refused = |reason: String| Error::Field { path: path.clone(), reason };
         let class = index.get("_class_name").and_then(Value::as_str).unwrap_or_default();
-        if class != CLASS {
-            return Err(refused(format!(
-                "`_class_name` is {:?}, but only \"{CLASS}\" is built in",
-                shown(class, 80)
-            )));
-        }
-        for (part, classes) in [
-            ("text_encoder", &["CLIPTextModel"][..]),
-            ("unet", &["UNet2DConditionModel"]),
-            ("vae", &["AutoencoderKL"]),
-            ("tokenizer", &["CLIPTokenizer", "CLIPTokenizerFast"]),
-        ] {
+        let kind = PipelineKind::ALL.into_iter().find(|kind| kind.class_name() == class);
+        let kind = kind.ok_or_else(|| {
+            let known = PipelineKind::ALL.map(|kind| format!("\"{}\"", kind.class_name()));
+            refused(format!(
+                "`_class_name` is {:?}, but only {} are built in",
+                shown(class, 80),
+                known.join(", ")
+            ))
+        })?;
+        let parts = kind.parts().iter().map(|part| (part.name(), vec![kind.class_of(*part)]));
+        let tokenizers = kind.tokenizers().iter().map(|(name, classes)| (*name, classes.to_vec()));
+        for (part, classes) in parts.chain(tokenizers) {
             let found = class_of(index, part).unwrap_or_default();
             if !classes.contains(&found) {
                 return Err(refused(format!(
@@ -104,29 +103,34 @@ impl PipelineFiles {
                 )));
             }
         }
-        let part = |part: PipelinePart| {
+        let part = |part: &PipelinePart| {
             let name = part.name();
             let config = format!("{name}/config.json");
             if !has(&config) {
                 return Err(Error::no_file(place, &config));
             }
-            let bases = match part {
-                PipelinePart::TextEncoder => ["model", "pytorch_model"],
-                _ => ["diffusion_pytorch_model"; 2],
+            let bases = match part.is_text_encoder() {
+                true => ["model", "pytorch_model"],
+                false => ["diffusion_pytorch_model"; 2],
             };
             let weights = weights(name, bases, variant, &has)
                 .ok_or_else(|| Error::no_file(place, &wanted(name, bases[0], variant)))?;
             Ok(PartFiles { config, weights })
         };
-        let [text_encoder, unet, vae] = PipelinePart::ALL.map(part);
-        let parts = [text_encoder?, unet?, vae?];
+        let parts = kind.parts().iter().map(part).collect::<Result<_, _>>()?;
         if !has(SCHEDULER_CONFIG) {
             return Err(Error::no_file(place, SCHEDULER_CONFIG));
         }
+        let folders = kind.tokenizers().iter().map(|(folder, _)| folder);
+        let names =
+            folders.flat_map(|folder| TOKENIZER_FILES.map(|name| format!("{folder}/{name}")));
+        let zeros = index.get("force_zeros_for_empty_prompt").and_then(Value::as_bool);
         Ok(Self {
+            kind,
             parts,
-            tokenizer: TOKENIZER_FILES.into_iter().filter(|name| has(name)).collect(),
+            tokenizers: names.filter(|name| has(name)).collect(),
             has_safety_checker: class_of(index, "safety_checker").is_some(),
+            zeros_for_empty: zeros.unwrap_or(kind == PipelineKind::StableDiffusionXl),
         })
     }
 
@@ -135,7 +139,7 @@ impl PipelineFiles {
         let parts = self.parts.iter().flat_map(|part| [&*part.config, &*part.weights]);
         [MODEL_INDEX, SCHEDULER_CONFIG]
             .into_iter()
-            .chain(self.tokenizer.iter().copied())
+            .chain(self.tokenizers.iter().map(String::as_str))
             .chain(parts)
     }
 }

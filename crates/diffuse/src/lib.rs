@@ -1,7 +1,7 @@
 //! Noise in, pictures out: schedulers, text-to-image pipelines.
 //!
 //! - [`ImageModel`] is such a model as its configurations and headers describe it: what it can make, and what that takes.
-//! - [`ImagePipeline`] makes pictures of prompts with a model as diffusers saves it: its text encoder, denoiser and autoencoder
+//! - [`ImagePipeline`] makes pictures of prompts with a model as diffusers saves it: its text encoders, denoiser and autoencoder
 //!   take turns in memory, within one budget.
 //! - [`Scheduler`] takes a sample from noise to a picture, step by step, as its [`SchedulerConfig`] says.
 //! - [`randn`] is the noise that it begins with: the same as PyTorch's.
@@ -9,9 +9,11 @@
 //! - [`Picture`] is what comes out, and can be written as a PNG.
 #![forbid(unsafe_code)]
 
+mod denoiser;
 mod denoising;
 mod error;
 mod files;
+mod kind;
 mod model;
 mod noise;
 mod part;
@@ -23,10 +25,12 @@ mod progress;
 mod schedulers;
 mod settings;
 mod task;
+mod text_encoder;
 mod tokenizer;
 
 pub use error::Error;
 pub use files::{MODEL_INDEX, PartFiles, PipelineFiles, SCHEDULER_CONFIG};
+pub use kind::PipelineKind;
 pub use model::{ImageModel, PipelineDescription};
 pub use noise::randn;
 pub use part::{PartDescription, PartPlan, PipelinePart};

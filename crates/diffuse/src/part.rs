@@ -18,6 +18,8 @@ use crate::settings::ImageSettings;
 pub enum PipelinePart {
     /// Prompts to what the denoiser is told.
     TextEncoder,
+    /// The same by another encoder.
+    TextEncoder2,
     /// Noisy latents to less noisy ones, step by step.
     Unet,
     /// Latents to pictures.
@@ -25,13 +27,16 @@ pub enum PipelinePart {
 }
 
 impl PipelinePart {
-    /// All, in their order.
-    pub const ALL: [Self; 3] = [Self::TextEncoder, Self::Unet, Self::Vae];
+    /// Whether it reads prompts.
+    pub fn is_text_encoder(self) -> bool {
+        matches!(self, Self::TextEncoder | Self::TextEncoder2)
+    }
 
     /// The name of its folder.
     pub fn name(self) -> &'static str {
         match self {
             Self::TextEncoder => "text_encoder",
+            Self::TextEncoder2 => "text_encoder_2",
             Self::Unet => "unet",
             Self::Vae => "vae",
         }
@@ -78,6 +83,43 @@ pub(crate) struct PartNeeds {
     pub gpu: u64,
 }
 
+/// What a pass of a part holds, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PassBytes {
+    /// Activations, where the processors compute it.
+    pub activations: u64,
+    /// Activations in a GPU's memory, where that computes it.
+    pub on_gpu: u64,
+    /// What is in main memory then.
+    pub beside_gpu: u64,
+    /// What threads keep of their largest product.
+    pub packed: u64,
+}
+
+/// A part, whatever its module.
+pub(crate) trait AnyPart {
+    /// Which one it is.
+    fn part(&self) -> PipelinePart;
+
+    /// Values in all of its parameters.
+    fn parameter_count(&self) -> u64;
+
+    /// Fields of its configuration that nobody here knows.
+    fn unknown_fields(&self) -> &[String];
+
+    /// Where it lives for such passes, and how fast it is: computed by one of the GPUs that the budget has or by the
+    /// processors, whichever is predicted to be the fastest of those that have room for it.
+    fn plan(
+        &self,
+        settings: &ImageSettings,
+        needs: &PartNeeds,
+        pass: &PicturePass,
+    ) -> Result<PartPlan, Error>;
+
+    /// What it takes as it is stored.
+    fn estimate(&self, settings: &ImageSettings, needs: MemoryOverhead) -> Result<Estimate, Error>;
+}
+
 /// A part that is described.
 #[derive(Debug)]
 pub(crate) struct Part<C: Component> {
@@ -103,28 +145,7 @@ impl<C: Component> Part<C> {
         Ok(Self { part, config, tree, options })
     }
 
-    /// Where it lives for such passes, and how fast it is: computed by one of the GPUs that the budget has or by the
-    /// processors, whichever is predicted to be the fastest of those that have room for it.
-    pub fn plan(
-        &self,
-        settings: &ImageSettings,
-        needs: &PartNeeds,
-        pass: &PicturePass,
-    ) -> Result<PartPlan, Error> {
-        let mut tree = self.tree.clone();
-        self.config.add_work(&mut tree, pass);
-        let gpus = settings.gpus().map(Some);
-        let plans = gpus.chain([None]).map(|gpu| self.plan_on(gpu, settings, needs, &tree));
-        let faster =
-            |best: Result<PartPlan, Error>, other: Result<PartPlan, Error>| match (best, other) {
-                (Ok(best), Ok(other)) if other.seconds() < best.seconds() => Ok(other),
-                (Err(_), Ok(other)) => Ok(other),
-                (best, _) => best,
-            };
-        plans.reduce(faster).expect("the processors are there")
-    }
-
-    /// The same on one device.
+    /// [`plan`](AnyPart::plan) on one device.
     fn plan_on(
         &self,
         gpu: Option<usize>,
@@ -144,17 +165,6 @@ impl<C: Component> Part<C> {
         let planning = &options.planning;
         let prediction = predict(tree, &map, &planning.figures, &planning.workload);
         Ok(PartPlan { part: self.part, tree: tree.clone(), map, prediction })
-    }
-
-    /// What the part takes as it is stored.
-    pub fn estimate(
-        &self,
-        settings: &ImageSettings,
-        needs: MemoryOverhead,
-    ) -> Result<Estimate, Error> {
-        let options = self.options(settings, needs).plan();
-        let passes = Passes { longest: options.clone(), shortest: options };
-        Ok(estimate(&self.tree, None, Some(&passes)).map_err(outsize_core::Error::from)?)
     }
 
     pub fn dispatch(
@@ -203,5 +213,44 @@ impl<C: Component> Part<C> {
             outsize_kernels::matmul::packed_bytes(settings.compute, rows, width)
         });
         packed.max().unwrap_or(0)
+    }
+}
+
+impl<C: Component> AnyPart for Part<C> {
+    fn part(&self) -> PipelinePart {
+        self.part
+    }
+
+    fn parameter_count(&self) -> u64 {
+        self.config.parameter_count()
+    }
+
+    fn unknown_fields(&self) -> &[String] {
+        &self.config.unknown_fields
+    }
+
+    fn plan(
+        &self,
+        settings: &ImageSettings,
+        needs: &PartNeeds,
+        pass: &PicturePass,
+    ) -> Result<PartPlan, Error> {
+        let mut tree = self.tree.clone();
+        self.config.add_work(&mut tree, pass);
+        let gpus = settings.gpus().map(Some);
+        let plans = gpus.chain([None]).map(|gpu| self.plan_on(gpu, settings, needs, &tree));
+        let faster =
+            |best: Result<PartPlan, Error>, other: Result<PartPlan, Error>| match (best, other) {
+                (Ok(best), Ok(other)) if other.seconds() < best.seconds() => Ok(other),
+                (Err(_), Ok(other)) => Ok(other),
+                (best, _) => best,
+            };
+        plans.reduce(faster).expect("the processors are there")
+    }
+
+    fn estimate(&self, settings: &ImageSettings, needs: MemoryOverhead) -> Result<Estimate, Error> {
+        let options = self.options(settings, needs).plan();
+        let passes = Passes { longest: options.clone(), shortest: options };
+        Ok(estimate(&self.tree, None, Some(&passes)).map_err(outsize_core::Error::from)?)
     }
 }

@@ -1,33 +1,33 @@
-//! Text to pictures: three parts that take turns in memory, within one budget.
+//! Text to pictures: parts that take turns in memory, within one budget.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{InTurn, Turns, process_bytes};
 use outsize_generate::gpu_contexts;
 use outsize_kernels::{BufferReuse, free_buffers};
-use outsize_models::arch::{AutoencoderKl, ClipTextModel};
+use outsize_models::arch::{AddedConditions, AutoencoderKl};
 
+use crate::denoiser::Conditions;
 use crate::denoising::{Denoising, values};
 use crate::error::Error;
-use crate::files::TOKENIZER;
+use crate::kind::PipelineKind;
 use crate::model::{COLOURS, ImageModel};
 use crate::part::{PartPlan, PipelinePart};
 use crate::picture::{Picture, byte};
 use crate::progress::ImageProgress;
 use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings};
+use crate::text_encoder::TextStates;
 use crate::tokenizer::ClipTokenizerFiles;
 
 /// A text-to-image model within a memory budget. Between two calls it holds no weights.
 #[derive(Debug)]
 pub struct ImagePipeline {
     model: ImageModel,
-    /// Text encoder, denoiser and autoencoder.
-    checkpoints: [Checkpoint; 3],
-    /// The folder of the tokenizer.
-    tokenizer: PathBuf,
+    /// Those of its parts.
+    checkpoints: Vec<Checkpoint>,
     settings: ImageSettings,
 }
 
@@ -43,7 +43,7 @@ impl ImagePipeline {
         settings: ImageSettings,
     ) -> Result<Self, Error> {
         let (model, checkpoints) = ImageModel::with_checkpoints(folder, variant)?;
-        Ok(Self { model, checkpoints, tokenizer: folder.join(TOKENIZER), settings })
+        Ok(Self { model, checkpoints, settings })
     }
 
     /// The model: what it can make, and what that takes.
@@ -73,11 +73,12 @@ impl ImagePipeline {
         request: &ImageRequest,
         mut observe: impl FnMut(ImageProgress<'_>),
     ) -> Result<Vec<Picture>, Error> {
-        if !request.guidance_scale.is_finite() {
-            return Err(Error::Guidance { scale: request.guidance_scale });
-        }
         let (model, settings) = (&self.model, &self.settings);
-        let scheduler = Scheduler::new(&model.scheduler(request)?.0, request.steps)?;
+        let scale = model.guidance_scale(request);
+        if !scale.is_finite() {
+            return Err(Error::Guidance { scale });
+        }
+        let scheduler = Scheduler::new(&model.scheduler(request)?.0, model.steps(request))?;
         let mut settings = settings.clone();
         for number in settings.gpus().collect::<Vec<_>>() {
             // Before the GPU is opened.
@@ -94,38 +95,38 @@ impl ImagePipeline {
         let plans = model.plan(settings, request)?;
         let prediction = model.predict(&plans, request)?;
         observe(ImageProgress::Planned { plans: &plans, prediction: &prediction });
-        let [text_plan, unet_plan, vae_plan] = &plans;
-        let [of_text, of_unet, of_vae] = &self.checkpoints;
-        let turns = Turns::default();
-        let text_encoder =
-            turns.module(|| model.text_encoder.dispatch(of_text, settings, text_plan));
-        let unet = turns.module(|| model.unet.dispatch(of_unet, settings, unet_plan));
-        let vae = turns.module(|| model.vae.dispatch(of_vae, settings, vae_plan));
-
-        let _reuse = BufferReuse::begin();
-        let began = |plan: &'_ PartPlan, observe: &mut dyn FnMut(ImageProgress<'_>)| {
+        let (turns, _reuse) = (Turns::default(), BufferReuse::begin());
+        let mut parts = plans.iter().zip(&self.checkpoints);
+        let mut next = |observe: &mut dyn FnMut(ImageProgress<'_>)| {
+            let (plan, checkpoint) = parts.next().expect("each part has a plan");
             // What the part before worked with.
             free_buffers();
             observe(ImageProgress::Began { part: plan.part, map: &plan.map });
+            (plan, checkpoint)
         };
-        began(text_plan, &mut observe);
-        let context = self.encode(request, &text_encoder, &mut observe)?;
-        began(unet_plan, &mut observe);
+        let read = self.read(request);
+        let mut states = Vec::with_capacity(model.text_encoders.len());
+        for index in 0..model.text_encoders.len() {
+            let (plan, checkpoint) = next(&mut observe);
+            let work = (&turns, settings, plan, checkpoint);
+            states.push(self.encode(index, &read, work, &mut observe)?);
+        }
+        let conditions = self.conditions(request, states)?;
+        let (plan, checkpoint) = next(&mut observe);
         let denoising = Denoising {
             request,
-            context,
+            guidance: model.guidance(request),
             scheduler,
             size: model.latents(request)?,
-            channels: model.unet.config.config.in_channels,
+            channels: model.denoiser.channels(),
             device: &settings.device,
         };
-        let latents = (0..request.seeds.len())
-            .map(|picture| denoising.latents(picture, &unet, &mut observe))
-            .collect::<Result<Vec<_>, _>>()?;
-        drop(denoising);
-        let stats = unet.run(|unet| unet.stats())?;
-        observe(ImageProgress::Ended { part: PipelinePart::Unet, stats });
-        began(vae_plan, &mut observe);
+        let work = (&denoising, conditions);
+        let (latents, stats) =
+            model.denoiser.denoise(&turns, checkpoint, settings, plan, work, &mut observe)?;
+        observe(ImageProgress::Ended { part: plan.part, stats });
+        let (plan, checkpoint) = next(&mut observe);
+        let vae = turns.module(|| model.vae.dispatch(checkpoint, settings, plan));
         let pictures = latents.into_iter().map(|latents| self.decode(request, latents, &vae));
         let pictures = pictures.collect::<Result<Vec<_>, _>>()?;
         let stats = vae.run(|vae| vae.stats())?;
@@ -133,34 +134,77 @@ impl ImagePipeline {
         Ok(pictures)
     }
 
-    /// The prompts as the denoiser reads them: `[texts, tokens, width]`.
+    /// The texts that are read: of an empty negative prompt that is told as zeros, none.
+    fn read<'a>(&self, request: &'a ImageRequest) -> Vec<&'a str> {
+        let negative = self.model.texts(request) > 1
+            && !(self.model.zeros_for_empty && request.negative_prompt.is_empty());
+        let negative = negative.then_some(&*request.negative_prompt);
+        negative.into_iter().chain([&*request.prompt]).collect()
+    }
+
+    /// What one of the text encoders makes of the texts.
     fn encode(
         &self,
-        request: &ImageRequest,
-        text_encoder: &InTurn<'_, ClipTextModel>,
+        index: usize,
+        texts: &[&str],
+        (turns, settings, plan, checkpoint): (&Turns, &ImageSettings, &PartPlan, &Checkpoint),
         observe: &mut dyn FnMut(ImageProgress<'_>),
-    ) -> Result<Tensor<3>, Error> {
-        let tokenizer = ClipTokenizerFiles::read(&self.tokenizer)?.load()?;
-        let texts = request.texts();
+    ) -> Result<TextStates, Error> {
+        let (folder, _) = self.model.kind().tokenizers()[index];
+        let tokenizer = ClipTokenizerFiles::read(&self.model.place.join(folder))?.load()?;
         let mut ids = Vec::with_capacity(texts.len() * tokenizer.length());
-        for text in &texts {
+        for text in texts {
             let encoded = tokenizer.encode(text)?;
-            if let Some(cut) = &encoded.cut {
-                observe(ImageProgress::Cut { text: cut });
+            // Of several tokenizers the last one says what is not heard by any.
+            if let Some(cut) = encoded.cut.filter(|_| index + 1 == self.model.text_encoders.len()) {
+                observe(ImageProgress::Cut { text: &cut });
             }
             ids.extend(encoded.ids);
         }
         drop(tokenizer);
-        let (context, stats) = text_encoder.run(|module| {
-            let context = module.run(|model| model.forward(&ids, texts.len()))?;
-            Ok::<_, outsize_core::Error>((context, module.stats()))
-        })??;
-        let context = context.map_err(|error| Error::Prompt {
-            path: self.model.config_path(PipelinePart::TextEncoder),
+        let encoder = &self.model.text_encoders[index];
+        let (states, stats) =
+            encoder.encode(turns, checkpoint, settings, plan, (&ids, texts.len()))?;
+        let states = states.map_err(|error| Error::Prompt {
+            path: self.model.config_path(plan.part),
             reason: error.to_string(),
         })?;
-        observe(ImageProgress::Ended { part: PipelinePart::TextEncoder, stats });
-        Ok(context)
+        observe(ImageProgress::Ended { part: plan.part, stats });
+        Ok(states)
+    }
+
+    /// What the denoiser is told of what the text encoders made.
+    fn conditions(
+        &self,
+        request: &ImageRequest,
+        states: Vec<TextStates>,
+    ) -> Result<Conditions, Error> {
+        let model = &self.model;
+        match model.kind() {
+            PipelineKind::StableDiffusion => {
+                let context = states.into_iter().map(|states| states.last).collect();
+                Ok(Conditions { context: Tensor::cat(context, 2), added: None })
+            }
+            PipelineKind::StableDiffusionXl => {
+                let mut pooled = Vec::with_capacity(2);
+                let mut context = Vec::with_capacity(2);
+                for states in states {
+                    context.push(states.penultimate);
+                    pooled = vec![states.pooled];
+                }
+                let mut context = vec![Tensor::cat(context, 2)];
+                if model.texts(request) > context[0].dims()[0] {
+                    context.insert(0, context[0].zeros_like());
+                    pooled.insert(0, pooled[0].zeros_like());
+                }
+                let [width, height] = model.size(request)?.map(|side| side as f32);
+                let added = AddedConditions {
+                    text_embeds: Tensor::cat(pooled, 0),
+                    time_ids: [height, width, 0.0, 0.0, height, width],
+                };
+                Ok(Conditions { context: Tensor::cat(context, 0), added: Some(added) })
+            }
+        }
     }
 
     fn decode(

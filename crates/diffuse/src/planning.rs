@@ -7,21 +7,22 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::model::{COLOURS, ImageModel};
-use crate::part::{PartNeeds, PartPlan};
+use crate::part::{PartNeeds, PartPlan, PassBytes, PipelinePart};
 use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings};
+use crate::text_encoder::TextEncoder;
 
 /// How long pictures are predicted to take, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ImagePrediction {
-    /// The text encoder, its weights read.
+    /// The text encoders, their weights read.
     pub text_encoder_seconds: f64,
     /// A pass of the denoiser, but for the first, which also reads the weights that stay in memory.
     pub seconds_per_step: f64,
     /// Passes for each picture: of some schedulers more than the steps that are asked for.
     pub steps: usize,
     /// All passes for all pictures.
-    pub unet_seconds: f64,
+    pub denoiser_seconds: f64,
     /// All pictures decoded.
     pub vae_seconds: f64,
     /// All of it.
@@ -38,17 +39,14 @@ impl ImageModel {
         &self,
         settings: &ImageSettings,
         request: &ImageRequest,
-    ) -> Result<[PartPlan; 3], Error> {
-        let [text_encoder, unet, vae] = self.needs(settings, request)?;
-        let [pass, one] = self.passes(request)?;
-        let plans = [
-            self.text_encoder.plan(settings, &text_encoder, &pass),
-            self.unet.plan(settings, &unet, &pass),
-            self.vae.plan(settings, &vae, &one),
-        ];
-        match plans {
-            [Ok(text_encoder), Ok(unet), Ok(vae)] => Ok([text_encoder, unet, vae]),
-            plans => Err(largest(plans.into_iter().filter_map(Result::err))),
+    ) -> Result<Vec<PartPlan>, Error> {
+        let (needs, passes) = (self.needs(settings, request)?, self.passes(request)?);
+        let parts = self.parts().into_iter().zip(&needs).zip(&passes);
+        let plans = parts.map(|((part, needs), pass)| part.plan(settings, needs, pass));
+        let (plans, refused): (Vec<_>, Vec<_>) = plans.partition(Result::is_ok);
+        match refused.is_empty() {
+            true => Ok(plans.into_iter().flatten().collect()),
+            false => Err(largest(refused.into_iter().filter_map(Result::err))),
         }
     }
 
@@ -60,13 +58,12 @@ impl ImageModel {
         &self,
         settings: &ImageSettings,
         request: &ImageRequest,
-    ) -> Result<[Estimate; 3], Error> {
-        let [text_encoder, unet, vae] = self.needs(settings, request)?;
-        Ok([
-            self.text_encoder.estimate(settings, text_encoder.alone)?,
-            self.unet.estimate(settings, unet.alone)?,
-            self.vae.estimate(settings, vae.alone)?,
-        ])
+    ) -> Result<Vec<(PipelinePart, Estimate)>, Error> {
+        let needs = self.needs(settings, request)?;
+        let parts = self.parts().into_iter().zip(&needs);
+        parts
+            .map(|(part, needs)| Ok((part.part(), part.estimate(settings, needs.alone)?)))
+            .collect()
     }
 
     /// How long the pictures of a request take that is placed like that.
@@ -75,34 +72,47 @@ impl ImageModel {
     /// A scheduler that is not built in, or steps that it cannot make.
     pub fn predict(
         &self,
-        plans: &[PartPlan; 3],
+        plans: &[PartPlan],
         request: &ImageRequest,
     ) -> Result<ImagePrediction, Error> {
-        let steps = Scheduler::new(&self.scheduler(request)?.0, request.steps)?.timesteps().len();
+        let (config, _) = self.scheduler(request)?;
+        let steps = Scheduler::new(&config, self.steps(request))?.timesteps().len();
         let pictures = request.seeds.len();
-        let seconds = |part: usize, passes: usize| {
-            let prediction = &plans[part].prediction;
-            prediction.first_pass_seconds
-                + passes.saturating_sub(1) as f64 * prediction.decode.seconds
-        };
-        let [text, unet, vae] =
-            [seconds(0, 1), seconds(1, steps.saturating_mul(pictures)), seconds(2, pictures)];
+        let (mut text, mut denoiser, mut vae, mut seconds_per_step) = (0.0, 0.0, 0.0, 0.0);
+        for PartPlan { part, prediction, .. } in plans {
+            let seconds = |passes: usize| {
+                prediction.first_pass_seconds
+                    + passes.saturating_sub(1) as f64 * prediction.decode.seconds
+            };
+            match part {
+                PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => text += seconds(1),
+                PipelinePart::Unet => {
+                    denoiser = seconds(steps.saturating_mul(pictures));
+                    seconds_per_step = prediction.decode.seconds;
+                }
+                PipelinePart::Vae => vae = seconds(pictures),
+            }
+        }
         Ok(ImagePrediction {
             text_encoder_seconds: text,
-            seconds_per_step: plans[1].prediction.decode.seconds,
+            seconds_per_step,
             steps,
-            unet_seconds: unet,
+            denoiser_seconds: denoiser,
             vae_seconds: vae,
-            seconds: text + unet + vae,
+            seconds: text + denoiser + vae,
         })
     }
 
-    /// A pass of the text encoder and of the denoiser, and one of the autoencoder.
-    fn passes(&self, request: &ImageRequest) -> Result<[PicturePass; 2], Error> {
+    /// A pass of each part.
+    fn passes(&self, request: &ImageRequest) -> Result<Vec<PicturePass>, Error> {
         let [rows, columns] = self.latents(request)?;
-        let tokens = self.text_encoder.config.config.sizes.positions;
-        let of = |batch| PicturePass { latents: PictureSize { batch, rows, columns }, tokens };
-        Ok([of(request.texts().len()), of(1)])
+        let of =
+            |batch, tokens| PicturePass { latents: PictureSize { batch, rows, columns }, tokens };
+        let texts = self.texts(request);
+        let tokens = self.text_encoders.iter().map(TextEncoder::tokens);
+        let seen = tokens.clone().max().unwrap_or(0);
+        let text_passes = tokens.map(|tokens| of(texts, tokens));
+        Ok(text_passes.chain([of(texts, seen), of(1, seen)]).collect())
     }
 
     /// What each part needs besides its weights.
@@ -110,54 +120,55 @@ impl ImageModel {
         &self,
         settings: &ImageSettings,
         request: &ImageRequest,
-    ) -> Result<[PartNeeds; 3], Error> {
+    ) -> Result<Vec<PartNeeds>, Error> {
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let [pass, one] = self.passes(request)?;
-        let PicturePass { latents, tokens } = pass;
-        let (texts, pictures) = (latents.batch, request.seeds.len() as u64);
-        let hidden = self.text_encoder.config.config.sizes.hidden;
-        let pixels = one.latents.pixels() * (self.scale() as u64).pow(2);
+        let passes = self.passes(request)?;
+        let pictures = request.seeds.len() as u64;
+        let mut all = Vec::with_capacity(passes.len());
+        // What text encoders pass on.
+        let mut passed_on = 0;
+        for (encoder, pass) in self.text_encoders.iter().zip(&passes) {
+            let (tokens, texts) = (pass.all_tokens(), pass.latents.batch as u64);
+            // Of the last layer and of that before it, and once more when both encoders' come together.
+            passed_on +=
+                4 * (3 * tokens * encoder.width() as u64 + texts * encoder.pooled_width() as u64);
+            all.push(encoder.pass_bytes(settings, pass, threads));
+        }
+        let [.., denoiser, decoder] = &passes[..] else { unreachable!("each part has a pass") };
+        all.push(self.denoiser.pass_bytes(settings, denoiser, threads));
+        let vae = self.vae.config.model();
+        // Beside a band, its pixels.
+        let bands = vae.activation_bytes(decoder.latents, threads);
+        all.push(PassBytes {
+            activations: bands,
+            on_gpu: vae.band_activation_bytes(decoder.latents),
+            beside_gpu: bands,
+            packed: outsize_kernels::matmul::convolution_bytes() * threads as u64,
+        });
+        let pixels = decoder.latents.pixels() * (self.scale() as u64).pow(2);
         // Eight copies of latents cover what schedulers remember and what goes in and out of the denoiser.
-        let passed_on = 4 * (texts * tokens * hidden) as u64
-            + 4 * (pictures + 8) * latents.pixels() * self.unet.config.config.in_channels as u64
-            + pictures * pixels * COLOURS as u64;
+        let texts = denoiser.latents.batch as u64;
+        let latents = decoder.latents.pixels() * self.denoiser.channels() as u64;
+        passed_on +=
+            4 * (texts * pictures + 8 * texts) * latents + pictures * pixels * COLOURS as u64;
         let process = settings.process.max(self.process);
         let process = process.saturating_add(self.tokenizer).saturating_add(passed_on);
-        let convolutions = outsize_kernels::matmul::convolution_bytes() * threads as u64;
-        // Matmuls of pixels are convolutions; what is left is the embedding of a time.
-        let packed = [
-            self.text_encoder.packed_bytes(settings, pass.all_tokens()),
-            convolutions.saturating_add(self.unet.packed_bytes(settings, 1)),
-            convolutions,
-        ];
-        let activations = [
-            self.text_encoder.config.model().activation_bytes(texts, tokens, threads),
-            self.unet.config.model().activation_bytes(latents, tokens, threads),
-            // Beside a band, its pixels.
-            self.vae.config.model().activation_bytes(one.latents, threads),
-        ];
-        let on_gpu = [
-            activations[0],
-            activations[1],
-            self.vae.config.model().band_activation_bytes(one.latents),
-        ];
-        // Rows of tables, beside what is passed on, and bands.
-        let beside_gpu = [4 * (texts * tokens * hidden) as u64, 0, activations[2]];
         let upload =
             upload_bytes(&settings.max_memory, outsize_core::Options::default().tile_bytes);
         let mut kept = 0;
-        Ok([0, 1, 2].map(|part| {
+        let needs = all.into_iter().map(|part| {
             // Threads keep the memory of their largest product.
-            kept = packed[part].max(kept);
+            kept = part.packed.max(kept);
             PartNeeds {
-                alone: memory_overhead(process, activations[part].saturating_add(kept)),
+                alone: memory_overhead(process, part.activations.saturating_add(kept)),
                 beside_gpu: memory_overhead(
                     process.saturating_add(upload),
-                    beside_gpu[part].saturating_add(kept),
+                    part.beside_gpu.saturating_add(kept),
                 ),
-                gpu: gpu_overhead(on_gpu[part]).saturating_add(settings.gpu_context),
+                gpu: gpu_overhead(part.on_gpu).saturating_add(settings.gpu_context),
             }
-        }))
+        });
+        Ok(needs.collect())
     }
 }
 

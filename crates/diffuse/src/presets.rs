@@ -5,13 +5,22 @@ use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
 
+use crate::files::{MODEL_INDEX, SCHEDULER_CONFIG};
+use crate::kind::PipelineKind;
+use crate::part::PipelinePart;
+
 /// The names of the built-in pipelines.
 ///
 /// | name | parameters | fp16 | shape of |
 /// |---|---|---|---|
 /// | `stable-diffusion-v1` | 1.03 B | 2.06 GB | Stable Diffusion 1.5, without the encoder of its autoencoder and its safety checker |
 /// | `stable-diffusion-tiny` | 40 M | 80 MB | the same levels, narrower, for pictures of 64 x 64 |
-pub const PIPELINE_PRESETS: [&str; 2] = ["stable-diffusion-v1", "stable-diffusion-tiny"];
+/// | `stable-diffusion-xl` | 3.4 B | 6.87 GB | Stable Diffusion XL, without the encoder of its autoencoder |
+pub const PIPELINE_PRESETS: [&str; 3] =
+    ["stable-diffusion-v1", "stable-diffusion-tiny", "stable-diffusion-xl"];
+
+/// The name of a part's file of weights, but for text encoders.
+const WEIGHTS: &str = "diffusion_pytorch_model.safetensors";
 
 /// A part of a pipeline to be written: its folder, its files and the tensors of its weights.
 #[derive(Debug)]
@@ -34,7 +43,7 @@ pub struct PipelinePreset {
     /// Its parts.
     pub parts: Vec<PresetPart>,
     /// Its other files, by their path, with their text.
-    pub files: Vec<(&'static str, String)>,
+    pub files: Vec<(String, String)>,
 }
 
 impl PipelinePreset {
@@ -43,46 +52,125 @@ impl PipelinePreset {
     /// # Errors
     /// None for the built-in ones.
     pub fn named(name: &str, dtype: Dtype) -> Option<Result<Self, Error>> {
-        let tiny = name == PIPELINE_PRESETS[1];
-        PIPELINE_PRESETS.contains(&name).then(|| Self::new(tiny, dtype))
+        let none = || json!({});
+        let (kind, changes, scheduler) = match name {
+            "stable-diffusion-v1" => {
+                (PipelineKind::StableDiffusion, vec![none(), none(), none()], none())
+            }
+            "stable-diffusion-tiny" => (PipelineKind::StableDiffusion, tiny(), none()),
+            "stable-diffusion-xl" => {
+                let scheduler = json!({
+                    "_class_name": "EulerDiscreteScheduler", "timestep_spacing": "leading",
+                    "interpolation_type": "linear",
+                });
+                (PipelineKind::StableDiffusionXl, xl(), scheduler)
+            }
+            _ => return None,
+        };
+        Some(Self::new(kind, &changes, &scheduler, dtype))
     }
 
-    fn new(tiny: bool, dtype: Dtype) -> Result<Self, Error> {
-        let texts = [
-            include_str!("presets/text_encoder.json"),
-            include_str!("presets/unet.json"),
-            include_str!("presets/vae.json"),
+    /// Stable Diffusion 1.5 with these changes to the configurations of its parts and its scheduler.
+    fn new(
+        kind: PipelineKind,
+        changes: &[Value],
+        scheduler: &Value,
+        dtype: Dtype,
+    ) -> Result<Self, Error> {
+        let parts = kind.parts().iter().zip(changes);
+        let mut files = vec![
+            (
+                SCHEDULER_CONFIG.to_owned(),
+                merged(include_str!("presets/scheduler.json"), scheduler)?,
+            ),
+            (MODEL_INDEX.to_owned(), index(kind).to_string()),
         ];
-        let changes = match tiny {
-            false => [json!({}), json!({}), json!({})],
-            true => [
-                json!({ "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4, "num_hidden_layers": 4 }),
-                json!({
-                    "attention_head_dim": 4, "block_out_channels": [64, 128, 256, 256],
-                    "cross_attention_dim": 96, "sample_size": 8,
-                }),
-                json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1, "sample_size": 64 }),
-            ],
-        };
-        let [text_encoder, unet, vae] = [0, 1, 2].map(|part| merged(texts[part], &changes[part]));
-        const WEIGHTS: &str = "diffusion_pytorch_model.safetensors";
+        for (folder, _) in kind.tokenizers() {
+            let length = json!({ "model_max_length": 77 }).to_string();
+            files.extend([
+                (format!("{folder}/vocab.json"), vocabulary()),
+                (format!("{folder}/merges.txt"), "#version: 0.2\n".to_owned()),
+                (format!("{folder}/tokenizer_config.json"), length),
+            ]);
+        }
         Ok(Self {
-            parts: vec![
-                part::<ClipTextModel>("text_encoder", "model.safetensors", text_encoder?, dtype)?,
-                part::<Unet2dConditionModel>("unet", WEIGHTS, unet?, dtype)?,
-                part::<AutoencoderKl>("vae", WEIGHTS, vae?, dtype)?,
-            ],
-            files: vec![
-                (
-                    "scheduler/scheduler_config.json",
-                    include_str!("presets/scheduler.json").to_owned(),
-                ),
-                ("tokenizer/vocab.json", vocabulary()),
-                ("tokenizer/merges.txt", "#version: 0.2\n".to_owned()),
-                ("tokenizer/tokenizer_config.json", json!({ "model_max_length": 77 }).to_string()),
-                ("model_index.json", include_str!("presets/model_index.json").to_owned()),
-            ],
+            parts: parts
+                .map(|(part, changes)| of(*part, changes, dtype))
+                .collect::<Result<_, _>>()?,
+            files,
         })
+    }
+}
+
+/// The same levels as those of Stable Diffusion 1.5, narrower.
+fn tiny() -> Vec<Value> {
+    vec![
+        json!({
+            "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4,
+            "num_hidden_layers": 4,
+        }),
+        json!({
+            "attention_head_dim": 4, "block_out_channels": [64, 128, 256, 256],
+            "cross_attention_dim": 96, "sample_size": 8,
+        }),
+        json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1, "sample_size": 64 }),
+    ]
+}
+
+fn xl() -> Vec<Value> {
+    vec![
+        json!({}),
+        json!({
+            "architectures": ["CLIPTextModelWithProjection"], "hidden_act": "gelu",
+            "hidden_size": 1280, "intermediate_size": 5120, "num_attention_heads": 20,
+            "num_hidden_layers": 32, "projection_dim": 1280,
+        }),
+        json!({
+            "addition_embed_type": "text_time", "addition_time_embed_dim": 256,
+            "attention_head_dim": [5, 10, 20], "block_out_channels": [320, 640, 1280],
+            "cross_attention_dim": 2048, "projection_class_embeddings_input_dim": 2816,
+            "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
+            "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
+            "sample_size": 128, "transformer_layers_per_block": [1, 2, 10],
+            "use_linear_projection": true,
+        }),
+        json!({ "sample_size": 1024, "scaling_factor": 0.13025 }),
+    ]
+}
+
+/// The `model_index.json` of a pipeline of that kind.
+fn index(kind: PipelineKind) -> Value {
+    let mut index = json!({
+        "_class_name": kind.class_name(), "_diffusers_version": "0.6.0",
+        "scheduler": ["diffusers", "PNDMScheduler"], "safety_checker": [null, null],
+        "feature_extractor": [null, null],
+    });
+    for part in kind.parts() {
+        let library = if part.is_text_encoder() { "transformers" } else { "diffusers" };
+        index[part.name()] = json!([library, kind.class_of(*part)]);
+    }
+    for (folder, classes) in kind.tokenizers() {
+        index[folder] = json!(["transformers", classes[0]]);
+    }
+    index
+}
+
+/// A part, as in Stable Diffusion 1.5 with these changes.
+fn of(part: PipelinePart, changes: &Value, dtype: Dtype) -> Result<PresetPart, Error> {
+    let name = part.name();
+    match part {
+        PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
+            let config = merged(include_str!("presets/text_encoder.json"), changes)?;
+            described::<ClipTextModel>(name, "model.safetensors", config, dtype)
+        }
+        PipelinePart::Unet => {
+            let config = merged(include_str!("presets/unet.json"), changes)?;
+            described::<Unet2dConditionModel>(name, WEIGHTS, config, dtype)
+        }
+        PipelinePart::Vae => {
+            let config = merged(include_str!("presets/vae.json"), changes)?;
+            described::<AutoencoderKl>(name, WEIGHTS, config, dtype)
+        }
     }
 }
 
@@ -93,7 +181,7 @@ fn merged(text: &str, changes: &Value) -> Result<String, Error> {
     Ok(format!("{:#}\n", Value::Object(fields)))
 }
 
-fn part<C: Component>(
+fn described<C: Component>(
     folder: &'static str,
     file: &'static str,
     config: String,

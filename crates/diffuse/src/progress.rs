@@ -12,7 +12,7 @@ pub enum ImageProgress<'a> {
     /// It is decided where the weights of each part live.
     Planned {
         /// The decision.
-        plans: &'a [PartPlan; 3],
+        plans: &'a [PartPlan],
         /// How long the pictures will take.
         prediction: &'a ImagePrediction,
     },

@@ -62,10 +62,11 @@ pub struct ImageRequest {
     pub prompt: String,
     /// What is not to be seen; heard with guidance only.
     pub negative_prompt: String,
-    /// How much more the prompt counts than the negative one. Up to 1 there is no guidance, and half of the work.
-    pub guidance_scale: f32,
-    /// Steps of the scheduler.
-    pub steps: usize,
+    /// How much more the prompt counts than the negative one; what is usual for the [kind](crate::PipelineKind) if it is not
+    /// said. Up to 1 there is no guidance, and half of the work.
+    pub guidance_scale: Option<f32>,
+    /// Steps of the scheduler; what is usual for the kind if it is not said.
+    pub steps: Option<usize>,
     /// Pixels of a row; what the model was trained with if it is not said.
     pub width: Option<usize>,
     /// Rows; what the model was trained with if it is not said.
@@ -77,29 +78,17 @@ pub struct ImageRequest {
 }
 
 impl ImageRequest {
-    /// One picture of seed 0, as diffusers makes it by default: 50 steps, and guidance of 7.5.
+    /// One picture of seed 0, as diffusers makes it by default.
     pub fn new(prompt: impl Into<String>) -> Self {
         Self {
             prompt: prompt.into(),
             negative_prompt: String::new(),
-            guidance_scale: 7.5,
-            steps: 50,
+            guidance_scale: None,
+            steps: None,
             width: None,
             height: None,
             seeds: vec![0],
             scheduler: None,
         }
-    }
-
-    /// Texts that the model reads at once: the prompt, and the negative one with guidance.
-    pub(crate) fn texts(&self) -> Vec<&str> {
-        match self.guides() {
-            true => vec![&self.negative_prompt, &self.prompt],
-            false => vec![&self.prompt],
-        }
-    }
-
-    pub(crate) fn guides(&self) -> bool {
-        self.guidance_scale > 1.0
     }
 }

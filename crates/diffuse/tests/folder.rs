@@ -47,7 +47,9 @@ fn safetensors_come_before_pickled_files_and_plain_ones_before_halves() {
         ],
     );
     let found = PipelineFiles::open(folder.path(), None).unwrap();
-    let weights = |found: &PipelineFiles| found.parts.clone().map(|part| part.weights);
+    let weights = |found: &PipelineFiles| {
+        found.parts.clone().into_iter().map(|part| part.weights).collect::<Vec<_>>()
+    };
     assert_eq!(
         weights(&found),
         [
@@ -96,9 +98,10 @@ fn what_is_missing_or_not_built_in_is_named() {
     for (from, to, named) in [
         (
             "StableDiffusionPipeline",
-            "StableDiffusionXLPipeline",
-            "`_class_name` is \"StableDiffusionXLPipeline\"",
+            "StableDiffusion3Pipeline",
+            "`_class_name` is \"StableDiffusion3Pipeline\"",
         ),
+        ("StableDiffusionPipeline", "StableDiffusionXLPipeline", "`text_encoder_2` is \"\""),
         ("CLIPTextModel", "T5EncoderModel", "`text_encoder` is \"T5EncoderModel\""),
         ("AutoencoderKL", "AsymmetricAutoencoderKL", "`vae` is"),
         ("[\"transformers\", \"CLIPTokenizer\"]", "null", "`tokenizer` is \"\""),

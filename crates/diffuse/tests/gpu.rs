@@ -39,7 +39,7 @@ fn pictures_are_those_of_the_processors_wherever_weights_are_kept() {
         eprintln!("skipped: {error}");
         return;
     }
-    let request = ImageRequest { steps: 3, seeds: vec![4], ..ImageRequest::new("a cat") };
+    let request = ImageRequest { steps: Some(3), seeds: vec![4], ..ImageRequest::new("a cat") };
     for name in ["pipeline", "pipeline-v2"] {
         let open = |settings| ImagePipeline::open(&fixture(name), None, settings).unwrap();
         let expected = open(settings("cpu=1GB")).generate(&request).unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::fixture;
 use outsize_checkpoint::Checkpoint;
 use outsize_diffuse::{
-    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, ImageTask, PipelinePart,
+    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, ImageTask,
 };
 use outsize_generate::pipeline;
 use outsize_plan::{Budget, HardwareProfile, ManualMap, Strategy};
@@ -28,7 +28,7 @@ fn request(prompt: &str, steps: usize, entry: &Value) -> ImageRequest {
     let side = |name: &str| entry[name].as_u64().map(|side| side as usize);
     ImageRequest {
         negative_prompt: entry["negative_prompt"].as_str().unwrap_or_default().to_owned(),
-        guidance_scale: entry["guidance_scale"].as_f64().unwrap_or(7.5) as f32,
+        guidance_scale: entry["guidance_scale"].as_f64().map(|scale| scale as f32),
         width: side("width"),
         height: side("height"),
         seeds: entry["seeds"]
@@ -38,7 +38,7 @@ fn request(prompt: &str, steps: usize, entry: &Value) -> ImageRequest {
             .map(|seed| seed.as_u64().unwrap())
             .collect(),
         scheduler: entry["scheduler"].as_str().map(|name| name.parse().unwrap()),
-        steps,
+        steps: Some(steps),
         ..ImageRequest::new(prompt)
     }
 }
@@ -108,12 +108,17 @@ fn pictures_of_the_second_version_are_those_of_diffusers() {
 }
 
 #[test]
+fn pictures_of_xl_are_those_of_diffusers() {
+    assert_recorded("pipeline-xl");
+}
+
+#[test]
 fn several_pictures_are_those_of_their_seeds() {
     let settings = settings("cpu=1GB");
     let pipeline = ImagePipeline::open(&fixture("pipeline"), Some("fp16"), settings).unwrap();
     let request = |seeds: &[u64]| ImageRequest {
         seeds: seeds.to_vec(),
-        steps: 3,
+        steps: Some(3),
         ..ImageRequest::new("a cat")
     };
     let one = |seed| pipeline.generate(&request(&[seed])).unwrap().remove(0);
@@ -160,10 +165,10 @@ fn a_budget_that_does_not_do_is_refused_with_one_that_does() {
     let error = pipeline.plan(&settings("cpu=1MB"), &request).unwrap_err().to_string();
     assert!(error.contains("cpu=1000000 is too small"), "{error}");
     let estimates = pipeline.estimate(&settings("cpu=1MB"), &request).unwrap();
-    let least = estimates.iter().filter_map(|estimate| estimate.least).max().unwrap();
+    let least = estimates.iter().filter_map(|(_, estimate)| estimate.least).max().unwrap();
     let plans = pipeline.plan(&settings(&format!("cpu={least}")), &request).unwrap();
-    for (plan, part) in plans.iter().zip(PipelinePart::ALL) {
-        assert_eq!(plan.part, part);
+    for (plan, part) in plans.iter().zip(pipeline.kind().parts()) {
+        assert_eq!(plan.part, *part);
         assert!(plan.map.memory_bytes() <= least);
     }
 }
@@ -177,8 +182,8 @@ fn requests_that_cannot_be_made_are_refused() {
         (ImageRequest { width: Some(17), ..cat() }, "a width of 17 pixels"),
         (ImageRequest { height: Some(0), ..cat() }, "a height of 0 pixels"),
         (ImageRequest { height: Some(1 << 20), ..cat() }, "a height of 1048576 pixels"),
-        (ImageRequest { steps: 0, ..cat() }, "0 steps"),
-        (ImageRequest { guidance_scale: f32::NAN, ..cat() }, "a guidance scale of NaN"),
+        (ImageRequest { steps: Some(0), ..cat() }, "0 steps"),
+        (ImageRequest { guidance_scale: Some(f32::NAN), ..cat() }, "a guidance scale of NaN"),
     ] {
         let error = message(request);
         assert!(error.contains(named), "{error}");
@@ -205,6 +210,40 @@ fn parts_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
+fn parts_of_xl_that_do_not_belong_together_are_refused() {
+    let changed = |file: &str, field: &str, value: Value| {
+        let folder = copied("pipeline-xl");
+        let path = folder.path().join(file);
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        config[field] = value;
+        fs::write(&path, config.to_string()).unwrap();
+        ImageModel::open(folder.path(), None).unwrap_err().to_string()
+    };
+    for (file, field, value, named) in [
+        ("unet/config.json", "addition_embed_type", Value::Null, "has \"text_time\" there"),
+        ("unet/config.json", "addition_time_embed_dim", 3.into(), "refiners are not built in"),
+        ("unet/config.json", "cross_attention_dim", 8.into(), "8 and that of the second one 12"),
+        ("text_encoder_2/config.json", "projection_dim", 9.into(), "text_projection.weight"),
+        ("model_index.json", "_class_name", "StableDiffusionPipeline".into(), "20"),
+    ] {
+        let error = changed(file, field, value);
+        assert!(error.contains(named), "{error}");
+    }
+}
+
+#[test]
+fn zeros_for_an_empty_negative_prompt_are_as_the_model_says() {
+    let request = ImageRequest { steps: Some(2), ..ImageRequest::new("a cat") };
+    let folder = copied("pipeline-xl");
+    let zeros = open(folder.path(), "cpu=1GB").generate(&request).unwrap();
+    let path = folder.path().join("model_index.json");
+    let mut index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    index["force_zeros_for_empty_prompt"] = false.into();
+    fs::write(&path, index.to_string()).unwrap();
+    assert_ne!(open(folder.path(), "cpu=1GB").generate(&request).unwrap(), zeros);
+}
+
+#[test]
 fn a_safety_checker_is_named_as_not_run() {
     let folder = copied("pipeline");
     assert!(ImageModel::open(folder.path(), None).unwrap().notes().is_empty());
@@ -220,7 +259,7 @@ fn a_safety_checker_is_named_as_not_run() {
 #[test]
 fn a_built_pipeline_keeps_its_budget_and_gives_the_same_bits() {
     let (folder, request) = (fixture("pipeline-v2"), ImageRequest::new("a cat"));
-    let request = ImageRequest { steps: 2, seeds: vec![1, 2], ..request };
+    let request = ImageRequest { steps: Some(2), seeds: vec![1, 2], ..request };
     let built = |bytes: u64| {
         pipeline(ImageTask::new(), &folder)
             .device_map(Strategy::Auto)
@@ -230,7 +269,7 @@ fn a_built_pipeline_keeps_its_budget_and_gives_the_same_bits() {
     };
     let roomy = built(1 << 30);
     let least = roomy.model().estimate(roomy.settings(), &request).unwrap();
-    let least = least.iter().filter_map(|estimate| estimate.least).max().unwrap();
+    let least = least.iter().filter_map(|(_, estimate)| estimate.least).max().unwrap();
     let pictures = roomy.generate(&request).unwrap();
     // What this process takes by itself has grown since it was counted.
     let tight = built(least + (64 << 20));
@@ -253,15 +292,15 @@ fn predicted_times_follow_steps_pictures_and_size() {
     let predict = |request: ImageRequest| {
         model.predict(&model.plan(&settings, &request).unwrap(), &request).unwrap()
     };
-    let cat = || ImageRequest { steps: 20, ..ImageRequest::new("a cat") };
+    let cat = || ImageRequest { steps: Some(20), ..ImageRequest::new("a cat") };
     let one = predict(cat());
     // The fixture's scheduler takes one pass more than steps.
     assert_eq!(one.steps, 21);
-    let sum = one.text_encoder_seconds + one.unet_seconds + one.vae_seconds;
+    let sum = one.text_encoder_seconds + one.denoiser_seconds + one.vae_seconds;
     assert_eq!(one.seconds, sum);
-    assert!(one.unet_seconds > 20.0 * one.seconds_per_step);
+    assert!(one.denoiser_seconds > 20.0 * one.seconds_per_step);
     let three = predict(ImageRequest { seeds: vec![0, 1, 2], ..cat() });
-    let passes = (three.unet_seconds - one.unet_seconds) / one.seconds_per_step;
+    let passes = (three.denoiser_seconds - one.denoiser_seconds) / one.seconds_per_step;
     assert!((passes - 42.0).abs() < 1e-6, "{passes}");
     assert!(three.vae_seconds > one.vae_seconds);
     let large = ImageRequest { width: Some(512), height: Some(512), ..cat() };

@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let latents = noise([2, size.rows, size.columns, config.config.in_channels]);
     let context = noise([2, 77, config.config.cross_attention_dim, 1]).squeeze_dim::<3>(3);
     time(passes, &budget, || {
-        model.run(|model| drop(model.forward(latents.clone(), 500.0, context.clone())))?;
+        model.run(|model| drop(model.forward(latents.clone(), 500.0, context.clone(), None)))?;
         Ok(model.stats().bytes_read)
     })
 }

@@ -7,7 +7,8 @@ use std::fs;
 
 use burn::tensor::{DType, Device, Tensor};
 use common::components::{
-    CLIPS, UNETS, VAES, config, decode, denoise, encode, expected, folder, tensor, values,
+    CLIPS, UNETS, VAES, config, decode, denoise, encode, encode_all, expected, folder, tensor,
+    values,
 };
 use common::dispatched::placed_in;
 use common::reference::{ROUNDED_TOLERANCE, assert_close, assert_within};
@@ -80,6 +81,16 @@ fn text_encoders_give_the_reference() {
 }
 
 #[test]
+fn text_encoders_of_xl_give_texts_as_a_whole_and_states_before_the_last_layer() {
+    for name in ["clip-text-xl", "clip-text-eos"] {
+        let found = load(name).run(|model| encode_all(name, model)).unwrap();
+        for (found, what) in found.iter().zip(["output", "penultimate", "pooled"]) {
+            assert_close(found, &expected(name, what).0, &format!("{name}: {what}"));
+        }
+    }
+}
+
+#[test]
 fn denoisers_give_the_reference() {
     for name in UNETS {
         let found = load(name).run(|model| denoise(name, model)).unwrap();
@@ -138,7 +149,12 @@ fn a_pass_reads_each_streamed_weight_once() {
         let before = model.stats().bytes_read;
         for _ in 0..passes {
             let pass = |model: &Unet2dConditionModel| {
-                drop(model.forward(ones([2, 8, 8, 4]), 7.0, ones([2, 9, 64, 1]).squeeze_dim(3)));
+                drop(model.forward(
+                    ones([2, 8, 8, 4]),
+                    7.0,
+                    ones([2, 9, 64, 1]).squeeze_dim(3),
+                    None,
+                ));
             };
             model.run(pass).unwrap();
         }
@@ -209,7 +225,7 @@ fn what_is_not_built_in_is_refused_by_name() {
     for (field, value) in [
         ("_class_name", json!("UNet3DConditionModel")),
         ("act_fn", json!("gelu")),
-        ("addition_embed_type", json!("text_time")),
+        ("addition_embed_type", json!("text")),
         ("attention_head_dim", json!(3)),
         ("attention_head_dim", json!([2])),
         ("attention_head_dim", json!(0)),

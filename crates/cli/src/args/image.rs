@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// `outsize image`.
 #[derive(Args, Debug)]
 pub struct ImageArgs {
-    /// Folder of a Stable Diffusion model as diffusers saves it, with a model_index.json; or a model on
-    /// the Hub, org/name or org/name@revision, which is downloaded to the Hub's cache unless it is there
+    /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a model on the
+    /// Hub, org/name or org/name@revision, which is downloaded to the Hub's cache unless it is there
     pub model: PathBuf,
     /// File to write, a PNG; of several pictures each has its seed in its name
     #[arg(long, value_name = "FILE")]
@@ -57,11 +57,12 @@ pub struct PictureArgs {
     )]
     pub negative_prompt: String,
     /// How much more the prompt counts than the negative one; up to 1 there is no guidance
-    #[arg(long, value_name = "S", default_value_t = 7.5, allow_negative_numbers = true)]
-    pub guidance_scale: f32,
-    /// Steps of the scheduler
-    #[arg(long, value_name = "N", default_value_t = 50)]
-    pub steps: usize,
+    /// [default: as in diffusers, 7.5 for Stable Diffusion and 5 for XL]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    pub guidance_scale: Option<f32>,
+    /// Steps of the scheduler [default: as in diffusers, 50 for Stable Diffusion]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
     /// Pixels of a row, a multiple of 8 [default: what the model was trained with]
     #[arg(long, value_name = "PIXELS")]
     pub width: Option<usize>,

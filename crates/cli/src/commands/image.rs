@@ -40,6 +40,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let model = pipeline.model();
     let [width, height] = model.size(&request)?;
     let (scheduler, overridden) = model.scheduler(&request)?;
+    let (steps, guidance_scale) = (model.steps(&request), model.guidance_scale(&request));
     let mut notes = model.notes();
     if !overridden.is_empty() {
         notes.push(format!(
@@ -58,9 +59,9 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         let texts = [
             ("prompt", request.prompt.clone()),
             ("negative_prompt", request.negative_prompt.clone()),
-            ("steps", request.steps.to_string()),
+            ("steps", steps.to_string()),
             ("scheduler", scheduler.kind.class_name().to_owned()),
-            ("guidance_scale", request.guidance_scale.to_string()),
+            ("guidance_scale", guidance_scale.to_string()),
             ("seed", seed.to_string()),
             ("size", format!("{width}x{height}")),
             ("model", name(&args.model)),
@@ -73,9 +74,9 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         pictures: written,
         width,
         height,
-        steps: request.steps,
+        steps,
         scheduler: scheduler.kind.class_name(),
-        guidance_scale: request.guidance_scale,
+        guidance_scale,
         seconds_per_step: watch.seconds_per_step(),
         seconds: began.elapsed().as_secs_f64(),
         parts: watch.parts,
@@ -138,7 +139,7 @@ pub fn plan(
     settings.planning.must_fit = args.places.must_fit;
     let request = ImageRequest::new("");
     let plans = model.plan(&settings, &request)?;
-    let placement = (&plans, &plans[..], source);
+    let placement = (&plans[..], &plans[..], source);
     notes.extend(workload::gpu_notes(&settings.max_memory, &settings.planning.figures));
     show(path, model, (&settings, &request), placement, notes, args.json)
 }
@@ -158,7 +159,7 @@ pub fn estimate(
     let compute = args.run_dtypes.compute;
     let settings = ImageSettings { compute, planning, ..ImageSettings::new(unbounded) };
     let plans = model.plan(&settings, &request)?;
-    let placement = (&plans, &plans[..0], provenance.note);
+    let placement = (&plans[..], &plans[..0], provenance.note);
     show(path, model, (&settings, &request), placement, notes, args.json)
 }
 
@@ -167,7 +168,7 @@ fn show(
     path: &Path,
     model: &ImageModel,
     (settings, request): (&ImageSettings, &ImageRequest),
-    (plans, shown, source): (&[PartPlan; 3], &[PartPlan], String),
+    (plans, shown, source): (&[PartPlan], &[PartPlan], String),
     mut notes: Vec<String>,
     json: bool,
 ) -> Result<(), Failure> {
@@ -180,7 +181,7 @@ fn show(
     let prediction =
         prediction.ok().map(|known| PredictionOutput { prediction: known, figures_source: source });
     let size = model.size(request)?;
-    let report = PartsOutput::new(path, size, (shown, prediction), &estimates, notes);
+    let report = PartsOutput::new(path, size, (shown, prediction), estimates, notes);
     if json {
         return print_json(&report);
     }

@@ -60,6 +60,8 @@ fn listed(
         problem: None,
     };
     if PipelineFiles::is_at(&snapshot.folder) {
+        let files = PipelineFiles::open(&snapshot.folder, None).ok();
+        listed.architecture = files.map(|files| files.kind.class_name().to_owned());
         match plan_pictures(&snapshot.folder, machine, budget) {
             Ok((streamed, seconds)) => {
                 (listed.streamed_bytes, listed.seconds_per_picture) =
@@ -67,7 +69,6 @@ fn listed(
             }
             Err(error) => listed.problem = Some(error.to_string()),
         }
-        listed.architecture = Some("StableDiffusionPipeline".to_owned());
         return listed;
     }
     let planned = describe(&snapshot.folder).map_err(Failure::from).and_then(|described| {
@@ -127,7 +128,9 @@ fn plan_pictures(
     let planning = Planning { figures, ..Planning::default() };
     let settings = ImageSettings { planning, ..ImageSettings::new(budget.clone()) };
     let plans = model.plan(&settings, &request)?;
-    Ok((plans[1].map.streamed_bytes(), model.predict(&plans, &request)?.seconds))
+    // The autoencoder comes behind the denoiser.
+    let streamed = plans.iter().nth_back(1).map_or(0, |plan| plan.map.streamed_bytes());
+    Ok((streamed, model.predict(&plans, &request)?.seconds))
 }
 
 /// Bytes of a file, or of all files in a folder and in those within.

@@ -66,7 +66,7 @@ fn fill(preset: PipelinePreset, folder: &Path, dtype: Dtype, seed: u64) -> Resul
         writer.finish()?;
     }
     for (name, text) in preset.files {
-        made(&folder.join(name))?;
+        made(&folder.join(&name))?;
         write_file(folder.join(name), text.as_bytes())?;
     }
     bar.finish_and_clear();

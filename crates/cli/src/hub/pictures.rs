@@ -47,13 +47,12 @@ pub fn describe(
         header_bytes += headers.files.iter().fold(0, |sum, file| sum + file.header_bytes);
         parts.push(PartDescription { config: text(&part.config)?, tensors: headers.tensors });
     }
-    let Ok(parts) = <[_; 3]>::try_from(parts) else { unreachable!("there are three parts") };
     let model = ImageModel::new(PipelineDescription {
         parts,
         scheduler: text(SCHEDULER_CONFIG)?,
         tokenizer_bytes: 0,
-        has_safety_checker: files.has_safety_checker,
         place,
+        files,
     })?;
     let commit = &client.commit;
     let note = format!(

@@ -56,7 +56,7 @@ pub struct PictureOutput {
 /// One part's turn.
 #[derive(Debug, Serialize)]
 pub struct PartOutput {
-    /// text_encoder, unet or vae.
+    /// text_encoder, text_encoder_2, unet or vae.
     pub part: &'static str,
     /// How long its turn was.
     pub seconds: f64,
@@ -131,11 +131,11 @@ impl PredictionOutput {
     pub fn text(&self) -> String {
         let time = &self.prediction;
         format!(
-            "{}: text encoder {}, {} passes of the denoiser {} ({} each after the first), decoder {}",
+            "{}: text encoding {}, {} passes of the denoiser {} ({} each after the first), decoder {}",
             human::seconds(time.seconds),
             human::seconds(time.text_encoder_seconds),
             time.steps,
-            human::seconds(time.unet_seconds),
+            human::seconds(time.denoiser_seconds),
             human::seconds(time.seconds_per_step),
             human::seconds(time.vae_seconds),
         )
@@ -163,7 +163,7 @@ pub struct PartsOutput {
 /// A part, and what its turn takes.
 #[derive(Debug, Serialize)]
 pub struct PartRow {
-    /// text_encoder, unet or vae.
+    /// text_encoder, text_encoder_2, unet or vae.
     pub part: &'static str,
     /// What it takes as it is stored.
     pub estimate: Estimate,
@@ -178,19 +178,20 @@ impl PartsOutput {
         model: &Path,
         size: [usize; 2],
         (plans, prediction): (&[PartPlan], Option<PredictionOutput>),
-        estimates: &[Estimate; 3],
+        estimates: Vec<(PipelinePart, Estimate)>,
         notes: Vec<String>,
     ) -> Self {
-        let row = |(part, estimate): (PipelinePart, &Estimate)| PartRow {
+        let least = estimates.iter().map(|(_, estimate)| estimate.least).max().flatten();
+        let row = |(part, estimate): (PipelinePart, Estimate)| PartRow {
             part: part.name(),
-            estimate: estimate.clone(),
+            estimate,
             placement: plans.iter().find(|plan| plan.part == part).map(|plan| plan.map.clone()),
         };
         Self {
             model: model.display().to_string(),
             size,
-            parts: PipelinePart::ALL.into_iter().zip(estimates).map(row).collect(),
-            least: estimates.iter().map(|estimate| estimate.least).max().flatten(),
+            parts: estimates.into_iter().map(row).collect(),
+            least,
             prediction,
             notes,
         }

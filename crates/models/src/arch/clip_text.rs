@@ -2,13 +2,16 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use serde_json::Value;
 
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{self, Fields, KnownField, MAX_INTERMEDIATE};
+use crate::config::{self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE};
 use crate::kv_cache::MAX_CONTEXT;
-use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend_causal, fetched, three};
+use crate::layers::{
+    Activation, Embedding, LayerNorm, Linear, attend_causal, entered, fetched, three,
+};
 use crate::{Activations, Error, PicturePass, WeightUse};
 
 use super::sizes::LayerNormSizes;
@@ -18,13 +21,36 @@ use super::sizes::LayerNormSizes;
 pub struct ClipTextConfig {
     /// Its sizes; the layers are those that are run, which may be fewer than were trained.
     pub sizes: LayerNormSizes,
+    /// The token whose first place in a text tells of all of it. `None`: the largest of the text, as older files have it.
+    pub eos_token_id: Option<u32>,
+    /// Width of what is made of that place (`projection_dim`), in a `CLIPTextModelWithProjection`.
+    pub projection: Option<usize>,
 }
 
-/// A CLIP text encoder without a projection.
+impl ClipTextConfig {
+    /// Width of a text as a whole.
+    pub fn pooled(&self) -> usize {
+        self.projection.unwrap_or(self.sizes.hidden)
+    }
+}
+
+/// A CLIP text encoder, with a projection or without one.
 #[derive(Module, Debug)]
 pub struct ClipTextModel {
-    /// All of it.
+    /// All but the projection.
     pub text_model: ClipTextTransformer,
+    /// `[projection, hidden]`.
+    pub text_projection: Option<Linear>,
+    eos_token_id: Option<u32>,
+}
+
+/// What a text encoder makes of texts, in main memory.
+#[derive(Debug)]
+pub struct ClipTextStates {
+    /// Of the last layer but one, `[rows, tokens, hidden]` f32.
+    pub penultimate: Tensor<3>,
+    /// Of the last layer, behind the final norm, `[rows, tokens, hidden]` f32.
+    pub last: Tensor<3>,
 }
 
 /// Embeddings, layers and final norm.
@@ -97,7 +123,7 @@ impl Architecture for ClipTextModel {
 
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("clip_text_model", "CLIPText")];
     const CLASS_PREFIX: &'static str = "ClipText";
-    const HEADS: &'static [&'static str] = &["CLIPTextModel"];
+    const HEADS: &'static [&'static str] = &["CLIPTextModel", PROJECTS];
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("ClipTextEncoder", "CLIPEncoder"),
         ("ClipTextEncoderLayer", "CLIPEncoderLayer"),
@@ -123,7 +149,25 @@ impl Architecture for ClipTextModel {
                 false,
             ))
         })?;
-        Ok(ClipTextConfig { sizes })
+        let heads = fields.get("architectures").and_then(Value::as_array);
+        let projects = heads.is_some_and(|heads| heads.iter().any(|head| head == PROJECTS));
+        Ok(ClipTextConfig {
+            eos_token_id: match fields.get("eos_token_id").map(Value::as_u64) {
+                // The number that files had when nobody read it.
+                Some(Some(2)) => None,
+                Some(Some(id)) if id < sizes.vocabulary as u64 => Some(id as u32),
+                Some(_) => {
+                    let expected = "it must be a token of the vocabulary".to_owned();
+                    return Err(fields.refuse("eos_token_id", expected));
+                }
+                None => (sizes.vocabulary > EOS as usize).then_some(EOS),
+            },
+            projection: match projects {
+                true => Some(fields.size_or("projection_dim", 512, MAX_HIDDEN)?),
+                false => None,
+            },
+            sizes,
+        })
     }
 
     fn new(config: &ClipTextConfig, init: &Init) -> Self {
@@ -155,12 +199,17 @@ impl Architecture for ClipTextModel {
                 encoder: ClipTextEncoder { layers: (0..sizes.layers).map(layer).collect() },
                 final_layer_norm: sizes.norm(init),
             },
+            text_projection: config.projection.map(|width| Linear::new(hidden, width, false, init)),
+            eos_token_id: config.eos_token_id,
         }
     }
 }
 
 impl Component for ClipTextModel {
     fn weight_use(_: &ClipTextConfig, path: &str, pass: &PicturePass) -> WeightUse {
+        if path.starts_with("text_projection.") {
+            return WeightUse::of_rows(pass.latents.batch as u64);
+        }
         // A token attends to those before it.
         let attended = if path.contains(".q_proj.") { pass.tokens as u64 / 2 } else { 0 };
         WeightUse { rows: pass.all_tokens(), attended }
@@ -168,12 +217,11 @@ impl Component for ClipTextModel {
 }
 
 impl ClipTextModel {
-    /// Runs `rows` texts of equal length, whose token ids are one behind the other: `[rows, tokens, hidden]` f32, behind
-    /// the final norm and in main memory.
+    /// Runs `rows` texts of equal length, whose token ids are one behind the other.
     ///
     /// # Errors
     /// No ids, ids that do not fill the rows, an id outside the vocabulary, or more tokens than there are positions.
-    pub fn forward(&self, ids: &[u32], rows: usize) -> Result<Tensor<3>, Error> {
+    pub fn forward(&self, ids: &[u32], rows: usize) -> Result<ClipTextStates, Error> {
         let ClipTextTransformer { embeddings, encoder, final_layer_norm } = &self.text_model;
         let [vocabulary, positions] = [&embeddings.token_embedding, &embeddings.position_embedding]
             .map(|table| table.weight.lazy_shape()[0]);
@@ -195,14 +243,44 @@ impl ClipTextModel {
         .map(|x| final_layer_norm.entered(x));
         let hidden = x.dims()[2];
         let (mut x, mut pending) = (x.reshape([rows, tokens, hidden]) + places, None);
+        let mut penultimate = x.clone();
         for layer in &encoder.layers {
             let (sum, normed) = layer.layer_norm1.after(x, pending);
+            penultimate = sum.clone();
             let mixed = layer.self_attn.forward(normed);
             let (sum, normed) = layer.layer_norm2.after(sum, Some(mixed));
             (x, pending) = (sum, Some(layer.mlp.forward(normed)));
         }
         let weight = final_layer_norm.weight.as_ref().expect("a norm of CLIP has a weight");
-        Ok(fetched(final_layer_norm.after(x, pending).1, weight))
+        let penultimate = fetched(penultimate, weight);
+        let last = fetched(final_layer_norm.after(x, pending).1, weight);
+        Ok(ClipTextStates { penultimate, last })
+    }
+
+    /// Each text as a whole, `[rows, pooled]` f32 in main memory: what the last layer, `[rows, tokens, hidden]`, has where the
+    /// text ends, projected if there is a projection.
+    pub fn pool(&self, ids: &[u32], last: &Tensor<3>) -> Tensor<2> {
+        let [rows, tokens, hidden] = last.dims();
+        let ends = ids.chunks(tokens).take(rows).enumerate().map(|(row, ids)| {
+            let end = match self.eos_token_id {
+                Some(eos) => ids.iter().position(|id| *id == eos),
+                None => {
+                    let largest = ids.iter().max();
+                    ids.iter().position(|id| Some(id) == largest)
+                }
+            };
+            // As in transformers, a text without an end is told by its first token.
+            let place = end.unwrap_or(0);
+            last.clone().slice([row..row + 1, place..place + 1]).reshape([1, hidden])
+        });
+        let pooled = Tensor::cat(ends.collect(), 0);
+        match &self.text_projection {
+            Some(projection) => {
+                let entered = entered(pooled, &projection.weight);
+                fetched(projection.forward(entered), &projection.weight)
+            }
+            None => pooled,
+        }
     }
 
     /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens each holds at once, with the
@@ -214,8 +292,8 @@ impl ClipTextModel {
         let [inner, hidden]: [usize; 2] = layer.mlp.fc1.weight.lazy_shape().dims();
         let count = (rows as u64).saturating_mul(tokens as u64);
         // The norm's output, queries, keys and values and a copy of one, or attention's result; or the inner layer with a
-        // copy; beside the residual stream.
-        let most = (6 * hidden).max(2 * hidden + 2 * inner) as u64;
+        // copy; beside the residual stream, and what it was before the layer.
+        let most = (7 * hidden).max(3 * hidden + 2 * inner) as u64;
         let heads = layer.self_attn.heads;
         let scratch = crate::pass_shape::attention_scratch(
             [rows, tokens, tokens],
@@ -244,8 +322,15 @@ impl ClipTextMlp {
     }
 }
 
+/// The head of a text encoder with a projection.
+const PROJECTS: &str = "CLIPTextModelWithProjection";
+
+/// The token of a text's end in CLIP's vocabulary.
+const EOS: u32 = 49407;
+
 const FIELDS: &[KnownField] = &[
     ("dropout", Harmless),
+    ("eos_token_id", Read),
     ("hidden_act", Read),
     ("hidden_size", Read),
     ("initializer_factor", Harmless),
@@ -254,8 +339,7 @@ const FIELDS: &[KnownField] = &[
     ("max_position_embeddings", Read),
     ("num_attention_heads", Read),
     ("num_hidden_layers", Read),
-    // Of a head that this model does not have.
-    ("projection_dim", Harmless),
+    ("projection_dim", Read),
     ("tie_word_embeddings", Harmless),
     ("use_attention_mask", Effect::OFF),
 ];

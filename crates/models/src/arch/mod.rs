@@ -66,7 +66,7 @@ pub use bamba::{BambaDecoderLayer, BambaForCausalLm};
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
     ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,
-    ClipTextMlp, ClipTextModel, ClipTextTransformer,
+    ClipTextMlp, ClipTextModel, ClipTextStates, ClipTextTransformer,
 };
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
 pub use dense::LlamaForCausalLm;
@@ -108,5 +108,7 @@ pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};
 pub use starcoder2::{Starcoder2ForCausalLm, Starcoder2Mlp};
 pub use t5::{T5Config, T5ForConditionalGeneration};
-pub use unet::{Unet2dConditionConfig, Unet2dConditionModel, UnetLevel};
+pub use unet::{
+    AddedConditions, TIME_IDS, Unet2dConditionConfig, Unet2dConditionModel, UnetAddition, UnetLevel,
+};
 pub use vae::{AutoencoderKl, AutoencoderKlConfig};

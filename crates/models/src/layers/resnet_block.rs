@@ -51,16 +51,23 @@ impl ResnetBlock2d {
     }
 
     /// `[batch, rows, columns, in]` f32 to `[batch, rows, columns, out]` f32; `time` is `silu` of the embedding of time,
-    /// `[1, time]` f32.
+    /// `[1, time]` f32, or `[batch, time]`.
     pub fn forward(&self, x: Tensor<4>, time: &Tensor<2>) -> Tensor<4> {
         // In the order in which a stream expects them.
         let time = self.time_emb_proj.as_ref().map(|project| project.forward(time.clone()));
         let normed = self.norm1.forward_silu(x.clone());
         let mut bias = self.conv1.bias.val().cast(DType::F32).to_device(&normed.device());
-        if let Some(time) = time {
-            bias = bias + time.squeeze_dim(0);
-        }
-        let h = self.conv1.forward_biased(normed, bias);
+        let h = match time.map(|time| (time.dims(), time)) {
+            None => self.conv1.forward_biased(normed, bias),
+            Some(([1, _], time)) => {
+                bias = bias + time.squeeze_dim(0);
+                self.conv1.forward_biased(normed, bias)
+            }
+            Some(([batch, channels], time)) => {
+                let time = time.to_device(&normed.device()).reshape([batch, 1, 1, channels]);
+                self.conv1.forward_biased(normed, bias) + time
+            }
+        };
         let h = self.conv2.forward(self.norm2.forward_silu(h));
         h + self.shortcut(x)
     }

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype};
-use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
+use outsize_models::arch::{
+    AddedConditions, AutoencoderKl, ClipTextModel, TIME_IDS, Unet2dConditionModel,
+};
 use outsize_models::{Component, ComponentConfig};
 
-pub const CLIPS: [&str; 2] = ["clip-text-v1", "clip-text-v2"];
-pub const UNETS: [&str; 3] = ["unet-v1", "unet-v2", "unet-deep"];
+pub const CLIPS: [&str; 4] = ["clip-text-v1", "clip-text-v2", "clip-text-xl", "clip-text-eos"];
+pub const UNETS: [&str; 4] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl"];
 pub const VAES: [&str; 2] = ["vae", "vae-old"];
 
 pub fn folder(name: &str) -> PathBuf {
@@ -42,10 +44,18 @@ pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
-pub fn encode(name: &str, model: &ClipTextModel) -> Vec<f32> {
+/// Last states, those before them, and texts as a whole.
+pub fn encode_all(name: &str, model: &ClipTextModel) -> [Vec<f32>; 3] {
     let (ids, shape) = expected(name, "ids");
     let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
-    values(model.forward(&ids, shape[0]).unwrap())
+    let states = model.forward(&ids, shape[0]).unwrap();
+    let pooled = model.pool(&ids, &states.last);
+    [values(states.last), values(states.penultimate), values(pooled)]
+}
+
+pub fn encode(name: &str, model: &ClipTextModel) -> Vec<f32> {
+    let [last, ..] = encode_all(name, model);
+    last
 }
 
 pub fn denoise(name: &str, model: &Unet2dConditionModel) -> Vec<f32> {
@@ -54,7 +64,11 @@ pub fn denoise(name: &str, model: &Unet2dConditionModel) -> Vec<f32> {
     let [latents, context] = ["latents", "context"].map(|what| expected(name, what));
     let latents = Tensor::from_data(TensorData::new(latents.0, latents.1), (&device, DType::F32));
     let context = Tensor::from_data(TensorData::new(context.0, context.1), (&device, DType::F32));
-    values(model.forward(latents, timestep, context))
+    let added = name.ends_with("-xl").then(|| AddedConditions {
+        text_embeds: tensor(name, "text_embeds", &device),
+        time_ids: expected(name, "time_ids").0[..TIME_IDS].try_into().unwrap(),
+    });
+    values(model.forward(latents, timestep, context, added.as_ref()))
 }
 
 pub fn decode(name: &str, model: &AutoencoderKl) -> Vec<f32> {

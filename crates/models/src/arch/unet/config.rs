@@ -42,6 +42,17 @@ pub struct Unet2dConditionConfig {
     pub use_linear_projection: bool,
     /// Rows and columns of latents that it was trained with (`sample_size`).
     pub sample_size: Option<usize>,
+    /// What is added to the embedding of time (`addition_embed_type`).
+    pub addition: Option<UnetAddition>,
+}
+
+/// An embedding of a text as a whole and of sizes, which is added to that of time (`text_time`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnetAddition {
+    /// Channels that each of the sizes is told in.
+    pub size_channels: usize,
+    /// Width of all that goes in: the text and the sizes.
+    pub inputs: usize,
 }
 
 /// A level of a denoiser.
@@ -106,6 +117,13 @@ impl Unet2dConditionConfig {
             use_linear_projection: fields.flag_or("use_linear_projection", false)?,
             sample_size: match fields.get("sample_size") {
                 Some(_) => Some(fields.size("sample_size", 1 << 16)?),
+                None => None,
+            },
+            addition: match fields.get("addition_embed_type") {
+                Some(_) => Some(UnetAddition {
+                    size_channels: fields.size("addition_time_embed_dim", MAX_HIDDEN)?,
+                    inputs: fields.size("projection_class_embeddings_input_dim", MAX_HIDDEN)?,
+                }),
                 None => None,
             },
         })
@@ -212,9 +230,9 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("_class_name", Read),
     ("_diffusers_version", Harmless),
     ("act_fn", Only(&["\"silu\"", "\"swish\""])),
-    ("addition_embed_type", Effect::UNSET),
+    ("addition_embed_type", Only(&["\"text_time\""])),
     ("addition_embed_type_num_heads", Harmless),
-    ("addition_time_embed_dim", Effect::UNSET),
+    ("addition_time_embed_dim", Read),
     ("attention_head_dim", Read),
     ("attention_type", Only(&["\"default\""])),
     ("block_out_channels", Read),
@@ -244,7 +262,7 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("num_class_embeds", Effect::UNSET),
     ("only_cross_attention", Effect::OFF),
     ("out_channels", Read),
-    ("projection_class_embeddings_input_dim", Effect::UNSET),
+    ("projection_class_embeddings_input_dim", Read),
     ("resnet_out_scale_factor", Effect::ONE),
     ("resnet_skip_time_act", Effect::OFF),
     ("resnet_time_scale_shift", Only(&["\"default\""])),

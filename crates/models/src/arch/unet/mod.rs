@@ -14,7 +14,7 @@ use outsize_kernels::upsample_nearest;
 use self::blocks::{MidBlock, UnetBlock};
 use self::config::FIELDS;
 pub(super) use self::config::{MAX_BLOCKS, divides, sizes};
-pub use self::config::{Unet2dConditionConfig, UnetLevel};
+pub use self::config::{Unet2dConditionConfig, UnetAddition, UnetLevel};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
@@ -28,6 +28,8 @@ const MAX_PERIOD: f32 = 10_000.0;
 #[derive(Module, Debug)]
 pub struct Unet2dConditionModel {
     time_embedding: TimestepEmbedding,
+    /// Of what is told besides, in the larger versions.
+    add_embedding: Option<TimestepEmbedding>,
     /// `[channels, in, 3, 3]`.
     conv_in: Conv2d,
     /// In order of execution.
@@ -41,16 +43,30 @@ pub struct Unet2dConditionModel {
     conv_out: Conv2d,
     cosines_first: bool,
     freq_shift: f64,
+    /// Channels that each of the added sizes is told in.
+    size_channels: usize,
 }
 
 /// `linear_2(silu(linear_1(x)))`.
 #[derive(Module, Debug)]
 struct TimestepEmbedding {
-    /// `[time, channels]`.
+    /// `[time, in]`.
     linear_1: Linear,
     /// `[time, time]`.
     linear_2: Linear,
 }
+
+/// What the denoiser of Stable Diffusion XL is told besides the texts' tokens. Podell et al. 2023 (arXiv:2307.01952).
+#[derive(Debug, Clone)]
+pub struct AddedConditions {
+    /// Each text as a whole, `[batch, pooled]` f32.
+    pub text_embeds: Tensor<2>,
+    /// Pixels, rows before columns: the size of the original picture, the corner where it was cut, the size of the result.
+    pub time_ids: [f32; TIME_IDS],
+}
+
+/// Numbers of [`AddedConditions::time_ids`].
+pub const TIME_IDS: usize = 6;
 
 impl Architecture for Unet2dConditionModel {
     type Config = Unet2dConditionConfig;
@@ -105,6 +121,10 @@ impl Architecture for Unet2dConditionModel {
                 linear_1: Linear::new(first, time, true, init),
                 linear_2: Linear::new(time, time, true, init),
             },
+            add_embedding: config.addition.map(|addition| TimestepEmbedding {
+                linear_1: Linear::new(addition.inputs, time, true, init),
+                linear_2: Linear::new(time, time, true, init),
+            }),
             conv_in: Conv2d::new(config.in_channels, first, 1, init),
             down_blocks: (0..=last).map(down).collect(),
             mid_block: MidBlock::new(config, last, init),
@@ -113,14 +133,15 @@ impl Architecture for Unet2dConditionModel {
             conv_out: Conv2d::new(first, config.out_channels, 1, init),
             cosines_first: config.flip_sin_to_cos,
             freq_shift: config.freq_shift,
+            size_channels: config.addition.map_or(0, |addition| addition.size_channels),
         }
     }
 }
 
 impl Component for Unet2dConditionModel {
     fn is_bias_first(path: &str) -> bool {
-        // The layers of a time have one row, and are matmuls.
-        !path.contains("time_emb")
+        // The layers of a time have a row or a few, and are matmuls.
+        !work::is_of_time(path)
     }
 
     fn is_convolution(config: &Unet2dConditionConfig, path: &str) -> bool {
@@ -136,12 +157,19 @@ impl Component for Unet2dConditionModel {
 
 impl Unet2dConditionModel {
     /// What is to be taken off noisy latents `[batch, rows, columns, in]` f32 at a time of the training's schedule, for a
-    /// text `[batch, tokens, text]` f32: `[batch, rows, columns, out]` f32, in main memory.
+    /// text `[batch, tokens, text]` f32: `[batch, rows, columns, out]` f32, in main memory. What is `added` counts if the
+    /// configuration has an [`addition`](Unet2dConditionConfig::addition).
     ///
     /// # Panics
-    /// If the latents have other channels, or the texts another width or number.
-    pub fn forward(&self, latents: Tensor<4>, timestep: f32, context: Tensor<3>) -> Tensor<4> {
-        let time = silu(self.embed_time(timestep, &latents.device()));
+    /// If the latents have other channels, the texts another width or number, or nothing is added to a denoiser that needs it.
+    pub fn forward(
+        &self,
+        latents: Tensor<4>,
+        timestep: f32,
+        context: Tensor<3>,
+        added: Option<&AddedConditions>,
+    ) -> Tensor<4> {
+        let time = self.embed_time(timestep, added, &latents.device());
         // Once for all blocks.
         let context = entered(context, &self.conv_in.weight);
         let mut x = self.conv_in.forward(latents);
@@ -182,23 +210,42 @@ impl Unet2dConditionModel {
         fetched(y, &self.conv_out.weight)
     }
 
-    /// The embedding of a time: `[1, time]` f32.
-    fn embed_time(&self, timestep: f32, device: &Device) -> Tensor<2> {
+    /// `silu` of the embedding of a time and of what is added: `[1, time]` f32, or `[batch, time]` with an addition.
+    fn embed_time(
+        &self,
+        timestep: f32,
+        added: Option<&AddedConditions>,
+        device: &Device,
+    ) -> Tensor<2> {
         let [_, channels]: [usize; 2] = self.time_embedding.linear_1.weight.lazy_shape().dims();
+        let time = self.time_embedding.forward(self.sinusoids(&[timestep], channels, device));
+        let Some(embedding) = &self.add_embedding else {
+            return silu(time);
+        };
+        let added = added.expect("a denoiser with an addition is told what is added");
+        let [batch, _] = added.text_embeds.dims();
+        let sizes = self.sinusoids(&added.time_ids, self.size_channels, device);
+        let sizes = sizes.reshape([1, TIME_IDS * self.size_channels]).repeat_dim(0, batch);
+        silu(embedding.forward(Tensor::cat(vec![added.text_embeds.clone(), sizes], 1)) + time)
+    }
+
+    /// Sines and cosines of each number, of falling frequencies: `[numbers, channels]` f32.
+    fn sinusoids(&self, numbers: &[f32], channels: usize, device: &Device) -> Tensor<2> {
         let half = channels / 2;
         let step = -MAX_PERIOD.ln() / (half as f64 - self.freq_shift) as f32;
-        let angles: Vec<f32> = (0..half).map(|n| timestep * (n as f32 * step).exp()).collect();
-        let sines = angles.iter().map(|angle| angle.sin());
-        let cosines = angles.iter().map(|angle| angle.cos());
-        let mut values: Vec<f32> = match self.cosines_first {
-            true => cosines.chain(sines).collect(),
-            false => sines.chain(cosines).collect(),
-        };
-        values.resize(channels, 0.0);
-        let data = TensorData::new(values, [1, channels]);
-        let x = Tensor::from_data(data, (device, DType::F32));
-        let TimestepEmbedding { linear_1, linear_2 } = &self.time_embedding;
-        linear_2.forward(silu(linear_1.forward(x)))
+        let mut values = Vec::with_capacity(numbers.len() * channels);
+        for number in numbers {
+            let angles: Vec<f32> = (0..half).map(|n| number * (n as f32 * step).exp()).collect();
+            let sines = angles.iter().map(|angle| angle.sin());
+            let cosines = angles.iter().map(|angle| angle.cos());
+            match self.cosines_first {
+                true => values.extend(cosines.chain(sines)),
+                false => values.extend(sines.chain(cosines)),
+            }
+            values.extend((2 * half..channels).map(|_| 0.0));
+        }
+        let data = TensorData::new(values, [numbers.len(), channels]);
+        Tensor::from_data(data, (device, DType::F32))
     }
 
     /// An upper bound on the bytes of activations that a pass over latents of that size holds at once, beside a text of so many
@@ -240,5 +287,11 @@ impl Unet2dConditionModel {
             }
         }
         most.or(self.conv_out.activations(size)).bytes()
+    }
+}
+
+impl TimestepEmbedding {
+    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
+        self.linear_2.forward(silu(self.linear_1.forward(x)))
     }
 }

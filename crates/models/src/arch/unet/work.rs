@@ -9,8 +9,10 @@ pub(super) fn weight_use(
     path: &str,
     pass: &PicturePass,
 ) -> WeightUse {
-    if path.contains("time_emb") {
-        return WeightUse::of_rows(1);
+    if is_of_time(path) {
+        // One time for all, until what is added makes them differ.
+        let alike = config.addition.is_none() || path.starts_with("time_embedding.");
+        return WeightUse::of_rows(if alike { 1 } else { pass.latents.batch as u64 });
     }
     if [".attn2.to_k.", ".attn2.to_v."].iter().any(|part| path.contains(part)) {
         return WeightUse::of_rows(pass.all_tokens());
@@ -38,4 +40,9 @@ pub(super) fn weight_use(
         _ => 0,
     };
     WeightUse { rows, attended }
+}
+
+/// Whether a weight is one of those that make the embedding of a time, or add it to channels.
+pub(super) fn is_of_time(path: &str) -> bool {
+    path.contains("time_emb") || path.starts_with("add_embedding.")
 }

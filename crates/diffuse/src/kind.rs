@@ -1,0 +1,68 @@
+//! The kinds of pipelines that are built in.
+
+use crate::part::PipelinePart;
+
+/// A kind of text-to-image pipeline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PipelineKind {
+    /// Stable Diffusion 1 and 2. Rombach et al. 2022.
+    StableDiffusion,
+    /// Stable Diffusion XL. Podell et al. 2023.
+    StableDiffusionXl,
+}
+
+use PipelineKind::{StableDiffusion, StableDiffusionXl};
+
+impl PipelineKind {
+    /// All that are built in.
+    pub const ALL: [Self; 2] = [StableDiffusion, StableDiffusionXl];
+
+    /// What diffusers calls the class.
+    pub fn class_name(self) -> &'static str {
+        match self {
+            StableDiffusion => "StableDiffusionPipeline",
+            StableDiffusionXl => "StableDiffusionXLPipeline",
+        }
+    }
+
+    /// Its parts, in the order in which they take turns: text encoders, the denoiser, the autoencoder.
+    pub fn parts(self) -> &'static [PipelinePart] {
+        use PipelinePart::{TextEncoder, TextEncoder2, Unet, Vae};
+        match self {
+            StableDiffusion => &[TextEncoder, Unet, Vae],
+            StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
+        }
+    }
+
+    /// The class of a part.
+    pub(crate) fn class_of(self, part: PipelinePart) -> &'static str {
+        match part {
+            PipelinePart::TextEncoder => "CLIPTextModel",
+            PipelinePart::TextEncoder2 => "CLIPTextModelWithProjection",
+            PipelinePart::Unet => "UNet2DConditionModel",
+            PipelinePart::Vae => "AutoencoderKL",
+        }
+    }
+
+    /// The folders of the text encoders' tokenizers, and the classes that each may have.
+    pub(crate) fn tokenizers(self) -> &'static [(&'static str, &'static [&'static str])] {
+        const CLIP: &[&str] = &["CLIPTokenizer", "CLIPTokenizerFast"];
+        match self {
+            StableDiffusion => &[("tokenizer", CLIP)],
+            StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
+        }
+    }
+
+    /// How much more a prompt counts than the negative one if nobody says it, as in diffusers.
+    pub fn guidance_scale(self) -> f32 {
+        match self {
+            StableDiffusion => 7.5,
+            StableDiffusionXl => 5.0,
+        }
+    }
+
+    /// Steps if nobody says how many, as in diffusers.
+    pub fn steps(self) -> usize {
+        50
+    }
+}
