@@ -99,6 +99,9 @@ impl From<outsize::diffuse::Error> for Failure {
             Error::Size { .. } => "--width, --height",
             Error::Steps { .. } => "--steps, --scheduler",
             Error::Guidance { .. } => "--guidance-scale",
+            Error::Image { .. } | Error::NoEncoder { .. } => "--image",
+            Error::NoMask => "--image, --mask",
+            Error::Strength { .. } => "--strength",
             Error::DeviceMap => "--device-map",
             _ => "",
         };

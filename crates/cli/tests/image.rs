@@ -63,6 +63,41 @@ fn several_pictures_have_their_seeds_in_their_names() {
 }
 
 #[test]
+fn a_picture_begins_with_another_one() {
+    let folder = folder();
+    let output = folder.path().join("cat.png");
+    let file = fixture().join("image.png");
+    let begun = ["--image", path(&file), "--strength", "0.5", "--steps", "6", "--json"];
+    let report: Value = serde_json::from_str(&done(&image(&output, &begun))).unwrap();
+    assert_eq!([&report["width"], &report["height"]], [24, 16]);
+    let parts: Vec<_> =
+        report["parts"].as_array().unwrap().iter().map(|one| &one["part"]).collect();
+    assert_eq!(parts, ["text_encoder", "vae_encoder", "unet", "vae"]);
+    // Of six steps three, and one more of this scheduler.
+    assert_eq!(report["predicted"]["steps"], 4);
+    let bytes = std::fs::read(&output).unwrap();
+    assert!(text(&bytes).contains("strength\x000.5"));
+    let mask = fixture().join("mask.png");
+    let filled = ["--image", path(&file), "--mask", path(&mask), "--steps", "6", "--force"];
+    done(&image(&output, &filled));
+    let bytes = std::fs::read(&output).unwrap();
+    let said = text(&bytes);
+    assert!(said.contains("strength\x001") && said.contains("mask\0mask.png"));
+    let other = ["--image", path(&output), "--strength", "2", "--force"];
+    assert!(failed(&image(&output, &other), 1).contains("--strength"));
+    assert!(failed(&image(&output, &["--strength", "0.5", "--force"]), 2).contains("--image"));
+    let none = ["--image", "none.png", "--force"];
+    assert!(failed(&image(&output, &none), 1).contains("none.png"));
+    assert_eq!(std::fs::read(&output).unwrap(), bytes);
+    // Models of random weights have no encoder.
+    let model = folder.path().join("tiny");
+    done(&outsize(&["synth", "stable-diffusion-tiny", path(&model), "--dtype", "f16"]));
+    let args = ["image", path(&model), "--prompt", "x", "--output", path(&output), "--force"];
+    let error = failed(&outsize(&[&args[..], &["--image", path(&file)]].concat()), 1);
+    assert!(error.contains("only the decoder"), "{error}");
+}
+
+#[test]
 fn what_cannot_be_done_names_the_flag() {
     let run = outsize(&["run", path(&fixture()), "--prompt", "a cat"]);
     assert!(failed(&run, 2).contains("`outsize image`"), "{}", message(&run));

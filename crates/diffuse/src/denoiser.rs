@@ -3,16 +3,11 @@
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use outsize_checkpoint::Checkpoint;
-use outsize_core::Turns;
+use outsize_models::PicturePass;
 use outsize_models::arch::{AddedConditions, Unet2dConditionModel};
-use outsize_models::{Component, PicturePass};
-use outsize_stream::Stats;
 
-use crate::denoising::Denoising;
 use crate::error::Error;
-use crate::part::{AnyPart, Part, PartDescription, PartPlan, PassBytes, PipelinePart};
-use crate::progress::ImageProgress;
+use crate::part::{AnyPart, Part, PartDescription, PassBytes, PipelinePart};
 use crate::settings::ImageSettings;
 
 /// A denoiser that is described.
@@ -48,7 +43,7 @@ impl Denoiser {
         }
     }
 
-    /// Channels of latents.
+    /// Channels that go in.
     pub fn channels(&self) -> usize {
         match self {
             Unet(part) => part.config.config.in_channels,
@@ -79,46 +74,4 @@ impl Denoiser {
         };
         PassBytes { activations, on_gpu: activations, beside_gpu: 0, packed }
     }
-
-    /// The latents of all pictures, when it is its turn.
-    pub fn denoise(
-        &self,
-        turns: &Turns,
-        checkpoint: &Checkpoint,
-        settings: &ImageSettings,
-        plan: &PartPlan,
-        work: (&Denoising<'_>, Conditions),
-        observe: &mut dyn FnMut(ImageProgress<'_>),
-    ) -> Result<(Vec<Vec<f32>>, Stats), Error> {
-        let (denoising, Conditions { context, added }) = work;
-        match self {
-            Unet(part) => {
-                let pass = |model: &Unet2dConditionModel, latents, timestep| {
-                    model.forward(latents, timestep, context.clone(), added.as_ref())
-                };
-                run(part, turns, checkpoint, settings, plan, (denoising, &pass), observe)
-            }
-        }
-    }
-}
-
-/// The latents of all pictures by a module, of which `pass` runs one.
-fn run<C: Component + Send + 'static>(
-    part: &Part<C>,
-    turns: &Turns,
-    checkpoint: &Checkpoint,
-    settings: &ImageSettings,
-    plan: &PartPlan,
-    (denoising, pass): (&Denoising<'_>, &dyn Fn(&C, Tensor<4>, f32) -> Tensor<4>),
-    observe: &mut dyn FnMut(ImageProgress<'_>),
-) -> Result<(Vec<Vec<f32>>, Stats), Error> {
-    let module = turns.module(|| part.dispatch(checkpoint, settings, plan));
-    let latents = (0..denoising.request.seeds.len()).map(|picture| {
-        let pass = |latents: Tensor<4>, timestep: f32| {
-            module.run(|module| module.run(|model| pass(model, latents, timestep)))?
-        };
-        denoising.latents(picture, &pass, observe)
-    });
-    let latents = latents.collect::<Result<Vec<_>, _>>()?;
-    Ok((latents, module.run(|module| module.stats())?))
 }

@@ -2,8 +2,15 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
+use outsize_models::Component;
+use outsize_models::arch::Unet2dConditionModel;
+use outsize_stream::Stats;
+
+use crate::begun::{BegunLatents, Beside, scaled};
+use crate::denoiser::{Conditions, Denoiser};
 use crate::error::Error;
-use crate::noise::randn;
+use crate::noise::Noise;
+use crate::part::{Part, Turn};
 use crate::progress::ImageProgress;
 use crate::schedulers::Scheduler;
 use crate::settings::ImageRequest;
@@ -14,6 +21,8 @@ pub(crate) struct Denoising<'a> {
     /// How much more the prompt counts than the negative one, which is the first of two texts. `None`: there is one text.
     pub guidance: Option<f32>,
     pub scheduler: Scheduler,
+    /// What a picture to begin with has become.
+    pub begun: Option<&'a BegunLatents>,
     /// Rows and columns of latents.
     pub size: [usize; 2],
     /// Channels of latents.
@@ -22,9 +31,46 @@ pub(crate) struct Denoising<'a> {
 }
 
 impl Denoising<'_> {
+    /// The latents of all pictures, when it is the denoiser's turn.
+    pub fn run(
+        &self,
+        denoiser: &Denoiser,
+        turn: &Turn<'_>,
+        Conditions { context, added }: Conditions,
+        observe: &mut dyn FnMut(ImageProgress<'_>),
+    ) -> Result<(Vec<Vec<f32>>, Stats), Error> {
+        match denoiser {
+            Denoiser::Unet(part) => {
+                let pass = |model: &Unet2dConditionModel, latents, timestep| {
+                    model.forward(latents, timestep, context.clone(), added.as_ref())
+                };
+                self.run_module(part, turn, &pass, observe)
+            }
+        }
+    }
+
+    /// The same by a module, of which `pass` runs one: see [`latents`](Self::latents).
+    fn run_module<C: Component + Send + 'static>(
+        &self,
+        part: &Part<C>,
+        turn: &Turn<'_>,
+        pass: &dyn Fn(&C, Tensor<4>, f32) -> Tensor<4>,
+        observe: &mut dyn FnMut(ImageProgress<'_>),
+    ) -> Result<(Vec<Vec<f32>>, Stats), Error> {
+        let module = turn.module(part);
+        let latents = (0..self.request.seeds.len()).map(|picture| {
+            let pass = |latents: Tensor<4>, timestep: f32| {
+                module.run(|module| module.run(|model| pass(model, latents, timestep)))?
+            };
+            self.latents(picture, &pass, observe)
+        });
+        let latents = latents.collect::<Result<Vec<_>, _>>()?;
+        Ok((latents, module.run(|module| module.stats())?))
+    }
+
     /// The latents of one of the pictures, `[rows, columns, channels]`. `pass` is one of the denoiser: of latents
     /// `[texts, rows, columns, channels]` at a time of the training's schedule to what the scheduler takes.
-    pub fn latents(
+    fn latents(
         &self,
         picture: usize,
         pass: &dyn Fn(Tensor<4>, f32) -> Result<Tensor<4>, outsize_core::Error>,
@@ -32,15 +78,19 @@ impl Denoising<'_> {
     ) -> Result<Vec<f32>, Error> {
         let (size @ [rows, columns], channels) = (self.size, self.channels);
         let mut scheduler = self.scheduler.clone();
-        let mut latents = initial_noise(self.request.seeds[picture], [rows, columns, channels]);
-        let scale = scheduler.initial_scale();
-        latents.iter_mut().for_each(|value| *value *= scale);
+        let mut noise = Noise::new(self.request.seeds[picture]);
+        let mut draw = || drawn(&mut noise, [rows, columns, channels]);
+        let (mut latents, beside) = match self.begun {
+            Some(begun) => begun.start(&scheduler, &mut draw),
+            None => (scaled(draw(), scheduler.initial_scale()), Beside::Nothing),
+        };
         let texts = if self.guidance.is_some() { 2 } else { 1 };
         let timesteps = scheduler.timesteps().to_vec();
         for (step, &timestep) in timesteps.iter().enumerate() {
             let divisor = scheduler.input_divisor();
-            let scaled: Vec<f32> = latents.iter().map(|value| value / divisor).collect();
-            let data = TensorData::new(scaled.repeat(texts), [texts, rows, columns, channels]);
+            let input = beside.input(latents.iter().map(|value| value / divisor).collect());
+            let inputs = input.len() / (rows * columns);
+            let data = TensorData::new(input.repeat(texts), [texts, rows, columns, inputs]);
             let input = Tensor::<4>::from_data(data, (self.device, DType::F32));
             let mut output = values(pass(input, timestep)?)?;
             if let Some(scale) = self.guidance {
@@ -51,6 +101,7 @@ impl Denoising<'_> {
             }
             output.truncate(latents.len());
             scheduler.step(&output, &mut latents);
+            beside.keep(&scheduler, &mut latents);
             if latents.iter().any(|value| !value.is_finite()) {
                 return Err(Error::NotFinite { step: step + 1 });
             }
@@ -62,10 +113,10 @@ impl Denoising<'_> {
 }
 
 /// Noise in the order of `[rows, columns, channels]`, drawn in the order of `[channels, rows, columns]` as diffusers does.
-fn initial_noise(seed: u64, [rows, columns, channels]: [usize; 3]) -> Vec<f32> {
+fn drawn(noise: &mut Noise, [rows, columns, channels]: [usize; 3]) -> Vec<f32> {
     let pixels = rows * columns;
     let mut drawn = vec![0.0; pixels * channels];
-    randn(seed, &mut drawn);
+    noise.fill(&mut drawn);
     let value = |index: usize| drawn[index % channels * pixels + index / channels];
     (0..drawn.len()).map(value).collect()
 }

@@ -66,6 +66,35 @@ pub enum Error {
         /// What was asked for.
         scale: f32,
     },
+    /// The autoencoder has no encoder, which a picture to begin with needs.
+    #[error("{} has only the decoder of an autoencoder, which cannot read a picture to begin with: take a complete copy of the model", folder.display())]
+    NoEncoder {
+        /// The autoencoder's folder.
+        folder: PathBuf,
+    },
+    /// A picture to begin with cannot be read.
+    #[error("{}: {reason}; pictures are read as PNG, JPEG and WebP", path.display())]
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// A model that fills in a mask was not given one.
+    #[error(
+        "the model only fills in what a mask shows of a picture: give a picture to begin with, and a mask"
+    )]
+    NoMask,
+    /// How much of a picture is lost in noise that is not possible.
+    #[error(
+        "a strength of {strength} is not possible with {steps} steps: choose more than 0, at most 1, so that a step is left"
+    )]
+    Strength {
+        /// What was asked for.
+        strength: f32,
+        /// Steps asked for.
+        steps: usize,
+    },
     /// The text encoder refused the tokens of a prompt.
     #[error("{}: the text encoder cannot read the prompt: {reason}; it and the tokenizer do not belong together", path.display())]
     Prompt {

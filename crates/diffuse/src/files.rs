@@ -82,7 +82,7 @@ impl PipelineFiles {
         let path = place.join(MODEL_INDEX);
         let refused = |reason: String| Error::Field { path: path.clone(), reason };
         let class = index.get("_class_name").and_then(Value::as_str).unwrap_or_default();
-        let kind = PipelineKind::ALL.into_iter().find(|kind| kind.class_name() == class);
+        let kind = PipelineKind::ALL.into_iter().find(|kind| kind.class_names().contains(&class));
         let kind = kind.ok_or_else(|| {
             let known = PipelineKind::ALL.map(|kind| format!("\"{}\"", kind.class_name()));
             refused(format!(

@@ -19,9 +19,22 @@ impl PipelineKind {
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {
+        self.class_names()[0]
+    }
+
+    /// The same, and the classes that run the same parts to change a picture.
+    pub(crate) fn class_names(self) -> &'static [&'static str] {
         match self {
-            StableDiffusion => "StableDiffusionPipeline",
-            StableDiffusionXl => "StableDiffusionXLPipeline",
+            StableDiffusion => &[
+                "StableDiffusionPipeline",
+                "StableDiffusionImg2ImgPipeline",
+                "StableDiffusionInpaintPipeline",
+            ],
+            StableDiffusionXl => &[
+                "StableDiffusionXLPipeline",
+                "StableDiffusionXLImg2ImgPipeline",
+                "StableDiffusionXLInpaintPipeline",
+            ],
         }
     }
 
@@ -40,7 +53,7 @@ impl PipelineKind {
             PipelinePart::TextEncoder => "CLIPTextModel",
             PipelinePart::TextEncoder2 => "CLIPTextModelWithProjection",
             PipelinePart::Unet => "UNet2DConditionModel",
-            PipelinePart::Vae => "AutoencoderKL",
+            PipelinePart::VaeEncoder | PipelinePart::Vae => "AutoencoderKL",
         }
     }
 
@@ -58,6 +71,17 @@ impl PipelineKind {
         match self {
             StableDiffusion => 7.5,
             StableDiffusionXl => 5.0,
+        }
+    }
+
+    /// How much of a picture to begin with is lost in noise if nobody says it, as in diffusers: of one with a mask, and of
+    /// others.
+    pub fn strength(self, has_mask: bool) -> f32 {
+        match (self, has_mask) {
+            (StableDiffusion, false) => 0.8,
+            (StableDiffusion, true) => 1.0,
+            (StableDiffusionXl, false) => 0.3,
+            (StableDiffusionXl, true) => 0.9999,
         }
     }
 

@@ -4,11 +4,12 @@
 //! - [`ImagePipeline`] makes pictures of prompts with a model as diffusers saves it: its text encoders, denoiser and autoencoder
 //!   take turns in memory, within one budget.
 //! - [`Scheduler`] takes a sample from noise to a picture, step by step, as its [`SchedulerConfig`] says.
-//! - [`randn`] is the noise that it begins with: the same as PyTorch's.
+//! - [`Noise`] is what it begins with: the same as PyTorch's.
 //! - [`ClipTokenizer`] turns prompts into the ids that the text encoder reads.
 //! - [`Picture`] is what comes out, and can be written as a PNG.
 #![forbid(unsafe_code)]
 
+mod begun;
 mod denoiser;
 mod denoising;
 mod error;
@@ -32,7 +33,7 @@ pub use error::Error;
 pub use files::{MODEL_INDEX, PartFiles, PipelineFiles, SCHEDULER_CONFIG};
 pub use kind::PipelineKind;
 pub use model::{ImageModel, PipelineDescription};
-pub use noise::randn;
+pub use noise::Noise;
 pub use part::{PartDescription, PartPlan, PipelinePart};
 pub use picture::Picture;
 pub use pipeline::ImagePipeline;
@@ -40,6 +41,6 @@ pub use planning::ImagePrediction;
 pub use presets::{PIPELINE_PRESETS, PipelinePreset, PresetPart};
 pub use progress::ImageProgress;
 pub use schedulers::{PredictionType, Scheduler, SchedulerChoice, SchedulerConfig, SchedulerKind};
-pub use settings::{ImageRequest, ImageSettings};
+pub use settings::{ImageRequest, ImageSettings, InitialImage};
 pub use task::ImageTask;
 pub use tokenizer::{ClipTokenizer, ClipTokenizerFiles, EncodedPrompt};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::process_bytes;
-use outsize_models::arch::{AutoencoderKl, TIME_IDS};
+use outsize_models::arch::{AutoencoderKl, AutoencoderKlEncoder, TIME_IDS};
 
 use crate::denoiser::Denoiser;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use crate::files::{PipelineFiles, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
 use crate::part::{AnyPart, Part, PartDescription, PipelinePart};
 use crate::schedulers::SchedulerConfig;
-use crate::settings::ImageRequest;
+use crate::settings::{ImageRequest, InitialImage};
 use crate::text_encoder::TextEncoder;
 use crate::tokenizer::ClipTokenizerFiles;
 
@@ -44,6 +44,8 @@ pub struct ImageModel {
     kind: PipelineKind,
     pub(crate) text_encoders: Vec<TextEncoder>,
     pub(crate) denoiser: Denoiser,
+    /// What reads a picture to begin with, if the autoencoder has it.
+    vae_encoder: Option<Part<AutoencoderKlEncoder>>,
     pub(crate) vae: Part<AutoencoderKl>,
     scheduler: String,
     has_safety_checker: bool,
@@ -103,14 +105,21 @@ impl ImageModel {
     pub fn new(description: PipelineDescription) -> Result<Self, Error> {
         let PipelineDescription { place, files, parts, scheduler, tokenizer_bytes } = description;
         let mut text_encoders = Vec::new();
-        let (mut denoiser, mut vae) = (None, None);
+        let (mut denoiser, mut vae_encoder, mut vae) = (None, None, None);
         for (part, description) in files.kind.parts().iter().zip(&parts) {
             match part {
                 PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
                     text_encoders.push(TextEncoder::new(*part, &place, description)?);
                 }
                 PipelinePart::Unet => denoiser = Some(Denoiser::new(*part, &place, description)?),
-                PipelinePart::Vae => vae = Some(Part::new(*part, &place, description)?),
+                PipelinePart::VaeEncoder | PipelinePart::Vae => {
+                    let mut tensors = description.tensors.iter();
+                    if tensors.any(|tensor| tensor.name.starts_with("encoder.")) {
+                        let part = PipelinePart::VaeEncoder;
+                        vae_encoder = Some(Part::new(part, &place, description)?);
+                    }
+                    vae = Some(Part::new(*part, &place, description)?);
+                }
             }
         }
         let (Some(denoiser), Some(vae)) = (denoiser, vae) else {
@@ -119,6 +128,7 @@ impl ImageModel {
         let model = Self {
             text_encoders,
             denoiser,
+            vae_encoder,
             vae,
             place,
             kind: files.kind,
@@ -137,15 +147,32 @@ impl ImageModel {
         self.kind
     }
 
-    /// Its parts, in the order in which they take turns.
-    pub(crate) fn parts(&self) -> Vec<&dyn AnyPart> {
+    /// Its parts that a request takes, in the order of their turns.
+    pub(crate) fn parts(&self, request: &ImageRequest) -> Result<Vec<&dyn AnyPart>, Error> {
+        let mut parts: Vec<&dyn AnyPart> =
+            self.text_encoders.iter().map(TextEncoder::any).collect();
+        if request.image.is_some() {
+            parts.push(self.vae_encoder()?);
+        }
+        parts.extend([self.denoiser.any(), &self.vae as &dyn AnyPart]);
+        Ok(parts)
+    }
+
+    /// What reads a picture to begin with.
+    pub(crate) fn vae_encoder(&self) -> Result<&Part<AutoencoderKlEncoder>, Error> {
+        let none = || Error::NoEncoder { folder: self.place.join(PipelinePart::Vae.folder()) };
+        self.vae_encoder.as_ref().ok_or_else(none)
+    }
+
+    /// Its parts, but for the encoder of pictures.
+    fn all_parts(&self) -> impl Iterator<Item = &dyn AnyPart> {
         let text_encoders = self.text_encoders.iter().map(TextEncoder::any);
-        text_encoders.chain([self.denoiser.any(), &self.vae]).collect()
+        text_encoders.chain([self.denoiser.any(), &self.vae as &dyn AnyPart])
     }
 
     /// The `config.json` of a part.
     pub(crate) fn config_path(&self, part: PipelinePart) -> PathBuf {
-        self.place.join(part.name()).join("config.json")
+        self.place.join(part.folder()).join("config.json")
     }
 
     /// Whether the parts belong together.
@@ -196,31 +223,33 @@ impl ImageModel {
                 );
             }
         }
-        for (field, channels) in
-            [("in_channels", unet.in_channels), ("out_channels", unet.out_channels)]
-        {
-            if channels != vae.latent_channels {
+        let latent = vae.latent_channels;
+        for (field, channels, filling) in [
+            ("in_channels", unet.in_channels, with_mask(latent)),
+            ("out_channels", unet.out_channels, latent),
+        ] {
+            if ![latent, filling].contains(&channels) {
                 return refused(
                     PipelinePart::Unet,
                     format!(
-                        "`{field}` is {channels}, but the autoencoder's `latent_channels` is {}: models that \
-                         change pictures are not built in",
-                        vae.latent_channels
+                        "`{field}` is {channels}, but the autoencoder's `latent_channels` is {latent}: other models that \
+                         change pictures than those that fill in a mask are not built in"
                     ),
                 );
             }
         }
-        match vae.out_channels {
-            COLOURS => Ok(()),
-            n => {
-                refused(PipelinePart::Vae, format!("`out_channels` is {n}, but only 3 is built in"))
+        for (field, n) in [("in_channels", vae.in_channels), ("out_channels", vae.out_channels)] {
+            if n != COLOURS {
+                let reason = format!("`{field}` is {n}, but only 3 is built in");
+                return refused(PipelinePart::Vae, reason);
             }
         }
+        Ok(())
     }
 
     /// What a user should know of it, each a sentence without a full stop.
     pub fn notes(&self) -> Vec<String> {
-        let unknown = self.parts().into_iter().filter(|part| !part.unknown_fields().is_empty());
+        let unknown = self.all_parts().filter(|part| !part.unknown_fields().is_empty());
         let unknown = unknown.map(|part| {
             let (path, fields) = (self.config_path(part.part()), part.unknown_fields().join(", "));
             format!("{} has unknown fields, which are ignored: {fields}", path.display())
@@ -234,7 +263,7 @@ impl ImageModel {
 
     /// Values in all parameters of a part; none of one that it does not have.
     pub fn parameter_count(&self, part: PipelinePart) -> u64 {
-        let parts = self.parts().into_iter();
+        let parts = self.all_parts();
         parts.filter(|one| one.part() == part).map(|part| part.parameter_count()).sum()
     }
 
@@ -246,6 +275,38 @@ impl ImageModel {
     /// How much more the prompt counts than the negative one.
     pub fn guidance_scale(&self, request: &ImageRequest) -> f32 {
         request.guidance_scale.unwrap_or(self.kind.guidance_scale())
+    }
+
+    /// Whether it does nothing but fill in what a mask shows, so that a request needs a picture to begin with and a mask.
+    pub fn fills_masks(&self) -> bool {
+        self.denoiser.channels() == with_mask(self.vae.config.config.latent_channels)
+    }
+
+    /// How much of a picture to begin with is lost in noise.
+    pub fn strength(&self, request: &ImageRequest) -> f32 {
+        let image = request.image.as_ref();
+        let has_mask = image.is_some_and(|image| image.mask.is_some());
+        image.and_then(|image| image.strength).unwrap_or(self.kind.strength(has_mask))
+    }
+
+    /// Steps that a picture to begin with leaves out.
+    ///
+    /// # Errors
+    /// A strength beyond 0 to 1, or that leaves no step.
+    pub(crate) fn skipped_steps(&self, request: &ImageRequest) -> Result<usize, Error> {
+        if request.image.is_none() {
+            return Ok(0);
+        }
+        let (steps, strength) = (self.steps(request), self.strength(request));
+        if !(0.0..=1.0).contains(&strength) {
+            return Err(Error::Strength { strength, steps });
+        }
+        // In 64 bits and rounded down, as diffusers has it.
+        let made = (steps as f64 * decimal(strength)).floor() as usize;
+        match made {
+            0 => Err(Error::Strength { strength, steps }),
+            _ => Ok(steps.saturating_sub(made)),
+        }
     }
 
     /// The same if both are looked at.
@@ -288,13 +349,21 @@ impl ImageModel {
     pub fn size(&self, request: &ImageRequest) -> Result<[usize; 2], Error> {
         let scale = self.scale();
         let usual = self.denoiser.sample_size().map_or(512, |side| side * scale);
-        for (side, given) in [("width", request.width), ("height", request.height)] {
-            let side_pixels = given.unwrap_or(usual);
+        // Of a picture to begin with as much as there are whole latents for.
+        let usual = match &request.image {
+            Some(InitialImage { picture, .. }) => {
+                [picture.width, picture.height].map(|side| (side / scale).max(1) * scale)
+            }
+            None => [usual; 2],
+        };
+        let [width, height] =
+            [request.width.unwrap_or(usual[0]), request.height.unwrap_or(usual[1])];
+        for (side, side_pixels) in [("width", width), ("height", height)] {
             if !(1..=MAX_SIDE).contains(&side_pixels) || !side_pixels.is_multiple_of(scale) {
                 return Err(Error::Size { side, pixels: side_pixels, scale, most: MAX_SIDE });
             }
         }
-        Ok([request.width.unwrap_or(usual), request.height.unwrap_or(usual)])
+        Ok([width, height])
     }
 
     /// Rows and columns of their latents.
@@ -305,4 +374,14 @@ impl ImageModel {
         let [width, height] = self.size(request)?;
         Ok([height, width].map(|side| side / self.scale()))
     }
+}
+
+/// Channels that go into a denoiser which fills in masks: its own latents, the mask, and the latents of what is kept.
+fn with_mask(latent: usize) -> usize {
+    2 * latent + 1
+}
+
+/// The number that somebody wrote who meant this one: 0.7, where as many bits are 0.699999988.
+fn decimal(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
 }

@@ -1,4 +1,4 @@
-//! Noise equal to `torch.randn` with a CPU generator of the same seed.
+//! Noise equal to that of `torch.randn` with a CPU generator of the same seed.
 
 use std::f64::consts::TAU;
 
@@ -7,24 +7,33 @@ use rand_mt::Mt;
 /// Values that torch draws together from its length on: eight pairs of uniform numbers.
 const BLOCK: usize = 16;
 
-/// Fills `values` as `torch.randn(n, generator=torch.Generator("cpu").manual_seed(seed))` does, in 32-bit floats: a Mersenne
-/// Twister of the lower 32 bits of `seed`, and the Box-Muller transform in torch's order. Cosine and logarithm are this
-/// machine's, so that the last bits may differ.
-pub fn randn(seed: u64, values: &mut [f32]) {
-    let mut engine = Mt::new(seed as u32);
-    if values.len() < BLOCK {
-        return serial(&mut engine, values);
+/// What `torch.Generator("cpu").manual_seed(seed)` draws normal noise from: a Mersenne Twister of the lower 32 bits of `seed`.
+/// Cosine and logarithm are this machine's, so that the last bits may differ.
+pub struct Noise(Mt);
+
+impl Noise {
+    /// As `torch.Generator("cpu").manual_seed(seed)`.
+    pub fn new(seed: u64) -> Self {
+        Self(Mt::new(seed as u32))
     }
-    values.fill_with(|| uniform(&mut engine));
-    for block in values.chunks_exact_mut(BLOCK) {
-        box_muller(block);
-    }
-    if !values.len().is_multiple_of(BLOCK) {
-        // The last block is drawn anew, over values that are done.
-        let start = values.len() - BLOCK;
-        let last = &mut values[start..];
-        last.fill_with(|| uniform(&mut engine));
-        box_muller(last);
+
+    /// Fills `values` as `torch.randn(n, generator=self)` does, in 32-bit floats: by the Box-Muller transform in torch's order.
+    pub fn fill(&mut self, values: &mut [f32]) {
+        let Self(engine) = self;
+        if values.len() < BLOCK {
+            return serial(engine, values);
+        }
+        values.fill_with(|| uniform(engine));
+        for block in values.chunks_exact_mut(BLOCK) {
+            box_muller(block);
+        }
+        if !values.len().is_multiple_of(BLOCK) {
+            // The last block is drawn anew, over values that are done.
+            let start = values.len() - BLOCK;
+            let last = &mut values[start..];
+            last.fill_with(|| uniform(engine));
+            box_muller(last);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use outsize_checkpoint::{Checkpoint, TensorInfo};
-use outsize_core::{Dispatched, decide, gpu};
+use outsize_core::{Dispatched, InTurn, Turns, decide, gpu};
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PicturePass, WeightKind};
 use outsize_plan::{
     DeviceMap, Estimate, MemoryOverhead, Passes, Prediction, Tier, Tree, Workload, estimate,
@@ -20,6 +20,8 @@ pub enum PipelinePart {
     TextEncoder,
     /// The same by another encoder.
     TextEncoder2,
+    /// A picture to begin with to latents.
+    VaeEncoder,
     /// Noisy latents to less noisy ones, step by step.
     Unet,
     /// Latents to pictures.
@@ -33,8 +35,17 @@ impl PipelinePart {
     }
 
     /// The name of its folder.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Self::VaeEncoder => Self::Vae.name(),
+            part => part.name(),
+        }
+    }
+
+    /// Its name: that of its folder, but for the encoder of pictures.
     pub fn name(self) -> &'static str {
         match self {
+            Self::VaeEncoder => "vae_encoder",
             Self::TextEncoder => "text_encoder",
             Self::TextEncoder2 => "text_encoder_2",
             Self::Unet => "unet",
@@ -120,6 +131,22 @@ pub(crate) trait AnyPart {
     fn estimate(&self, settings: &ImageSettings, needs: MemoryOverhead) -> Result<Estimate, Error>;
 }
 
+/// A part's turn in memory: with what it is dispatched.
+pub(crate) struct Turn<'a> {
+    pub turns: &'a Turns,
+    pub settings: &'a ImageSettings,
+    pub plan: &'a PartPlan,
+    pub checkpoint: &'a Checkpoint,
+}
+
+impl<'a> Turn<'a> {
+    /// The part's module, which is dispatched when it is run.
+    pub fn module<C: Component + Send + 'static>(&self, part: &'a Part<C>) -> InTurn<'a, C> {
+        let Self { settings, plan, checkpoint, .. } = *self;
+        self.turns.module(move || part.dispatch(checkpoint, settings, plan))
+    }
+}
+
 /// A part that is described.
 #[derive(Debug)]
 pub(crate) struct Part<C: Component> {
@@ -137,7 +164,7 @@ impl<C: Component> Part<C> {
         place: &Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
-        let place = place.join(part.name());
+        let place = place.join(part.folder());
         let config = ComponentConfig::from_json(&description.config)
             .map_err(|error| Error::field(&place.join("config.json"), error))?;
         let tree = config.tree(&place.to_string_lossy(), &description.tensors)?;
@@ -167,7 +194,7 @@ impl<C: Component> Part<C> {
         Ok(PartPlan { part: self.part, tree: tree.clone(), map, prediction })
     }
 
-    pub fn dispatch(
+    fn dispatch(
         &self,
         checkpoint: &Checkpoint,
         settings: &ImageSettings,

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use image::imageops::{FilterType::Lanczos3, resize};
+use image::{DynamicImage, ImageDecoder, RgbImage};
 use outsize_checkpoint::write_file;
 
 use crate::error::Error;
@@ -15,6 +17,9 @@ const LATENT_COLOURS: [[f32; 3]; 4] = [
     [-0.158, 0.189, 0.264],
     [-0.184, -0.271, -0.473],
 ];
+
+/// The most pixels of a side of a picture that is read.
+const MAX_SIDE: u32 = 1 << 14;
 
 /// A picture: three bytes a pixel (red, green, blue), row after row.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,6 +42,64 @@ impl Picture {
         let rgb: Vec<u8> = values.map(byte).collect();
         assert_eq!(rgb.len(), 3 * width * height, "three values a pixel");
         Self { width, height, rgb }
+    }
+
+    /// Reads a PNG, a JPEG or a WebP. What is transparent shows as it is stored, and gray becomes three equal colours.
+    ///
+    /// # Errors
+    /// [`Error::Image`]: a file that cannot be read, is none of these, or has a side of more than 16,384 pixels.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let failed = |reason: String| Error::Image { path: path.to_owned(), reason };
+        let reader =
+            image::ImageReader::open(path).and_then(image::ImageReader::with_guessed_format);
+        let mut reader = reader.map_err(|error| failed(error.to_string()))?;
+        let mut limits = image::Limits::default();
+        (limits.max_image_width, limits.max_image_height) = (Some(MAX_SIDE), Some(MAX_SIDE));
+        reader.limits(limits);
+        let decoded = || {
+            let mut decoder = reader.into_decoder()?;
+            // Cameras say which side is up.
+            let orientation = decoder.orientation()?;
+            let mut image = DynamicImage::from_decoder(decoder)?;
+            image.apply_orientation(orientation);
+            Ok(image)
+        };
+        let decoded: Result<DynamicImage, image::ImageError> = decoded();
+        let image = decoded.map_err(|error| failed(error.to_string()))?.into_rgb8();
+        let (width, height) = (image.width() as usize, image.height() as usize);
+        Ok(Self { width, height, rgb: image.into_raw() })
+    }
+
+    /// The same picture in another size, by Lanczos' filter as Pillow has it.
+    ///
+    /// # Panics
+    /// If there are not three bytes for each pixel.
+    pub fn resized(&self, width: usize, height: usize) -> Self {
+        if [self.width, self.height] == [width, height] {
+            return self.clone();
+        }
+        let [from_width, from_height, to_width, to_height] =
+            [self.width, self.height, width, height].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let image = RgbImage::from_raw(from_width, from_height, self.rgb.clone());
+        // As Pillow, columns first, and rounded to bytes before rows.
+        let wide = resize(&image.expect("three bytes a pixel"), to_width, from_height, Lanczos3);
+        let rgb = resize(&wide, to_width, to_height, Lanczos3).into_raw();
+        Self { width, height, rgb }
+    }
+
+    /// Whether each pixel is nearer to white than to black, by the weights of ITU-R 601.
+    pub fn is_bright(&self) -> Vec<bool> {
+        let bright = |pixel: &[u8]| {
+            let [red, green, blue] = [0, 1, 2].map(|colour| u32::from(pixel[colour]));
+            299 * red + 587 * green + 114 * blue >= 127_500
+        };
+        self.rgb.chunks_exact(3).map(bright).collect()
+    }
+
+    /// Values from -1 to 1, three for each pixel.
+    pub fn values(&self) -> Vec<f32> {
+        self.rgb.iter().map(|byte| f32::from(*byte) / 255.0 * 2.0 - 1.0).collect()
     }
 
     /// A small picture of latents `[rows, columns, 4]`, one pixel for each: a linear approximation of what the decoder would

@@ -9,16 +9,17 @@ use outsize_generate::gpu_contexts;
 use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AddedConditions, AutoencoderKl};
 
+use crate::begun::{BegunLatents, LatentDistribution};
 use crate::denoiser::Conditions;
 use crate::denoising::{Denoising, values};
 use crate::error::Error;
 use crate::kind::PipelineKind;
 use crate::model::{COLOURS, ImageModel};
-use crate::part::{PartPlan, PipelinePart};
+use crate::part::{PipelinePart, Turn};
 use crate::picture::{Picture, byte};
 use crate::progress::ImageProgress;
 use crate::schedulers::Scheduler;
-use crate::settings::{ImageRequest, ImageSettings};
+use crate::settings::{ImageRequest, ImageSettings, InitialImage};
 use crate::text_encoder::TextStates;
 use crate::tokenizer::ClipTokenizerFiles;
 
@@ -78,7 +79,12 @@ impl ImagePipeline {
         if !scale.is_finite() {
             return Err(Error::Guidance { scale });
         }
-        let scheduler = Scheduler::new(&model.scheduler(request)?.0, model.steps(request))?;
+        let mask = request.image.as_ref().and_then(|image| image.mask.as_ref());
+        if model.fills_masks() && mask.is_none() {
+            return Err(Error::NoMask);
+        }
+        let mut scheduler = Scheduler::new(&model.scheduler(request)?.0, model.steps(request))?;
+        scheduler.skip(model.skipped_steps(request)?);
         let mut settings = settings.clone();
         for number in settings.gpus().collect::<Vec<_>>() {
             // Before the GPU is opened.
@@ -96,37 +102,43 @@ impl ImagePipeline {
         let prediction = model.predict(&plans, request)?;
         observe(ImageProgress::Planned { plans: &plans, prediction: &prediction });
         let (turns, _reuse) = (Turns::default(), BufferReuse::begin());
-        let mut parts = plans.iter().zip(&self.checkpoints);
+        let mut plans = plans.iter();
         let mut next = |observe: &mut dyn FnMut(ImageProgress<'_>)| {
-            let (plan, checkpoint) = parts.next().expect("each part has a plan");
+            let plan = plans.next().expect("each part has a plan");
+            let mut parts = model.kind().parts().iter().zip(&self.checkpoints);
+            let checkpoint = parts.find(|(part, _)| part.folder() == plan.part.folder());
+            let (_, checkpoint) = checkpoint.expect("each part has a folder");
             // What the part before worked with.
             free_buffers();
             observe(ImageProgress::Began { part: plan.part, map: &plan.map });
-            (plan, checkpoint)
+            Turn { turns: &turns, settings, plan, checkpoint }
         };
         let read = self.read(request);
         let mut states = Vec::with_capacity(model.text_encoders.len());
         for index in 0..model.text_encoders.len() {
-            let (plan, checkpoint) = next(&mut observe);
-            let work = (&turns, settings, plan, checkpoint);
-            states.push(self.encode(index, &read, work, &mut observe)?);
+            let turn = next(&mut observe);
+            states.push(self.encode(index, &read, &turn, &mut observe)?);
         }
         let conditions = self.conditions(request, states)?;
-        let (plan, checkpoint) = next(&mut observe);
+        let mut begun = None;
+        if let Some(image) = &request.image {
+            let turn = next(&mut observe);
+            begun = Some(self.begin(request, image, &turn, &mut observe)?);
+        }
+        let turn = next(&mut observe);
         let denoising = Denoising {
             request,
             guidance: model.guidance(request),
             scheduler,
+            begun: begun.as_ref(),
             size: model.latents(request)?,
-            channels: model.denoiser.channels(),
+            channels: model.vae.config.config.latent_channels,
             device: &settings.device,
         };
-        let work = (&denoising, conditions);
-        let (latents, stats) =
-            model.denoiser.denoise(&turns, checkpoint, settings, plan, work, &mut observe)?;
-        observe(ImageProgress::Ended { part: plan.part, stats });
-        let (plan, checkpoint) = next(&mut observe);
-        let vae = turns.module(|| model.vae.dispatch(checkpoint, settings, plan));
+        let (latents, stats) = denoising.run(&model.denoiser, &turn, conditions, &mut observe)?;
+        observe(ImageProgress::Ended { part: turn.plan.part, stats });
+        let turn = next(&mut observe);
+        let vae = turn.module(&model.vae);
         let pictures = latents.into_iter().map(|latents| self.decode(request, latents, &vae));
         let pictures = pictures.collect::<Result<Vec<_>, _>>()?;
         let stats = vae.run(|vae| vae.stats())?;
@@ -147,7 +159,7 @@ impl ImagePipeline {
         &self,
         index: usize,
         texts: &[&str],
-        (turns, settings, plan, checkpoint): (&Turns, &ImageSettings, &PartPlan, &Checkpoint),
+        turn: &Turn<'_>,
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<TextStates, Error> {
         let (folder, _) = self.model.kind().tokenizers()[index];
@@ -163,14 +175,62 @@ impl ImagePipeline {
         }
         drop(tokenizer);
         let encoder = &self.model.text_encoders[index];
-        let (states, stats) =
-            encoder.encode(turns, checkpoint, settings, plan, (&ids, texts.len()))?;
+        let (states, stats) = encoder.encode(turn, &ids, texts.len())?;
         let states = states.map_err(|error| Error::Prompt {
-            path: self.model.config_path(plan.part),
+            path: self.model.config_path(turn.plan.part),
             reason: error.to_string(),
         })?;
-        observe(ImageProgress::Ended { part: plan.part, stats });
+        observe(ImageProgress::Ended { part: turn.plan.part, stats });
         Ok(states)
+    }
+
+    /// What the autoencoder makes of a picture to begin with.
+    fn begin(
+        &self,
+        request: &ImageRequest,
+        image: &InitialImage,
+        turn: &Turn<'_>,
+        observe: &mut dyn FnMut(ImageProgress<'_>),
+    ) -> Result<BegunLatents, Error> {
+        let model = &self.model;
+        let ([width, height], [rows, columns]) = (model.size(request)?, model.latents(request)?);
+        let part = model.vae_encoder()?;
+        let module = turn.module(part);
+        let config = &part.config.config;
+        let encode = |picture: Vec<f32>| {
+            let data = TensorData::new(picture, [1, height, width, COLOURS]);
+            let picture = Tensor::<4>::from_data(data, (&turn.settings.device, DType::F32));
+            let moments = module.run(|module| module.run(|model| model.encode(picture)))??;
+            Ok::<_, Error>(LatentDistribution {
+                moments: values(moments)?,
+                channels: config.latent_channels,
+                scaling_factor: config.scaling_factor as f32,
+            })
+        };
+        let mut picture = image.picture.resized(width, height).values();
+        let encoded = encode(picture.clone())?;
+        let bright = image.mask.as_ref().map(|mask| mask.resized(width, height).is_bright());
+        let mut kept = None;
+        if let (Some(bright), true) = (&bright, model.fills_masks()) {
+            let pixels = picture.chunks_exact_mut(COLOURS).zip(bright);
+            pixels.filter(|(_, bright)| **bright).for_each(|(pixel, _)| pixel.fill(0.0));
+            kept = Some(encode(picture)?);
+        }
+        let stats = module.run(|module| module.stats())?;
+        observe(ImageProgress::Ended { part: turn.plan.part, stats });
+        // The first pixel of each latent.
+        let scale = model.scale();
+        let mask = bright.map(|bright| {
+            let of =
+                |index: usize| bright[index / columns * scale * width + index % columns * scale];
+            (0..rows * columns).map(|index| f32::from(u8::from(of(index)))).collect()
+        });
+        Ok(BegunLatents {
+            image: encoded,
+            all_noise: mask.is_some() && model.strength(request) == 1.0,
+            mask,
+            kept,
+        })
     }
 
     /// What the denoiser is told of what the text encoders made.

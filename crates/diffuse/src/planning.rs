@@ -23,7 +23,7 @@ pub struct ImagePrediction {
     pub steps: usize,
     /// All passes for all pictures.
     pub denoiser_seconds: f64,
-    /// All pictures decoded.
+    /// All pictures decoded, and that to begin with encoded.
     pub vae_seconds: f64,
     /// All of it.
     pub seconds: f64,
@@ -41,7 +41,7 @@ impl ImageModel {
         request: &ImageRequest,
     ) -> Result<Vec<PartPlan>, Error> {
         let (needs, passes) = (self.needs(settings, request)?, self.passes(request)?);
-        let parts = self.parts().into_iter().zip(&needs).zip(&passes);
+        let parts = self.parts(request)?.into_iter().zip(&needs).zip(&passes);
         let plans = parts.map(|((part, needs), pass)| part.plan(settings, needs, pass));
         let (plans, refused): (Vec<_>, Vec<_>) = plans.partition(Result::is_ok);
         match refused.is_empty() {
@@ -60,7 +60,7 @@ impl ImageModel {
         request: &ImageRequest,
     ) -> Result<Vec<(PipelinePart, Estimate)>, Error> {
         let needs = self.needs(settings, request)?;
-        let parts = self.parts().into_iter().zip(&needs);
+        let parts = self.parts(request)?.into_iter().zip(&needs);
         parts
             .map(|(part, needs)| Ok((part.part(), part.estimate(settings, needs.alone)?)))
             .collect()
@@ -76,7 +76,9 @@ impl ImageModel {
         request: &ImageRequest,
     ) -> Result<ImagePrediction, Error> {
         let (config, _) = self.scheduler(request)?;
-        let steps = Scheduler::new(&config, self.steps(request))?.timesteps().len();
+        let mut scheduler = Scheduler::new(&config, self.steps(request))?;
+        scheduler.skip(self.skipped_steps(request)?);
+        let steps = scheduler.timesteps().len();
         let pictures = request.seeds.len();
         let (mut text, mut denoiser, mut vae, mut seconds_per_step) = (0.0, 0.0, 0.0, 0.0);
         for PartPlan { part, prediction, .. } in plans {
@@ -90,7 +92,8 @@ impl ImageModel {
                     denoiser = seconds(steps.saturating_mul(pictures));
                     seconds_per_step = prediction.decode.seconds;
                 }
-                PipelinePart::Vae => vae = seconds(pictures),
+                PipelinePart::VaeEncoder => vae += seconds(1),
+                PipelinePart::Vae => vae += seconds(pictures),
             }
         }
         Ok(ImagePrediction {
@@ -112,7 +115,8 @@ impl ImageModel {
         let tokens = self.text_encoders.iter().map(TextEncoder::tokens);
         let seen = tokens.clone().max().unwrap_or(0);
         let text_passes = tokens.map(|tokens| of(texts, tokens));
-        Ok(text_passes.chain([of(texts, seen), of(1, seen)]).collect())
+        let begun = request.image.is_some().then(|| of(1, seen));
+        Ok(text_passes.chain(begun).chain([of(texts, seen), of(1, seen)]).collect())
     }
 
     /// What each part needs besides its weights.
@@ -135,17 +139,25 @@ impl ImageModel {
             all.push(encoder.pass_bytes(settings, pass, threads));
         }
         let [.., denoiser, decoder] = &passes[..] else { unreachable!("each part has a pass") };
+        let in_bands = |activations, on_gpu| PassBytes {
+            activations,
+            on_gpu,
+            beside_gpu: activations,
+            packed: outsize_kernels::matmul::convolution_bytes() * threads as u64,
+        };
+        let pixels = decoder.latents.pixels() * (self.scale() as u64).pow(2);
+        if request.image.is_some() {
+            let vae = self.vae_encoder()?.config.model();
+            let bands = vae.activation_bytes(decoder.latents, threads);
+            all.push(in_bands(bands, vae.band_activation_bytes(decoder.latents)));
+            // The picture as it is, and resized in two steps of floats.
+            passed_on += 4 * 3 * pixels * COLOURS as u64;
+        }
         all.push(self.denoiser.pass_bytes(settings, denoiser, threads));
         let vae = self.vae.config.model();
         // Beside a band, its pixels.
         let bands = vae.activation_bytes(decoder.latents, threads);
-        all.push(PassBytes {
-            activations: bands,
-            on_gpu: vae.band_activation_bytes(decoder.latents),
-            beside_gpu: bands,
-            packed: outsize_kernels::matmul::convolution_bytes() * threads as u64,
-        });
-        let pixels = decoder.latents.pixels() * (self.scale() as u64).pow(2);
+        all.push(in_bands(bands, vae.band_activation_bytes(decoder.latents)));
         // Eight copies of latents cover what schedulers remember and what goes in and out of the denoiser.
         let texts = denoiser.latents.batch as u64;
         let latents = decoder.latents.pixels() * self.denoiser.channels() as u64;

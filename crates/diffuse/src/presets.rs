@@ -167,7 +167,7 @@ fn of(part: PipelinePart, changes: &Value, dtype: Dtype) -> Result<PresetPart, E
             let config = merged(include_str!("presets/unet.json"), changes)?;
             described::<Unet2dConditionModel>(name, WEIGHTS, config, dtype)
         }
-        PipelinePart::Vae => {
+        PipelinePart::VaeEncoder | PipelinePart::Vae => {
             let config = merged(include_str!("presets/vae.json"), changes)?;
             described::<AutoencoderKl>(name, WEIGHTS, config, dtype)
         }

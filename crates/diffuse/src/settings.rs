@@ -8,6 +8,7 @@ use outsize_core::{PROCESS_BYTES, Planning};
 use outsize_models::ActivationDtype;
 use outsize_plan::{Budget, Tier};
 
+use crate::picture::Picture;
 use crate::schedulers::SchedulerChoice;
 
 /// What a pipeline is run with.
@@ -67,14 +68,28 @@ pub struct ImageRequest {
     pub guidance_scale: Option<f32>,
     /// Steps of the scheduler; what is usual for the kind if it is not said.
     pub steps: Option<usize>,
-    /// Pixels of a row; what the model was trained with if it is not said.
+    /// Pixels of a row. If it is not said, those of the picture to begin with, or what the model was trained with.
     pub width: Option<usize>,
-    /// Rows; what the model was trained with if it is not said.
+    /// Rows, by the same rule.
     pub height: Option<usize>,
     /// A picture is made of each.
     pub seeds: Vec<u64>,
     /// Another scheduler than the model's own.
     pub scheduler: Option<SchedulerChoice>,
+    /// A picture to begin with, instead of noise alone.
+    pub image: Option<InitialImage>,
+}
+
+/// A picture to begin with.
+#[derive(Debug, Clone)]
+pub struct InitialImage {
+    /// The picture. It is resized to what is asked for.
+    pub picture: Picture,
+    /// Where it is made anew, in a picture of any size: white. What is black is kept.
+    pub mask: Option<Picture>,
+    /// How much of it is lost in noise, from 0 to 1, and how large a part of the steps is made; what is usual for the
+    /// [kind](crate::PipelineKind) if it is not said.
+    pub strength: Option<f32>,
 }
 
 impl ImageRequest {
@@ -89,6 +104,7 @@ impl ImageRequest {
             height: None,
             seeds: vec![0],
             scheduler: None,
+            image: None,
         }
     }
 }

@@ -1,14 +1,12 @@
 //! The text encoders of pipelines, whatever their modules.
 
 use burn::tensor::Tensor;
-use outsize_checkpoint::Checkpoint;
-use outsize_core::Turns;
 use outsize_models::PicturePass;
 use outsize_models::arch::ClipTextModel;
 use outsize_stream::Stats;
 
 use crate::error::Error;
-use crate::part::{AnyPart, Part, PartDescription, PartPlan, PassBytes, PipelinePart};
+use crate::part::{AnyPart, Part, PartDescription, PassBytes, PipelinePart, Turn};
 use crate::settings::ImageSettings;
 
 /// A text encoder that is described.
@@ -90,15 +88,13 @@ impl TextEncoder {
     /// Reads `texts` texts of equal length, whose ids are one behind the other, when it is its turn.
     pub fn encode(
         &self,
-        turns: &Turns,
-        checkpoint: &Checkpoint,
-        settings: &ImageSettings,
-        plan: &PartPlan,
-        (ids, texts): (&[u32], usize),
+        turn: &Turn<'_>,
+        ids: &[u32],
+        texts: usize,
     ) -> Result<(Result<TextStates, outsize_models::Error>, Stats), outsize_core::Error> {
         match self {
             Clip(part) => {
-                let module = turns.module(|| part.dispatch(checkpoint, settings, plan));
+                let module = turn.module(part);
                 module.run(|module| {
                     let states = module.run(|model| {
                         let states = model.forward(ids, texts)?;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::fixture;
 use outsize_checkpoint::Checkpoint;
 use outsize_diffuse::{
-    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, ImageTask,
+    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, ImageTask, InitialImage,
+    Picture,
 };
 use outsize_generate::pipeline;
 use outsize_plan::{Budget, HardwareProfile, ManualMap, Strategy};
@@ -24,7 +25,12 @@ fn settings(budget: &str) -> ImageSettings {
     ImageSettings::new(Budget::parse(budget).unwrap())
 }
 
-fn request(prompt: &str, steps: usize, entry: &Value) -> ImageRequest {
+fn request(folder: &Path, prompt: &str, steps: usize, entry: &Value) -> ImageRequest {
+    let image = entry["strength"].as_f64().map(|strength| InitialImage {
+        picture: Picture::read(folder.join("image.png")).unwrap(),
+        mask: entry["mask"].is_boolean().then(|| Picture::read(folder.join("mask.png")).unwrap()),
+        strength: Some(strength as f32),
+    });
     let side = |name: &str| entry[name].as_u64().map(|side| side as usize);
     ImageRequest {
         negative_prompt: entry["negative_prompt"].as_str().unwrap_or_default().to_owned(),
@@ -39,6 +45,7 @@ fn request(prompt: &str, steps: usize, entry: &Value) -> ImageRequest {
             .collect(),
         scheduler: entry["scheduler"].as_str().map(|name| name.parse().unwrap()),
         steps: Some(steps),
+        image,
         ..ImageRequest::new(prompt)
     }
 }
@@ -83,7 +90,7 @@ fn assert_recorded(fixture_name: &str) {
             config["prediction_type"] = prediction.into();
             fs::write(&path, config.to_string()).unwrap();
         }
-        let request = request(prompt, steps as usize, entry);
+        let request = request(folder.path(), prompt, steps as usize, entry);
         let pictures = open(folder.path(), "cpu=1GB").generate(&request).unwrap();
         let tensor = expected.get(name).unwrap();
         let [width, height] = [pictures[0].width, pictures[0].height];
@@ -95,6 +102,76 @@ fn assert_recorded(fixture_name: &str) {
             assert!(off <= TOLERANCE, "{name}, byte {index}: {found}, expected {expected}");
         }
     }
+}
+
+#[test]
+fn a_picture_in_another_size_is_that_of_pillow() {
+    let folder = fixture("pipeline");
+    let picture = Picture::read(folder.join("image.png")).unwrap();
+    let expected = Checkpoint::open(folder.join("expected.safetensors")).unwrap();
+    for [width, height] in [[10, 7], [53, 31]] {
+        let tensor = expected.get(&format!("image {width} x {height}")).unwrap();
+        let bytes = expected.read(tensor).unwrap();
+        let found = picture.resized(width, height).rgb;
+        assert_eq!(found.len(), bytes.len());
+        for (index, (found, expected)) in found.iter().zip(&bytes[..]).enumerate() {
+            let off = (i16::from(*found) - i16::from(*expected)).abs();
+            assert!(off <= TOLERANCE, "byte {index}: {found}, expected {expected}");
+        }
+    }
+}
+
+#[test]
+fn what_a_picture_to_begin_with_cannot_be_is_named() {
+    let folder = copied("pipeline");
+    let pipeline = open(folder.path(), "cpu=1GB");
+    let picture = Picture::read(folder.path().join("image.png")).unwrap();
+    let begun = |strength, steps| ImageRequest {
+        image: Some(InitialImage { picture: picture.clone(), mask: None, strength }),
+        steps: Some(steps),
+        ..ImageRequest::new("a cat")
+    };
+    let message = |request| pipeline.generate(&request).unwrap_err().to_string();
+    for (strength, steps) in [(0.0, 20), (0.04, 20), (1.01, 20), (f32::NAN, 20), (-0.5, 3)] {
+        let error = message(begun(Some(strength), steps));
+        assert!(error.contains(&format!("a strength of {strength}")), "{error}");
+    }
+    // What is usual for the kind.
+    let usual = pipeline.generate(&begun(None, 5)).unwrap();
+    assert_eq!(usual, pipeline.generate(&begun(Some(0.8), 5)).unwrap());
+    assert_eq!([usual[0].width, usual[0].height], [24, 16]);
+    let narrow = ImageRequest { width: Some(8), ..begun(None, 5) };
+    let made = pipeline.generate(&narrow).unwrap();
+    assert_eq!([made[0].width, made[0].height], [8, 16]);
+    // Steps that are left out are not predicted either.
+    let plans = pipeline.model().plan(pipeline.settings(), &begun(Some(0.5), 20)).unwrap();
+    assert_eq!(pipeline.model().predict(&plans, &begun(Some(0.5), 20)).unwrap().steps, 11);
+    for (name, bytes) in [("none.png", None), ("text.png", Some(&b"no picture"[..]))] {
+        let path = folder.path().join(name);
+        bytes.into_iter().for_each(|bytes| fs::write(&path, bytes).unwrap());
+        let error = Picture::read(&path).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("PNG, JPEG and WebP"), "{error}");
+    }
+}
+
+#[test]
+fn a_picture_to_begin_with_gives_the_same_bits_in_any_budget() {
+    let folder = fixture("pipeline-xl");
+    let picture = Picture::read(folder.join("image.png")).unwrap();
+    let request = ImageRequest {
+        image: Some(InitialImage { picture, mask: None, strength: Some(0.5) }),
+        steps: Some(4),
+        ..ImageRequest::new("a cat")
+    };
+    let roomy = open(&folder, "cpu=1GB");
+    let pictures = roomy.generate(&request).unwrap();
+    let least = roomy.model().estimate(roomy.settings(), &request).unwrap();
+    let names: Vec<_> = least.iter().map(|(part, _)| part.name()).collect();
+    assert_eq!(names, ["text_encoder", "text_encoder_2", "vae_encoder", "unet", "vae"]);
+    let least = least.iter().filter_map(|(_, estimate)| estimate.least).max().unwrap();
+    // What this process takes by itself has grown since it was counted.
+    let tight = open(&folder, &format!("cpu={}", least + (64 << 20)));
+    assert_eq!(tight.generate(&request).unwrap(), pictures);
 }
 
 #[test]
@@ -110,6 +187,14 @@ fn pictures_of_the_second_version_are_those_of_diffusers() {
 #[test]
 fn pictures_of_xl_are_those_of_diffusers() {
     assert_recorded("pipeline-xl");
+}
+
+#[test]
+fn pictures_of_a_model_that_fills_in_masks_are_those_of_diffusers() {
+    assert_recorded("pipeline-inpaint");
+    let pipeline = open(&fixture("pipeline-inpaint"), "cpu=1GB");
+    let error = pipeline.generate(&ImageRequest::new("a cat")).unwrap_err().to_string();
+    assert!(error.contains("give a picture to begin with, and a mask"), "{error}");
 }
 
 #[test]
@@ -195,7 +280,7 @@ fn parts_that_do_not_belong_together_are_refused() {
     for (file, field, value, named) in [
         ("unet/config.json", "cross_attention_dim", 12, "attn2.to_k.weight"),
         ("unet/config.json", "time_cond_proj_dim", 8, "`time_cond_proj_dim` is 8"),
-        ("vae/config.json", "latent_channels", 5, "5"),
+        ("vae/config.json", "latent_channels", 5, "encoder.conv_out.weight"),
         ("vae/config.json", "shift_factor", 1, "`shift_factor` is 1"),
         ("text_encoder/config.json", "hidden_size", 7, "7"),
     ] {
@@ -220,9 +305,9 @@ fn parts_of_xl_that_do_not_belong_together_are_refused() {
         ImageModel::open(folder.path(), None).unwrap_err().to_string()
     };
     for (file, field, value, named) in [
-        ("unet/config.json", "addition_embed_type", Value::Null, "has \"text_time\" there"),
+        ("unet/config.json", "addition_embed_type", Value::Null, "add_embedding.linear_1.weight"),
         ("unet/config.json", "addition_time_embed_dim", 3.into(), "refiners are not built in"),
-        ("unet/config.json", "cross_attention_dim", 8.into(), "8 and that of the second one 12"),
+        ("unet/config.json", "cross_attention_dim", 8.into(), "attn2.to_k.weight"),
         ("text_encoder_2/config.json", "projection_dim", 9.into(), "text_projection.weight"),
         ("model_index.json", "_class_name", "StableDiffusionPipeline".into(), "20"),
     ] {

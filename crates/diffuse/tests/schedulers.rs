@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::{fixture, floats};
 use outsize_checkpoint::Checkpoint;
-use outsize_diffuse::{Scheduler, SchedulerConfig, randn};
+use outsize_diffuse::{Noise, Scheduler, SchedulerConfig};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn noise_is_that_of_torch() {
     for tensor in recorded.tensors() {
         let (seed, len) = tensor.name.split_once('.').unwrap();
         let mut values = vec![0.0; len.parse().unwrap()];
-        randn(seed.parse().unwrap(), &mut values);
+        Noise::new(seed.parse().unwrap()).fill(&mut values);
         if values.len() > 64 {
             values = [&values[..20], &values[values.len() - 20..]].concat();
         }
@@ -59,7 +59,7 @@ fn schedulers_are_those_of_diffusers() {
         let mut samples = samples.chunks(samples.len() / (timesteps.len() + 1));
         let first = samples.next().unwrap();
         let mut sample = vec![0.0; first.len()];
-        randn(7, &mut sample);
+        Noise::new(7).fill(&mut sample);
         sample.iter_mut().for_each(|value| *value *= scheduler.initial_scale());
         assert_close(&sample, first, &[], &format!("{name}, noise"));
         // Noise of scale 4096 would carry its last bits into the first steps.

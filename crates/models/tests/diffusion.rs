@@ -7,14 +7,16 @@ use std::fs;
 
 use burn::tensor::{DType, Device, Tensor};
 use common::components::{
-    CLIPS, UNETS, VAES, config, decode, denoise, encode, encode_all, expected, folder, tensor,
-    values,
+    CLIPS, UNETS, VAES, config, decode, denoise, encode, encode_all, encode_picture, expected,
+    folder, tensor, values,
 };
 use common::dispatched::placed_in;
 use common::reference::{ROUNDED_TOLERANCE, assert_close, assert_within};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{Dispatched, Options};
-use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
+use outsize_models::arch::{
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Unet2dConditionModel,
+};
 use outsize_models::{
     ActivationDtype, Component, ComponentConfig, Error, Init, PicturePass, PictureSize,
 };
@@ -107,10 +109,39 @@ fn autoencoders_give_the_reference() {
 }
 
 #[test]
+fn encoders_of_pictures_give_the_reference() {
+    for name in VAES {
+        let model = load::<AutoencoderKlEncoder>(name);
+        let found = model.run(|model| encode_picture(name, model)).unwrap();
+        assert_close(&found, &expected(name, "moments").0, name);
+    }
+}
+
+#[test]
+fn bands_of_any_height_give_the_same_latents() {
+    for name in VAES {
+        let model = load::<AutoencoderKlEncoder>(name);
+        let run = |band_bytes| {
+            let encode = |model: &AutoencoderKlEncoder| {
+                encode_picture(name, &model.clone().with_band_bytes(band_bytes))
+            };
+            model.run(encode).unwrap()
+        };
+        let whole = run(usize::MAX);
+        for band_bytes in [1, 1500, 3000, 5000, 8000] {
+            let found = run(band_bytes);
+            let same = found.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && found.len() == whole.len(), "{name} in bands of {band_bytes} bytes");
+        }
+    }
+}
+
+#[test]
 fn streamed_or_resident_the_bits_are_the_same() {
     CLIPS.iter().for_each(|name| placed(name, encode));
     UNETS.iter().for_each(|name| placed(name, denoise));
     VAES.iter().for_each(|name| placed(name, decode));
+    VAES.iter().for_each(|name| placed(name, encode_picture));
 }
 
 #[test]
@@ -260,6 +291,8 @@ fn what_is_not_built_in_is_refused_by_name() {
     ] {
         refused::<AutoencoderKl>("vae", field, value);
     }
+    let blocks = json!(["DownEncoderBlock2D", "AttnDownEncoderBlock2D"]);
+    refused::<AutoencoderKlEncoder>("vae", "down_block_types", blocks);
     refused::<ClipTextModel>("clip-text-v1", "hidden_act", json!("tanh"));
     refused::<ClipTextModel>("clip-text-v1", "num_attention_heads", json!(5));
 }
@@ -323,4 +356,15 @@ fn work_is_counted_weight_by_weight() {
     assert_eq!(rows("decoder.up_blocks.0.upsamplers.0.conv.weight"), (4 * large, 0));
     assert_eq!(rows("decoder.up_blocks.1.resnets.0.conv_shortcut.weight"), (4 * large, 0));
     assert_eq!(rows("decoder.conv_out.weight"), (4 * large, 0));
+    // The encoder halves the picture at the end of each level but the last.
+    let rows = |path: &str| {
+        let used = AutoencoderKlEncoder::weight_use(&vae.config, path, &pass);
+        (used.rows, used.attended)
+    };
+    assert_eq!(rows("encoder.conv_in.weight"), (4 * large, 0));
+    assert_eq!(rows("encoder.down_blocks.0.resnets.0.conv1.weight"), (4 * large, 0));
+    assert_eq!(rows("encoder.down_blocks.0.downsamplers.0.conv.weight"), (large, 0));
+    assert_eq!(rows("encoder.down_blocks.1.resnets.0.conv_shortcut.weight"), (large, 0));
+    assert_eq!(rows("encoder.mid_block.attentions.0.to_q.weight"), (large, 35));
+    assert_eq!(rows("quant_conv.weight"), (large, 0));
 }

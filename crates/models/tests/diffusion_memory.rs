@@ -2,7 +2,9 @@
 //! counter sees all threads.
 
 use burn::tensor::{DType, Device, Tensor};
-use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
+use outsize_models::arch::{
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Unet2dConditionModel,
+};
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize};
 use peak_alloc::PeakAlloc;
 
@@ -77,5 +79,22 @@ fn memory_is_what_is_said() {
         let measured = peak(|| model.decode(latents.clone(), drop));
         let said = model.activation_bytes(size, threads);
         check(&format!("decoder of {channels} in bands of {band_bytes}"), measured, said);
+    }
+
+    for (channels, band_bytes) in
+        [("32, 64, 64", 64 << 10), ("16, 16, 32", 100_000), ("32, 32, 32", usize::MAX)]
+    {
+        let more = format!(
+            r#", "block_out_channels": [{channels}], "layers_per_block": 2, "norm_num_groups": 8,
+               "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
+               "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]"#
+        );
+        let vae = read::<AutoencoderKlEncoder>("AutoencoderKL", &more);
+        let model = AutoencoderKlEncoder::new(&vae.config, &init).with_band_bytes(band_bytes);
+        let size = PictureSize { batch: 1, rows: 40, columns: 48 };
+        let picture = zeros([1, 160, 192, 3]);
+        let measured = peak(|| model.encode(picture.clone()));
+        let said = model.activation_bytes(size, threads);
+        check(&format!("encoder of {channels} in bands of {band_bytes}"), measured, said);
     }
 }

@@ -1,8 +1,9 @@
 //! `outsize image`.
 
 use super::values::{ACTIVATION_DTYPES, one_of, some};
+use crate::error::Failure;
 use clap::Args;
-use outsize::diffuse::{ImageRequest, SchedulerChoice};
+use outsize::diffuse::{ImageRequest, InitialImage, Picture, SchedulerChoice};
 use outsize::models::ActivationDtype;
 use outsize::plan::Budget;
 use std::path::PathBuf;
@@ -75,6 +76,17 @@ pub struct PictureArgs {
     /// Pictures to make, of this seed and those after it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
+    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; without --width and --height it
+    /// says how large the picture is
+    #[arg(long, value_name = "FILE")]
+    pub image: Option<PathBuf>,
+    /// What of --image is made anew: white in this picture, while black is kept
+    #[arg(long, value_name = "FILE", requires = "image")]
+    pub mask: Option<PathBuf>,
+    /// How much of --image is lost in noise, from 0 to 1, and how large a part of the steps is made
+    /// [default: as in diffusers, 0.8 for Stable Diffusion, 0.3 for XL, and all with --mask]
+    #[arg(long, value_name = "S", requires = "image")]
+    pub strength: Option<f32>,
     /// Scheduler: ddim, pndm, euler, dpm++, euler-karras or dpm++-karras [default: the model's own]
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<SchedulerChoice>,
@@ -82,8 +94,14 @@ pub struct PictureArgs {
 
 impl PictureArgs {
     /// What is asked of the library.
-    pub fn request(&self) -> ImageRequest {
-        ImageRequest {
+    pub fn request(&self) -> Result<ImageRequest, Failure> {
+        let read = |path: &PathBuf| {
+            let mask = self.mask.as_ref().map(Picture::read).transpose()?;
+            let picture = Picture::read(path)?;
+            Ok::<_, Failure>(InitialImage { picture, mask, strength: self.strength })
+        };
+        Ok(ImageRequest {
+            image: self.image.as_ref().map(read).transpose()?,
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
             guidance_scale: self.guidance_scale,
@@ -92,6 +110,6 @@ impl PictureArgs {
             height: self.height,
             seeds: (0..u64::from(self.count)).map(|n| self.seed.wrapping_add(n)).collect(),
             scheduler: self.scheduler,
-        }
+        })
     }
 }

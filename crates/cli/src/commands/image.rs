@@ -24,7 +24,7 @@ use std::time::Instant;
 pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let variant = args.variant.as_deref();
     let folder = model::located(&args.model, Wanted::Pictures(variant))?;
-    let request = args.picture.request();
+    let request = args.picture.request()?;
     refuse_other_format(&args.output)?;
     output::refuse_missing_folder(&args.output)?;
     let outputs = outputs(&args.output, &request.seeds);
@@ -56,7 +56,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     interrupt::check()?;
     let mut written = Vec::with_capacity(pictures.len());
     for ((picture, path), seed) in pictures.iter().zip(outputs).zip(&request.seeds) {
-        let texts = [
+        let mut texts = vec![
             ("prompt", request.prompt.clone()),
             ("negative_prompt", request.negative_prompt.clone()),
             ("steps", steps.to_string()),
@@ -67,6 +67,12 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
             ("model", name(&args.model)),
             ("software", concat!("outsize ", env!("CARGO_PKG_VERSION")).to_owned()),
         ];
+        if let Some(image) = &args.picture.image {
+            let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into();
+            texts.push(("image", file(image)));
+            texts.extend(args.picture.mask.iter().map(|mask| ("mask", file(mask))));
+            texts.push(("strength", model.strength(&request).to_string()));
+        }
         picture.write_png(&path, &texts)?;
         written.push(PictureOutput { path, seed: *seed });
     }

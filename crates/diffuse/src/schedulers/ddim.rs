@@ -25,6 +25,11 @@ impl Ddim {
         (ddim, timesteps.into_iter().map(|t| t.round_ties_even() as f32).collect())
     }
 
+    /// The product of alphas at a timestep.
+    pub fn alpha(&self, timestep: i64) -> f32 {
+        self.alphas.at(timestep)
+    }
+
     pub fn step(&self, timestep: i64, output: &[f32], sample: &mut [f32]) {
         let (alpha, previous) = (self.alphas.at(timestep), self.alphas.at(timestep - self.stride));
         let (signal, noise) = (alpha.sqrt(), (1.0 - alpha).sqrt());

@@ -79,6 +79,12 @@ impl DpmSolver {
         Level { alpha, sigma, lambda: alpha.ln() - sigma.ln() }
     }
 
+    /// The shares of picture and noise before a step.
+    pub fn shares(&self, index: usize) -> (f32, f32) {
+        let level = self.level(index);
+        (level.alpha, level.sigma)
+    }
+
     pub fn step(&mut self, index: usize, output: &[f32], sample: &mut [f32]) {
         let (now, next) = (self.level(index), self.level(index + 1));
         let picture = |(output, sample): (&f32, &f32)| match self.prediction {

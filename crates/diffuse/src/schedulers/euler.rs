@@ -46,8 +46,13 @@ impl Euler {
         }
     }
 
+    /// The noise level of a step.
+    pub fn sigma(&self, index: usize) -> f32 {
+        self.sigmas[index.min(self.sigmas.len() - 1)]
+    }
+
     pub fn input_divisor(&self, index: usize) -> f32 {
-        let sigma = self.sigmas[index.min(self.sigmas.len() - 1)];
+        let sigma = self.sigma(index);
         (sigma * sigma + 1.0).sqrt()
     }
 

@@ -99,9 +99,31 @@ impl Scheduler {
         })
     }
 
-    /// The timestep of each call of the model. There may be more of them than steps.
+    /// The timestep of each call of the model that is to come. There may be more of them than steps.
     pub fn timesteps(&self) -> &[f32] {
-        &self.timesteps
+        &self.timesteps[self.index..]
+    }
+
+    /// Leaves out so many calls, to go on from a picture with [noise added](Self::add_noise).
+    pub fn skip(&mut self, calls: usize) {
+        self.index = self.timesteps.len().min(self.index + calls);
+    }
+
+    /// Makes of a picture the sample that the next call is to see, with such normal noise.
+    pub fn add_noise(&self, sample: &mut [f32], noise: &[f32]) {
+        let Some(&timestep) = self.timesteps.get(self.index) else {
+            return;
+        };
+        let of_alpha = |alpha: f32| (alpha.sqrt(), (1.0 - alpha).sqrt());
+        let (signal, deviation) = match &self.method {
+            Method::Ddim(ddim) => of_alpha(ddim.alpha(timestep as i64)),
+            Method::Pndm(pndm) => of_alpha(pndm.alpha(timestep as i64)),
+            Method::Euler(euler) => (1.0, euler.sigma(self.index)),
+            Method::DpmSolver(solver) => solver.shares(self.index),
+        };
+        for (sample, noise) in sample.iter_mut().zip(noise) {
+            *sample = signal * *sample + deviation * noise;
+        }
     }
 
     /// What normal noise is multiplied with to begin.

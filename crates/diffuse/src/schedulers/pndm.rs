@@ -55,6 +55,11 @@ impl Pndm {
         (pndm, timesteps.into_iter().map(|timestep| timestep as f32).collect())
     }
 
+    /// The product of alphas at a timestep.
+    pub fn alpha(&self, timestep: i64) -> f32 {
+        self.alphas.at(timestep)
+    }
+
     pub fn step(&mut self, timestep: i64, output: &[f32], sample: &mut [f32]) {
         match self.calls < self.runge_kutta.len() {
             true => self.runge_kutta_step(timestep, output, sample),

@@ -111,4 +111,4 @@ pub use t5::{T5Config, T5ForConditionalGeneration};
 pub use unet::{
     AddedConditions, TIME_IDS, Unet2dConditionConfig, Unet2dConditionModel, UnetAddition, UnetLevel,
 };
-pub use vae::{AutoencoderKl, AutoencoderKlConfig};
+pub use vae::{AutoencoderKl, AutoencoderKlConfig, AutoencoderKlEncoder};

@@ -55,8 +55,7 @@ impl Conv2d {
         ConvolutionWindow::three(self.stride)
     }
 
-    /// Some rows of a picture, with or without zeros above and below them, to what comes of them: of a stride of 1, with a
-    /// weight from [`matrix`](Self::matrix). The result is in main memory.
+    /// Some rows of a picture, with or without zeros above and below them, to what comes of them: with a weight from [`matrix`](Self::matrix). The result is in main memory.
     pub(crate) fn forward_rows(
         &self,
         x: Tensor<4>,
@@ -64,7 +63,7 @@ impl Conv2d {
         weight: &Tensor<2>,
     ) -> Tensor<4> {
         let x = entered(x, &self.weight);
-        let window = ConvolutionWindow::Three { stride: 1, above, below };
+        let window = ConvolutionWindow::Three { stride: self.stride, above, below };
         let y = output_of(&x, window, self.shape()[0]);
         let bias = self.bias.val().cast(DType::F32).to_device(&x.device());
         let y = convolution_into(self.compute, y, x, weight.clone(), bias, window, 0);

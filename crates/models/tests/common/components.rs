@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_models::arch::{
-    AddedConditions, AutoencoderKl, ClipTextModel, TIME_IDS, Unet2dConditionModel,
+    AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, TIME_IDS,
+    Unet2dConditionModel,
 };
 use outsize_models::{Component, ComponentConfig};
 
@@ -75,4 +76,8 @@ pub fn decode(name: &str, model: &AutoencoderKl) -> Vec<f32> {
     let mut picture = Vec::new();
     model.decode(tensor(name, "latents", &Device::flex()), |rows| picture.extend(values(rows)));
     picture
+}
+
+pub fn encode_picture(name: &str, model: &AutoencoderKlEncoder) -> Vec<f32> {
+    values(model.encode(tensor(name, "picture", &Device::flex())))
 }

@@ -83,7 +83,7 @@ impl Bands {
 }
 
 /// The same values in memory of their own: a view would keep all of what it is of.
-fn copied(rows: Tensor<4>) -> Tensor<4> {
+pub(super) fn copied(rows: Tensor<4>) -> Tensor<4> {
     let (device, dtype) = (rows.device(), rows.dtype());
     Tensor::from_data(rows.into_data(), (&device, dtype))
 }

@@ -10,7 +10,9 @@ use crate::config::{Fields, KnownField, MAX_HIDDEN};
 pub struct AutoencoderKlConfig {
     /// Channels of a latent.
     pub latent_channels: usize,
-    /// Channels of the picture.
+    /// Channels of the picture that goes in.
+    pub in_channels: usize,
+    /// Channels of the picture that comes out.
     pub out_channels: usize,
     /// Channels of each level, from that of the picture's size down (`block_out_channels`).
     pub channels: Vec<usize>,
@@ -20,6 +22,8 @@ pub struct AutoencoderKlConfig {
     pub groups: usize,
     /// What latents of a denoiser are divided by before they are decoded.
     pub scaling_factor: f64,
+    /// Whether a 1x1 convolution comes behind the encoder.
+    pub use_quant_conv: bool,
     /// Whether a 1x1 convolution comes before the decoder.
     pub use_post_quant_conv: bool,
     /// Whether the lowest level has attention.
@@ -31,22 +35,10 @@ impl AutoencoderKlConfig {
         let channels = sizes(fields, "block_out_channels", &[64], MAX_HIDDEN)?;
         let groups = fields.size_or("norm_num_groups", 32, MAX_HIDDEN)?;
         divides(fields, "norm_num_groups", groups, &channels)?;
-        let types = "up_block_types";
-        if let Some(value) = fields.get(types) {
-            let plain = |name: &serde_json::Value| name.as_str() == Some("UpDecoderBlock2D");
-            let list = value.as_array().filter(|list| list.len() == channels.len());
-            if !list.is_some_and(|list| list.iter().all(plain)) {
-                let expected = format!(
-                    "only a list of {}, one for each level, of \"UpDecoderBlock2D\" is supported",
-                    channels.len()
-                );
-                return Err(fields.refuse(types, expected));
-            }
-        } else if channels.len() != 1 {
-            return Err(fields.missing(types));
-        }
+        check_blocks(fields, "up_block_types", "UpDecoderBlock2D", channels.len())?;
         Ok(Self {
             latent_channels: fields.size_or("latent_channels", 4, MAX_HIDDEN)?,
+            in_channels: fields.size_or("in_channels", 3, MAX_HIDDEN)?,
             out_channels: fields.size_or("out_channels", 3, MAX_HIDDEN)?,
             channels,
             layers: fields.size_or("layers_per_block", 1, MAX_BLOCKS)?,
@@ -55,9 +47,36 @@ impl AutoencoderKlConfig {
                 factor if factor != 0.0 => factor,
                 _ => return Err(fields.refuse("scaling_factor", "it must not be 0".to_owned())),
             },
+            use_quant_conv: fields.flag_or("use_quant_conv", true)?,
             use_post_quant_conv: fields.flag_or("use_post_quant_conv", true)?,
             mid_block_add_attention: fields.flag_or("mid_block_add_attention", true)?,
         })
+    }
+
+    /// Refuses what its encoder has that is not built in.
+    pub(super) fn check_encoder(&self, fields: &Fields<'_>) -> Result<(), Error> {
+        check_blocks(fields, "down_block_types", "DownEncoderBlock2D", self.channels.len())
+    }
+}
+
+/// Refuses all but a list of `count` names of the one class of blocks that is built in.
+fn check_blocks(
+    fields: &Fields<'_>,
+    types: &'static str,
+    class: &str,
+    count: usize,
+) -> Result<(), Error> {
+    let Some(value) = fields.get(types) else {
+        return if count == 1 { Ok(()) } else { Err(fields.missing(types)) };
+    };
+    let plain = |name: &serde_json::Value| name.as_str() == Some(class);
+    match value.as_array().filter(|list| list.len() == count && list.iter().all(plain)) {
+        Some(_) => Ok(()),
+        None => {
+            let expected =
+                format!("only a list of {count}, one for each level, of \"{class}\" is supported");
+            Err(fields.refuse(types, expected))
+        }
     }
 }
 
@@ -66,11 +85,10 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("_diffusers_version", Harmless),
     ("act_fn", Only(&["\"silu\"", "\"swish\""])),
     ("block_out_channels", Read),
-    // Of the encoder.
-    ("down_block_types", Harmless),
-    ("in_channels", Harmless),
-    ("use_quant_conv", Harmless),
-    // The decoder computes in f32 in any case.
+    ("down_block_types", Read),
+    ("in_channels", Read),
+    ("use_quant_conv", Read),
+    // Activations are f32 in any case.
     ("force_upcast", Harmless),
     ("latent_channels", Read),
     ("latents_mean", Effect::UNSET),

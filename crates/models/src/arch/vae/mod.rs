@@ -1,5 +1,5 @@
-//! The autoencoder of Stable Diffusion, of which the decoder is built in: latents to pictures. Rombach et al. 2022
-//! (arXiv:2112.10752).
+//! The autoencoder of Stable Diffusion: its decoder makes pictures of latents, its encoder latents of pictures. Each is a
+//! module of its own, as few pipelines run both. Rombach et al. 2022 (arXiv:2112.10752).
 //!
 //! The picture grows to hundreds of megabytes on the way. It is worked on in bands of rows, whose inputs are freed as their
 //! outputs are made; norms take their statistics from all of it first. So the result is that of the whole picture at once,
@@ -7,6 +7,7 @@
 
 mod bands;
 mod config;
+mod encoder;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -17,6 +18,7 @@ use outsize_kernels::{attend_pixels, upsample_nearest};
 use self::bands::Bands;
 pub use self::config::AutoencoderKlConfig;
 use self::config::FIELDS;
+pub use self::encoder::AutoencoderKlEncoder;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
@@ -120,14 +122,7 @@ impl Architecture for AutoencoderKl {
         // From the lowest level up.
         let levels: Vec<usize> = config.channels.iter().rev().copied().collect();
         let (lowest, highest) = (levels[0], config.channels[0]);
-        let square = || Linear::new(lowest, lowest, true, init);
-        let attention = || VaeAttention {
-            group_norm: norm(lowest),
-            to_q: square(),
-            to_k: square(),
-            to_v: square(),
-            to_out: vec![square()],
-        };
+        let attention = || VaeAttention::new(norm(lowest), lowest, init);
         let up_block = |(level, &channels): (usize, &usize)| {
             let inputs = levels[level.saturating_sub(1)];
             let first = resnet(inputs, channels);
@@ -351,6 +346,12 @@ impl VaeMidBlock {
 }
 
 impl VaeAttention {
+    fn new(group_norm: GroupNorm, channels: usize, init: &Init) -> Self {
+        let square = || Linear::new(channels, channels, true, init);
+        let (to_q, to_k, to_v, to_out) = (square(), square(), square(), vec![square()]);
+        Self { group_norm, to_q, to_k, to_v, to_out }
+    }
+
     /// `[batch, rows, columns, channels]` f32 to the same.
     fn forward(&self, picture: Tensor<4>) -> Tensor<4> {
         let picture = entered(picture, &self.to_q.weight);

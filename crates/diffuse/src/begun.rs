@@ -1,0 +1,119 @@
+//! What becomes of a picture to begin with, and of its mask.
+
+use crate::schedulers::Scheduler;
+
+/// What the autoencoder makes of a picture to begin with.
+pub(crate) struct BegunLatents {
+    /// Its latents.
+    pub image: LatentDistribution,
+    /// What is made anew: 1 for each of `[rows, columns]` latents where it is, 0 where the picture is kept.
+    pub mask: Option<Vec<f32>>,
+    /// The latents of what is kept, with gray elsewhere, if the denoiser sees it.
+    pub kept: Option<LatentDistribution>,
+    /// Whether nothing of the picture is seen where it is made anew.
+    pub all_noise: bool,
+}
+
+/// Latents as the autoencoder gives them: normal distributions.
+pub(crate) struct LatentDistribution {
+    /// Of each pixel the means and the logarithms of the variances, `[rows, columns, 2 · channels]`.
+    pub moments: Vec<f32>,
+    pub channels: usize,
+    /// What a denoiser's latents are multiplied with.
+    pub scaling_factor: f32,
+}
+
+/// What a denoiser has beside the latents that it works on, all by pixels.
+pub(crate) enum Beside {
+    Nothing,
+    /// The picture, and the noise in which it is lost, that stay as they are where the mask is 0.
+    Kept {
+        mask: Vec<f32>,
+        latents: Vec<f32>,
+        noise: Vec<f32>,
+    },
+    /// The mask and the latents of what is kept, which go in with the others.
+    Seen {
+        mask: Vec<f32>,
+        latents: Vec<f32>,
+    },
+}
+
+impl BegunLatents {
+    /// The latents to begin with, by noise that `draw` draws in the order in which diffusers does.
+    pub fn start(
+        &self,
+        scheduler: &Scheduler,
+        draw: &mut dyn FnMut() -> Vec<f32>,
+    ) -> (Vec<f32>, Beside) {
+        let fills = self.kept.is_some();
+        let image = (!fills || !self.all_noise).then(|| self.image.sample(draw()));
+        let noise = draw();
+        let latents = match &image {
+            Some(image) if !self.all_noise => {
+                let mut latents = image.clone();
+                scheduler.add_noise(&mut latents, &noise);
+                latents
+            }
+            _ => scaled(noise.clone(), scheduler.initial_scale()),
+        };
+        let beside = match (&self.kept, &self.mask, image) {
+            (Some(kept), Some(mask), _) => {
+                Beside::Seen { mask: mask.clone(), latents: kept.sample(draw()) }
+            }
+            (None, Some(mask), Some(latents)) => {
+                Beside::Kept { mask: mask.clone(), latents, noise }
+            }
+            _ => Beside::Nothing,
+        };
+        (latents, beside)
+    }
+}
+
+impl LatentDistribution {
+    /// Turns normal noise into latents as the denoiser has them.
+    fn sample(&self, mut noise: Vec<f32>) -> Vec<f32> {
+        let moments = self.moments.chunks_exact(2 * self.channels);
+        for (latent, moments) in noise.chunks_exact_mut(self.channels).zip(moments) {
+            let (means, variances) = moments.split_at(self.channels);
+            for ((value, mean), variance) in latent.iter_mut().zip(means).zip(variances) {
+                // The bounds that diffusers has.
+                let deviation = (0.5 * variance.clamp(-30.0, 20.0)).exp();
+                *value = self.scaling_factor * (mean + deviation * *value);
+            }
+        }
+        noise
+    }
+}
+
+impl Beside {
+    /// What goes into the denoiser with these latents.
+    pub fn input(&self, latents: Vec<f32>) -> Vec<f32> {
+        let Self::Seen { mask, latents: kept } = self else {
+            return latents;
+        };
+        let channels = latents.len() / mask.len();
+        let pixels = latents.chunks(channels).zip(kept.chunks(channels)).zip(mask);
+        pixels.flat_map(|((latent, kept), mask)| [latent, &[*mask], kept].concat()).collect()
+    }
+
+    /// Puts back what is kept, as it looks in the noise of the next step.
+    pub fn keep(&self, scheduler: &Scheduler, latents: &mut [f32]) {
+        let Self::Kept { mask, latents: image, noise } = self else {
+            return;
+        };
+        let mut image = image.clone();
+        scheduler.add_noise(&mut image, noise);
+        let channels = latents.len() / mask.len();
+        let pixels = latents.chunks_mut(channels).zip(image.chunks(channels)).zip(mask);
+        pixels.filter(|(_, mask)| **mask == 0.0).for_each(|((latent, image), _)| {
+            latent.copy_from_slice(image);
+        });
+    }
+}
+
+/// All values multiplied with a number.
+pub(crate) fn scaled(mut values: Vec<f32>, scale: f32) -> Vec<f32> {
+    values.iter_mut().for_each(|value| *value *= scale);
+    values
+}
