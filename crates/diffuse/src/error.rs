@@ -88,6 +88,15 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A scheduler for models that predict noise, of a model that was trained by flow matching.
+    #[error(
+        "{class} is for models that predict noise, and this one was trained by flow matching: take the \
+         scheduler_config.json of its own repository"
+    )]
+    Scheduler {
+        /// What diffusers calls the scheduler.
+        class: &'static str,
+    },
     /// A number of steps that the scheduler cannot make.
     #[error("{steps} steps are not possible: {reason}")]
     Steps {

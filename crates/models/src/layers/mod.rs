@@ -28,6 +28,7 @@ mod rope;
 mod router;
 mod shared_attention;
 mod short_convolution;
+mod timestep;
 
 pub use activation::Activation;
 pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
@@ -72,3 +73,5 @@ pub use router::{ExpertGroups, Router, Routing, Shares};
 pub(crate) use shared_attention::SharedSeen;
 pub use shared_attention::{KeyValueSource, SharedAttention, SharedAttentionConfig};
 pub use short_convolution::ShortConvolution;
+pub(crate) use timestep::Sinusoids;
+pub use timestep::TimestepEmbedding;
