@@ -6,7 +6,7 @@ use outsize_kernels::attend_pixels;
 
 use super::FluxTransformer2dConfig;
 use crate::architecture::Init;
-use crate::layers::{Linear, RmsNorm, Rotation};
+use crate::layers::{Linear, RmsNorm, Rotation, joined};
 
 /// What norms of queries and keys add to mean squares.
 const EPSILON: f64 = 1e-6;
@@ -90,19 +90,18 @@ impl FluxJointAttention {
     pub fn forward(&self, [image, text]: [Tensor<3>; 2], rotation: &Rotation) -> [Tensor<3>; 2] {
         let width = self.norm_q.width();
         let [image_tokens, text_tokens] = [&image, &text].map(|x| x.dims()[1]);
-        let joined = |image, text| Tensor::cat(vec![text, image], 1);
-        let queries = joined(
+        let both = |image, text| joined(vec![text, image], 1);
+        let queries = both(
             normed(&self.to_q, &self.norm_q, &image),
             normed(&self.add_q_proj, &self.norm_added_q, &text),
         );
         let queries = rotation.apply(queries);
-        let keys = joined(
+        let keys = both(
             normed(&self.to_k, &self.norm_k, &image),
             normed(&self.add_k_proj, &self.norm_added_k, &text),
         );
         let keys = rotation.apply(keys);
-        let values =
-            joined(heads(&self.to_v, &image, width), heads(&self.add_v_proj, &text, width));
+        let values = both(heads(&self.to_v, &image, width), heads(&self.add_v_proj, &text, width));
         drop((image, text));
         let mixed = attended([queries, keys, values], &self.to_q);
         let image = mixed.clone().narrow(1, text_tokens, image_tokens);

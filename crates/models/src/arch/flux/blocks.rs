@@ -7,7 +7,7 @@ use super::FluxTransformer2dConfig;
 use super::attention::{FluxAttention, FluxJointAttention};
 use super::modulation::{AdaLayerNorm, Modulation, add_share};
 use crate::architecture::Init;
-use crate::layers::{Activation, Linear, Rotation};
+use crate::layers::{Activation, Linear, Rotation, joined};
 
 /// What the inner layer of an MLP is wider by.
 pub(super) const EXPANSION: usize = 4;
@@ -110,7 +110,7 @@ impl FluxSingleTransformerBlock {
         let normed = Modulation { scale, shift }.norm(&x);
         let mixed = self.attn.forward(&normed, rotation);
         let inner = Activation::GeluTanh.activate(self.proj_mlp.forward_pixels(normed));
-        let both = Tensor::cat(vec![mixed, inner], 2);
+        let both = joined(vec![mixed, inner], 2);
         add_share(x, share, self.proj_out.forward_pixels(both))
     }
 }

@@ -21,7 +21,7 @@ use self::positions::rotation;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{Linear, Sinusoids, TimestepEmbedding, fetched};
+use crate::layers::{Linear, Sinusoids, TimestepEmbedding, fetched, joined};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
@@ -155,7 +155,7 @@ impl FluxTransformer2dModel {
         let blocks = self.transformer_blocks.iter();
         let [image, text] = blocks
             .fold([image, text], |streams, block| block.forward(streams, &conditioning, &rotation));
-        let both = Tensor::cat(vec![text, image], 1);
+        let both = joined(vec![text, image], 1);
         let blocks = self.single_transformer_blocks.iter();
         let both = blocks.fold(both, |x, block| block.forward(x, &conditioning, &rotation));
         let image = self.norm_out.entered(both).narrow(1, tokens, rows * columns);
@@ -171,9 +171,10 @@ impl FluxTransformer2dModel {
         let image = size.rows.saturating_mul(size.columns);
         let positions = image.saturating_add(tokens);
         let rows = (size.batch as u64).saturating_mul(positions as u64);
-        // In a block of the second kind the residual stream, attention's result, the MLP's inner layer, and both of these side
-        // by side. Blocks of the first kind hold less: the residual stream, an MLP's norm and inner layer.
-        let most = 2 + EXPANSION + (1 + EXPANSION);
+        // In a block of the second kind the residual stream, attention's result beside the MLP's inner layer with the copy that
+        // is multiplied, and what comes of them. Blocks of the first kind hold less. Of several pictures, each part of
+        // attention's result is copied.
+        let most = 1 + 2 * (1 + EXPANSION) + 1 + usize::from(size.batch > 1);
         let width = hidden / self.heads;
         let scratch =
             pixel_attention_scratch([size.batch, positions, positions], self.heads, width, threads);

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use outsize_kernels::layer_norm;
 
 use crate::architecture::Init;
-use crate::layers::{Linear, entered};
+use crate::layers::{Linear, entered, joined};
 
 /// What norms add to variances.
 const EPSILON: f64 = 1e-6;
@@ -54,11 +54,7 @@ impl Modulation {
             let x = x.clone().narrow(0, picture, 1);
             layer_norm(x, scale.add_scalar(1.0), Some(shift), EPSILON)
         });
-        let mut normed: Vec<_> = normed.collect();
-        match normed.len() {
-            1 => normed.remove(0),
-            _ => Tensor::cat(normed, 0),
-        }
+        joined(normed.collect(), 0)
     }
 }
 
