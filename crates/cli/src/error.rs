@@ -100,6 +100,7 @@ impl From<outsize::diffuse::Error> for Failure {
             Error::Steps { .. } => "--steps, --scheduler",
             Error::Guidance { .. } => "--guidance-scale",
             Error::Image { .. } | Error::NoEncoder { .. } => "--image",
+            Error::NegativePrompt => "--negative-prompt",
             Error::NoMask => "--image, --mask",
             Error::Strength { .. } => "--strength",
             Error::DeviceMap => "--device-map",

@@ -21,6 +21,8 @@ pub(crate) struct LatentDistribution {
     pub channels: usize,
     /// What a denoiser's latents are multiplied with.
     pub scaling_factor: f32,
+    /// What is taken off them before.
+    pub shift_factor: f32,
 }
 
 /// What a denoiser has beside the latents that it works on, all by pixels.
@@ -79,7 +81,7 @@ impl LatentDistribution {
             for ((value, mean), variance) in latent.iter_mut().zip(means).zip(variances) {
                 // The bounds that diffusers has.
                 let deviation = (0.5 * variance.clamp(-30.0, 20.0)).exp();
-                *value = self.scaling_factor * (mean + deviation * *value);
+                *value = self.scaling_factor * (mean + deviation * *value - self.shift_factor);
             }
         }
         noise

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::tensor::Tensor;
 use outsize_models::PicturePass;
-use outsize_models::arch::{AddedConditions, Unet2dConditionModel};
+use outsize_models::arch::{AddedConditions, FluxTransformer2dModel, Unet2dConditionModel};
 
 use crate::error::Error;
 use crate::part::{AnyPart, Part, PartDescription, PassBytes, PipelinePart};
@@ -14,17 +14,24 @@ use crate::settings::ImageSettings;
 #[derive(Debug)]
 pub(crate) enum Denoiser {
     Unet(Part<Unet2dConditionModel>),
+    /// Of tokens of two by two latents.
+    Flux(Part<FluxTransformer2dModel>),
 }
 
-use Denoiser::Unet;
+use Denoiser::{Flux, Unet};
+
+/// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
+const SAMPLE_SIZE: usize = 128;
 
 /// What a denoiser is told of the texts, in main memory.
 #[derive(Debug)]
 pub(crate) struct Conditions {
     /// Their tokens, `[texts, tokens, width]` f32.
     pub context: Tensor<3>,
-    /// What else it is told.
+    /// What else a denoiser of Stable Diffusion XL is told.
     pub added: Option<AddedConditions>,
+    /// Each text as a whole, `[texts, pooled]` f32, for a transformer.
+    pub pooled: Option<Tensor<2>>,
 }
 
 impl Denoiser {
@@ -34,19 +41,41 @@ impl Denoiser {
         place: &Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
-        Ok(Unet(Part::new(part, place, description)?))
+        match part {
+            PipelinePart::Transformer => Ok(Flux(Part::new(part, place, description)?)),
+            _ => Ok(Unet(Part::new(part, place, description)?)),
+        }
     }
 
     pub fn any(&self) -> &dyn AnyPart {
         match self {
             Unet(part) => part,
+            Flux(part) => part,
         }
     }
 
-    /// Channels that go in.
+    /// Channels of latents that go in.
     pub fn channels(&self) -> usize {
+        let packed = self.packing() * self.packing();
         match self {
             Unet(part) => part.config.config.in_channels,
+            Flux(part) => part.config.config.in_channels / packed,
+        }
+    }
+
+    /// Rows of latents, and columns, that it sees as one.
+    pub fn packing(&self) -> usize {
+        match self {
+            Unet(_) => 1,
+            Flux(_) => 2,
+        }
+    }
+
+    /// Whether it is told how closely to follow the text, instead of looking at a negative prompt too.
+    pub fn is_guided(&self) -> bool {
+        match self {
+            Unet(_) => false,
+            Flux(part) => part.config.config.guidance_embeds,
         }
     }
 
@@ -54,6 +83,7 @@ impl Denoiser {
     pub fn sample_size(&self) -> Option<usize> {
         match self {
             Unet(part) => part.config.config.sample_size,
+            Flux(_) => Some(SAMPLE_SIZE),
         }
     }
 
@@ -68,6 +98,10 @@ impl Denoiser {
         let (activations, packed) = match self {
             // Matmuls of pixels are convolutions; what is left is the embedding of a time.
             Unet(part) => (
+                part.config.model().activation_bytes(pass.latents, pass.tokens, threads),
+                convolutions.saturating_add(part.packed_bytes(settings, pass.latents.batch as u64)),
+            ),
+            Flux(part) => (
                 part.config.model().activation_bytes(pass.latents, pass.tokens, threads),
                 convolutions.saturating_add(part.packed_bytes(settings, pass.latents.batch as u64)),
             ),

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use outsize_models::Component;
-use outsize_models::arch::Unet2dConditionModel;
+use outsize_models::arch::{FluxTransformer2dModel, Unet2dConditionModel};
 use outsize_stream::Stats;
 
 use crate::begun::{BegunLatents, Beside, scaled};
@@ -20,6 +20,8 @@ pub(crate) struct Denoising<'a> {
     pub request: &'a ImageRequest,
     /// How much more the prompt counts than the negative one, which is the first of two texts. `None`: there is one text.
     pub guidance: Option<f32>,
+    /// What a denoiser that is told how closely to follow the text is told.
+    pub guidance_scale: f32,
     pub scheduler: Scheduler,
     /// What a picture to begin with has become.
     pub begun: Option<&'a BegunLatents>,
@@ -36,13 +38,26 @@ impl Denoising<'_> {
         &self,
         denoiser: &Denoiser,
         turn: &Turn<'_>,
-        Conditions { context, added }: Conditions,
+        Conditions { context, added, pooled }: Conditions,
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<(Vec<Vec<f32>>, Stats), Error> {
         match denoiser {
             Denoiser::Unet(part) => {
                 let pass = |model: &Unet2dConditionModel, latents, timestep| {
                     model.forward(latents, timestep, context.clone(), added.as_ref())
+                };
+                self.run_module(part, turn, &pass, observe)
+            }
+            Denoiser::Flux(part) => {
+                let pooled = pooled.expect("a transformer is told of texts as a whole");
+                let pass = |model: &FluxTransformer2dModel, latents: Tensor<4>, timestep| {
+                    let [_, rows, columns, _] = latents.dims();
+                    let size = [rows / PACKING, columns / PACKING];
+                    let (pooled, context) = (pooled.clone(), context.clone());
+                    let scale = Some(self.guidance_scale);
+                    let made =
+                        model.forward(packed(latents), size, timestep, scale, pooled, context);
+                    unpacked(made, size)
                 };
                 self.run_module(part, turn, &pass, observe)
             }
@@ -110,6 +125,28 @@ impl Denoising<'_> {
         }
         Ok(latents)
     }
+}
+
+/// Rows of latents, and columns, that make a token of a transformer.
+const PACKING: usize = 2;
+
+/// Latents `[batch, rows, columns, channels]` as tokens of two by two, `[batch, rows · columns / 4, 4 · channels]`: channel by
+/// channel, in each row by row.
+fn packed(latents: Tensor<4>) -> Tensor<3> {
+    let [batch, rows, columns, channels] = latents.dims();
+    let (rows, columns) = (rows / PACKING, columns / PACKING);
+    let pixels = latents.reshape([batch, rows, PACKING, columns, PACKING, channels]);
+    let tokens = pixels.permute([0, 1, 3, 5, 2, 4]);
+    tokens.reshape([batch, rows * columns, channels * PACKING * PACKING])
+}
+
+/// The latents of tokens of two by two.
+fn unpacked(tokens: Tensor<3>, [rows, columns]: [usize; 2]) -> Tensor<4> {
+    let [batch, _, values] = tokens.dims();
+    let channels = values / (PACKING * PACKING);
+    let pixels = tokens.reshape([batch, rows, columns, channels, PACKING, PACKING]);
+    let latents = pixels.permute([0, 1, 4, 2, 5, 3]);
+    latents.reshape([batch, PACKING * rows, PACKING * columns, channels])
 }
 
 /// Noise in the order of `[rows, columns, channels]`, drawn in the order of `[channels, rows, columns]` as diffusers does.

@@ -80,6 +80,9 @@ pub enum Error {
         /// What the decoder said.
         reason: String,
     },
+    /// A negative prompt for a model that does not look at one.
+    #[error("the model does not look at a negative prompt: say in the prompt what is to be seen")]
+    NegativePrompt,
     /// A model that fills in a mask was not given one.
     #[error(
         "the model only fills in what a mask shows of a picture: give a picture to begin with, and a mask"
@@ -116,6 +119,15 @@ pub enum Error {
     Values {
         /// Why.
         reason: String,
+    },
+    /// A scheduler for models that predict noise, of a model that was trained by flow matching.
+    #[error(
+        "{class} is for models that predict noise, and this one was trained by flow matching: take the \
+         scheduler_config.json of its own repository"
+    )]
+    Scheduler {
+        /// What diffusers calls the scheduler.
+        class: &'static str,
     },
     /// A number of steps that the scheduler cannot make.
     #[error("{steps} steps are not possible: {reason}")]

@@ -9,13 +9,15 @@ pub enum PipelineKind {
     StableDiffusion,
     /// Stable Diffusion XL. Podell et al. 2023.
     StableDiffusionXl,
+    /// FLUX.1. Black Forest Labs 2024.
+    Flux,
 }
 
-use PipelineKind::{StableDiffusion, StableDiffusionXl};
+use PipelineKind::{Flux, StableDiffusion, StableDiffusionXl};
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 2] = [StableDiffusion, StableDiffusionXl];
+    pub const ALL: [Self; 3] = [StableDiffusion, StableDiffusionXl, Flux];
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {
@@ -35,15 +37,17 @@ impl PipelineKind {
                 "StableDiffusionXLImg2ImgPipeline",
                 "StableDiffusionXLInpaintPipeline",
             ],
+            Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
         }
     }
 
     /// Its parts, in the order in which they take turns: text encoders, the denoiser, the autoencoder.
     pub fn parts(self) -> &'static [PipelinePart] {
-        use PipelinePart::{TextEncoder, TextEncoder2, Unet, Vae};
+        use PipelinePart::{TextEncoder, TextEncoder2, Transformer, Unet, Vae};
         match self {
             StableDiffusion => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
+            Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
         }
     }
 
@@ -51,8 +55,10 @@ impl PipelineKind {
     pub(crate) fn class_of(self, part: PipelinePart) -> &'static str {
         match part {
             PipelinePart::TextEncoder => "CLIPTextModel",
+            PipelinePart::TextEncoder2 if self == Flux => "T5EncoderModel",
             PipelinePart::TextEncoder2 => "CLIPTextModelWithProjection",
             PipelinePart::Unet => "UNet2DConditionModel",
+            PipelinePart::Transformer => "FluxTransformer2DModel",
             PipelinePart::VaeEncoder | PipelinePart::Vae => "AutoencoderKL",
         }
     }
@@ -63,6 +69,7 @@ impl PipelineKind {
         match self {
             StableDiffusion => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
+            Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
         }
     }
 
@@ -71,6 +78,7 @@ impl PipelineKind {
         match self {
             StableDiffusion => 7.5,
             StableDiffusionXl => 5.0,
+            Flux => 3.5,
         }
     }
 
@@ -82,11 +90,15 @@ impl PipelineKind {
             (StableDiffusion, true) => 1.0,
             (StableDiffusionXl, false) => 0.3,
             (StableDiffusionXl, true) => 0.9999,
+            (Flux, _) => 0.6,
         }
     }
 
     /// Steps if nobody says how many, as in diffusers.
     pub fn steps(self) -> usize {
-        50
+        match self {
+            StableDiffusion | StableDiffusionXl => 50,
+            Flux => 28,
+        }
     }
 }

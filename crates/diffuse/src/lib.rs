@@ -5,7 +5,7 @@
 //!   take turns in memory, within one budget.
 //! - [`Scheduler`] takes a sample from noise to a picture, step by step, as its [`SchedulerConfig`] says.
 //! - [`Noise`] is what it begins with: the same as PyTorch's.
-//! - [`ClipTokenizer`] turns prompts into the ids that the text encoder reads.
+//! - [`PromptTokenizer`] turns prompts into the ids that the text encoder reads.
 //! - [`Picture`] is what comes out, and can be written as a PNG.
 #![forbid(unsafe_code)]
 
@@ -43,4 +43,4 @@ pub use progress::ImageProgress;
 pub use schedulers::{PredictionType, Scheduler, SchedulerChoice, SchedulerConfig, SchedulerKind};
 pub use settings::{ImageRequest, ImageSettings, InitialImage};
 pub use task::ImageTask;
-pub use tokenizer::{ClipTokenizer, ClipTokenizerFiles, EncodedPrompt};
+pub use tokenizer::{EncodedPrompt, PromptTokenizer, PromptTokenizerFiles};

@@ -4,20 +4,26 @@ use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::process_bytes;
-use outsize_models::arch::{AutoencoderKl, AutoencoderKlEncoder, TIME_IDS};
+use outsize_models::arch::{
+    AutoencoderKl, AutoencoderKlEncoder, FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig,
+};
 
 use crate::denoiser::Denoiser;
 use crate::error::Error;
 use crate::files::{PipelineFiles, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
 use crate::part::{AnyPart, Part, PartDescription, PipelinePart};
-use crate::schedulers::SchedulerConfig;
+use crate::picture::PREVIEW_CHANNELS;
+use crate::schedulers::{SchedulerConfig, SchedulerKind};
 use crate::settings::{ImageRequest, InitialImage};
 use crate::text_encoder::TextEncoder;
-use crate::tokenizer::ClipTokenizerFiles;
+use crate::tokenizer::PromptTokenizerFiles;
 
 /// The most rows and columns of a picture.
 const MAX_SIDE: usize = 1 << 14;
+
+/// Steps of a transformer that was distilled to make pictures in few, if nobody says how many.
+const FEW_STEPS: usize = 4;
 
 /// Colours of a pixel.
 pub(crate) const COLOURS: usize = 3;
@@ -86,7 +92,7 @@ impl ImageModel {
         let mut tokenizer_bytes = 0;
         for (name, _) in files.kind.tokenizers() {
             tokenizer_bytes =
-                ClipTokenizerFiles::read(&folder.join(name))?.memory().max(tokenizer_bytes);
+                PromptTokenizerFiles::read(&folder.join(name))?.memory().max(tokenizer_bytes);
         }
         let model = Self::new(PipelineDescription {
             place: folder.to_owned(),
@@ -109,9 +115,11 @@ impl ImageModel {
         for (part, description) in files.kind.parts().iter().zip(&parts) {
             match part {
                 PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
-                    text_encoders.push(TextEncoder::new(*part, &place, description)?);
+                    text_encoders.push(TextEncoder::new(files.kind, *part, &place, description)?);
                 }
-                PipelinePart::Unet => denoiser = Some(Denoiser::new(*part, &place, description)?),
+                PipelinePart::Unet | PipelinePart::Transformer => {
+                    denoiser = Some(Denoiser::new(*part, &place, description)?);
+                }
                 PipelinePart::VaeEncoder | PipelinePart::Vae => {
                     let mut tensors = description.tensors.iter();
                     if tensors.any(|tensor| tensor.name.starts_with("encoder.")) {
@@ -177,8 +185,56 @@ impl ImageModel {
 
     /// Whether the parts belong together.
     fn check(&self) -> Result<(), Error> {
-        let Denoiser::Unet(unet) = &self.denoiser;
-        let (unet, vae) = (&unet.config.config, &self.vae.config.config);
+        let refused =
+            |part, reason: String| Err(Error::Field { path: self.config_path(part), reason });
+        match &self.denoiser {
+            Denoiser::Unet(unet) => self.check_unet(&unet.config.config)?,
+            Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
+        }
+        let vae = &self.vae.config.config;
+        for (field, n) in [("in_channels", vae.in_channels), ("out_channels", vae.out_channels)] {
+            if n != COLOURS {
+                let reason = format!("`{field}` is {n}, but only 3 is built in");
+                return refused(PipelinePart::Vae, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether text encoders, autoencoder and a transformer of FLUX.1 belong together.
+    fn check_flux(&self, transformer: &FluxTransformer2dConfig) -> Result<(), Error> {
+        let width = self.text_encoders.last().map_or(0, TextEncoder::width);
+        let pooled = self.text_encoders.first().map_or(0, TextEncoder::pooled_width);
+        let latent = self.vae.config.config.latent_channels;
+        let packed = self.denoiser.packing().pow(2) * latent;
+        for (field, found, of, wanted) in [
+            (
+                "joint_attention_dim",
+                transformer.joint_attention_dim,
+                "second text encoder's `d_model`",
+                width,
+            ),
+            (
+                "pooled_projection_dim",
+                transformer.pooled_projection_dim,
+                "text encoder's `hidden_size`",
+                pooled,
+            ),
+            ("in_channels", transformer.in_channels, "four latents' channels", packed),
+            ("out_channels", transformer.out_channels, "four latents' channels", packed),
+        ] {
+            if found != wanted {
+                let reason = format!("`{field}` is {found}, but the {of}: {wanted}");
+                let path = self.config_path(PipelinePart::Transformer);
+                return Err(Error::Field { path, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether text encoders, autoencoder and a denoiser of Stable Diffusion belong together.
+    fn check_unet(&self, unet: &Unet2dConditionConfig) -> Result<(), Error> {
+        let vae = &self.vae.config.config;
         let refused =
             |part, reason: String| Err(Error::Field { path: self.config_path(part), reason });
         let widths = self.text_encoders.iter().map(TextEncoder::width);
@@ -238,12 +294,6 @@ impl ImageModel {
                 );
             }
         }
-        for (field, n) in [("in_channels", vae.in_channels), ("out_channels", vae.out_channels)] {
-            if n != COLOURS {
-                let reason = format!("`{field}` is {n}, but only 3 is built in");
-                return refused(PipelinePart::Vae, reason);
-            }
-        }
         Ok(())
     }
 
@@ -269,12 +319,22 @@ impl ImageModel {
 
     /// Steps of the scheduler.
     pub fn steps(&self, request: &ImageRequest) -> usize {
-        request.steps.unwrap_or(self.kind.steps())
+        let usual = match &self.denoiser {
+            // It was distilled to need no guidance, and few steps.
+            Denoiser::Flux(_) if !self.denoiser.is_guided() => FEW_STEPS,
+            _ => self.kind.steps(),
+        };
+        request.steps.unwrap_or(usual)
     }
 
     /// How much more the prompt counts than the negative one.
     pub fn guidance_scale(&self, request: &ImageRequest) -> f32 {
         request.guidance_scale.unwrap_or(self.kind.guidance_scale())
+    }
+
+    /// Whether a few of its latents' channels show what a picture becomes.
+    pub fn has_preview(&self) -> bool {
+        self.vae.config.config.latent_channels == PREVIEW_CHANNELS
     }
 
     /// Whether it does nothing but fill in what a mask shows, so that a request needs a picture to begin with and a mask.
@@ -301,8 +361,12 @@ impl ImageModel {
         if !(0.0..=1.0).contains(&strength) {
             return Err(Error::Strength { strength, steps });
         }
-        // In 64 bits and rounded down, as diffusers has it.
-        let made = (steps as f64 * decimal(strength)).floor() as usize;
+        // In 64 bits and rounded as diffusers does.
+        let made = steps as f64 * decimal(strength);
+        let made = match self.kind {
+            PipelineKind::Flux => made.ceil(),
+            PipelineKind::StableDiffusion | PipelineKind::StableDiffusionXl => made.floor(),
+        } as usize;
         match made {
             0 => Err(Error::Strength { strength, steps }),
             _ => Ok(steps.saturating_sub(made)),
@@ -311,7 +375,10 @@ impl ImageModel {
 
     /// The same if both are looked at.
     pub(crate) fn guidance(&self, request: &ImageRequest) -> Option<f32> {
-        Some(self.guidance_scale(request)).filter(|scale| *scale > 1.0)
+        match self.denoiser {
+            Denoiser::Unet(_) => Some(self.guidance_scale(request)).filter(|scale| *scale > 1.0),
+            Denoiser::Flux(_) => None,
+        }
     }
 
     /// Texts that the denoiser hears of at once: the negative prompt with guidance, and the prompt.
@@ -330,9 +397,24 @@ impl ImageModel {
     ) -> Result<(SchedulerConfig, Vec<&'static str>), Error> {
         let path = self.place.join(SCHEDULER_CONFIG);
         let mut config = SchedulerConfig::from_json(&path, &self.scheduler, request.scheduler)?;
+        let is_flow = config.kind == SchedulerKind::FlowMatchEuler;
+        if is_flow && self.kind != PipelineKind::Flux {
+            let class = config.kind.class_name();
+            let reason = format!(
+                "`_class_name` is \"{class}\", but a {} predicts noise: take the file from the model's own repository",
+                self.kind.class_name()
+            );
+            return Err(Error::Field { path, reason });
+        }
         let changed = match self.kind {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
             PipelineKind::StableDiffusionXl => Vec::new(),
+            PipelineKind::Flux => {
+                let packing = self.denoiser.packing();
+                let [rows, columns] = self.latents(request)?.map(|side| side / packing);
+                config.for_flux(rows * columns)?;
+                Vec::new()
+            }
         };
         Ok((config, changed))
     }
@@ -347,8 +429,8 @@ impl ImageModel {
     /// # Errors
     /// [`Error::Size`]: sides that are not multiples of a latent's, or too long.
     pub fn size(&self, request: &ImageRequest) -> Result<[usize; 2], Error> {
-        let scale = self.scale();
-        let usual = self.denoiser.sample_size().map_or(512, |side| side * scale);
+        let scale = self.scale() * self.denoiser.packing();
+        let usual = self.denoiser.sample_size().map_or(512, |side| side * self.scale());
         // Of a picture to begin with as much as there are whole latents for.
         let usual = match &request.image {
             Some(InitialImage { picture, .. }) => {

@@ -24,6 +24,8 @@ pub enum PipelinePart {
     VaeEncoder,
     /// Noisy latents to less noisy ones, step by step.
     Unet,
+    /// The same by a transformer without convolutions.
+    Transformer,
     /// Latents to pictures.
     Vae,
 }
@@ -32,6 +34,11 @@ impl PipelinePart {
     /// Whether it reads prompts.
     pub fn is_text_encoder(self) -> bool {
         matches!(self, Self::TextEncoder | Self::TextEncoder2)
+    }
+
+    /// Whether it runs once for each step of a picture.
+    pub fn is_denoiser(self) -> bool {
+        matches!(self, Self::Unet | Self::Transformer)
     }
 
     /// The name of its folder.
@@ -49,6 +56,7 @@ impl PipelinePart {
             Self::TextEncoder => "text_encoder",
             Self::TextEncoder2 => "text_encoder_2",
             Self::Unet => "unet",
+            Self::Transformer => "transformer",
             Self::Vae => "vae",
         }
     }

@@ -10,7 +10,7 @@ use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AddedConditions, AutoencoderKl};
 
 use crate::begun::{BegunLatents, LatentDistribution};
-use crate::denoiser::Conditions;
+use crate::denoiser::{Conditions, Denoiser};
 use crate::denoising::{Denoising, values};
 use crate::error::Error;
 use crate::kind::PipelineKind;
@@ -21,7 +21,7 @@ use crate::progress::ImageProgress;
 use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings, InitialImage};
 use crate::text_encoder::TextStates;
-use crate::tokenizer::ClipTokenizerFiles;
+use crate::tokenizer::PromptTokenizerFiles;
 
 /// A text-to-image model within a memory budget. Between two calls it holds no weights.
 #[derive(Debug)]
@@ -79,6 +79,9 @@ impl ImagePipeline {
         if !scale.is_finite() {
             return Err(Error::Guidance { scale });
         }
+        if matches!(model.denoiser, Denoiser::Flux(_)) && !request.negative_prompt.is_empty() {
+            return Err(Error::NegativePrompt);
+        }
         let mask = request.image.as_ref().and_then(|image| image.mask.as_ref());
         if model.fills_masks() && mask.is_none() {
             return Err(Error::NoMask);
@@ -129,6 +132,7 @@ impl ImagePipeline {
         let denoising = Denoising {
             request,
             guidance: model.guidance(request),
+            guidance_scale: scale,
             scheduler,
             begun: begun.as_ref(),
             size: model.latents(request)?,
@@ -163,7 +167,9 @@ impl ImagePipeline {
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<TextStates, Error> {
         let (folder, _) = self.model.kind().tokenizers()[index];
-        let tokenizer = ClipTokenizerFiles::read(&self.model.place.join(folder))?.load()?;
+        let encoder = &self.model.text_encoders[index];
+        let files = PromptTokenizerFiles::read(&self.model.place.join(folder))?;
+        let tokenizer = encoder.tokenizer(files)?;
         let mut ids = Vec::with_capacity(texts.len() * tokenizer.length());
         for text in texts {
             let encoded = tokenizer.encode(text)?;
@@ -174,7 +180,6 @@ impl ImagePipeline {
             ids.extend(encoded.ids);
         }
         drop(tokenizer);
-        let encoder = &self.model.text_encoders[index];
         let (states, stats) = encoder.encode(turn, &ids, texts.len())?;
         let states = states.map_err(|error| Error::Prompt {
             path: self.model.config_path(turn.plan.part),
@@ -205,6 +210,7 @@ impl ImagePipeline {
                 moments: values(moments)?,
                 channels: config.latent_channels,
                 scaling_factor: config.scaling_factor as f32,
+                shift_factor: config.shift_factor as f32,
             })
         };
         let mut picture = image.picture.resized(width, height).values();
@@ -243,14 +249,14 @@ impl ImagePipeline {
         match model.kind() {
             PipelineKind::StableDiffusion => {
                 let context = states.into_iter().map(|states| states.last).collect();
-                Ok(Conditions { context: Tensor::cat(context, 2), added: None })
+                Ok(Conditions { context: Tensor::cat(context, 2), added: None, pooled: None })
             }
             PipelineKind::StableDiffusionXl => {
                 let mut pooled = Vec::with_capacity(2);
                 let mut context = Vec::with_capacity(2);
                 for states in states {
-                    context.push(states.penultimate);
-                    pooled = vec![states.pooled];
+                    context.extend(states.penultimate);
+                    pooled = states.pooled.into_iter().collect();
                 }
                 let mut context = vec![Tensor::cat(context, 2)];
                 if model.texts(request) > context[0].dims()[0] {
@@ -262,7 +268,17 @@ impl ImagePipeline {
                     text_embeds: Tensor::cat(pooled, 0),
                     time_ids: [height, width, 0.0, 0.0, height, width],
                 };
-                Ok(Conditions { context: Tensor::cat(context, 0), added: Some(added) })
+                let context = Tensor::cat(context, 0);
+                Ok(Conditions { context, added: Some(added), pooled: None })
+            }
+            PipelineKind::Flux => {
+                let (mut pooled, mut context) = (None, Vec::new());
+                for states in states {
+                    // The tokens are those of the second encoder.
+                    context = vec![states.last];
+                    pooled = states.pooled.or(pooled);
+                }
+                Ok(Conditions { context: Tensor::cat(context, 0), added: None, pooled })
             }
         }
     }
@@ -276,8 +292,8 @@ impl ImagePipeline {
         let [width, height] = self.model.size(request)?;
         let [rows, columns] = self.model.latents(request)?;
         let config = &self.model.vae.config.config;
-        let factor = config.scaling_factor as f32;
-        latents.iter_mut().for_each(|value| *value /= factor);
+        let (scale, shift) = (config.scaling_factor as f32, config.shift_factor as f32);
+        latents.iter_mut().for_each(|value| *value = *value / scale + shift);
         let data = TensorData::new(latents, [1, rows, columns, config.latent_channels]);
         let latents = Tensor::<4>::from_data(data, (&self.settings.device, DType::F32));
         let mut rgb = Vec::with_capacity(COLOURS * width * height);

@@ -88,7 +88,7 @@ impl ImageModel {
             };
             match part {
                 PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => text += seconds(1),
-                PipelinePart::Unet => {
+                PipelinePart::Unet | PipelinePart::Transformer => {
                     denoiser = seconds(steps.saturating_mul(pictures));
                     seconds_per_step = prediction.decode.seconds;
                 }
@@ -116,7 +116,11 @@ impl ImageModel {
         let seen = tokens.clone().max().unwrap_or(0);
         let text_passes = tokens.map(|tokens| of(texts, tokens));
         let begun = request.image.is_some().then(|| of(1, seen));
-        Ok(text_passes.chain(begun).chain([of(texts, seen), of(1, seen)]).collect())
+        let mut denoiser = of(texts, seen);
+        let PictureSize { rows, columns, .. } = &mut denoiser.latents;
+        *rows /= self.denoiser.packing();
+        *columns /= self.denoiser.packing();
+        Ok(text_passes.chain(begun).chain([denoiser, of(1, seen)]).collect())
     }
 
     /// What each part needs besides its weights.

@@ -1,7 +1,9 @@
 //! Built-in pipelines, for checkpoints of random weights.
 
 use outsize_checkpoint::{Dtype, TensorSpec};
-use outsize_models::arch::{AutoencoderKl, ClipTextModel, Unet2dConditionModel};
+use outsize_models::arch::{
+    AutoencoderKl, ClipTextModel, FluxTransformer2dModel, T5EncoderModel, Unet2dConditionModel,
+};
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
 
@@ -16,8 +18,16 @@ use crate::part::PipelinePart;
 /// | `stable-diffusion-v1` | 1.03 B | 2.06 GB | Stable Diffusion 1.5, without the encoder of its autoencoder and its safety checker |
 /// | `stable-diffusion-tiny` | 40 M | 80 MB | the same levels, narrower, for pictures of 64 x 64 |
 /// | `stable-diffusion-xl` | 3.4 B | 6.87 GB | Stable Diffusion XL, without the encoder of its autoencoder |
-pub const PIPELINE_PRESETS: [&str; 3] =
-    ["stable-diffusion-v1", "stable-diffusion-tiny", "stable-diffusion-xl"];
+/// | `flux-dev`, `flux-schnell` | 16.8 B | 33.7 GB | FLUX.1 dev and schnell, without the encoder of their autoencoder |
+/// | `flux-tiny` | 19 M | 39 MB | the same parts as `flux-dev`, smaller, for pictures of 64 x 64 and others |
+pub const PIPELINE_PRESETS: [&str; 6] = [
+    "stable-diffusion-v1",
+    "stable-diffusion-tiny",
+    "stable-diffusion-xl",
+    "flux-dev",
+    "flux-schnell",
+    "flux-tiny",
+];
 
 /// The name of a part's file of weights, but for text encoders.
 const WEIGHTS: &str = "diffusion_pytorch_model.safetensors";
@@ -65,6 +75,9 @@ impl PipelinePreset {
                 });
                 (PipelineKind::StableDiffusionXl, xl(), scheduler)
             }
+            "flux-dev" => (PipelineKind::Flux, flux(true), flow_match(true)),
+            "flux-schnell" => (PipelineKind::Flux, flux(false), flow_match(false)),
+            "flux-tiny" => (PipelineKind::Flux, flux_tiny(), flow_match(true)),
             _ => return None,
         };
         Some(Self::new(kind, &changes, &scheduler, dtype))
@@ -85,7 +98,13 @@ impl PipelinePreset {
             ),
             (MODEL_INDEX.to_owned(), index(kind).to_string()),
         ];
-        for (folder, _) in kind.tokenizers() {
+        for (folder, classes) in kind.tokenizers() {
+            if classes.contains(&"T5Tokenizer") {
+                files.push((format!("{folder}/tokenizer.json"), unigrams()));
+                let config = json!({ "pad_token": "<pad>", "added_tokens_decoder": {} });
+                files.push((format!("{folder}/tokenizer_config.json"), config.to_string()));
+                continue;
+            }
             let length = json!({ "model_max_length": 77 }).to_string();
             files.extend([
                 (format!("{folder}/vocab.json"), vocabulary()),
@@ -95,7 +114,7 @@ impl PipelinePreset {
         }
         Ok(Self {
             parts: parts
-                .map(|(part, changes)| of(*part, changes, dtype))
+                .map(|(part, changes)| of(kind, *part, changes, dtype))
                 .collect::<Result<_, _>>()?,
             files,
         })
@@ -138,6 +157,53 @@ fn xl() -> Vec<Value> {
     ]
 }
 
+/// FLUX.1, told how closely to follow the text (dev) or not (schnell).
+fn flux(is_guided: bool) -> Vec<Value> {
+    vec![
+        json!({}),
+        json!({}),
+        json!({ "guidance_embeds": is_guided }),
+        json!({
+            "latent_channels": 16, "sample_size": 1024, "scaling_factor": 0.3611,
+            "shift_factor": 0.1159, "use_post_quant_conv": false, "use_quant_conv": false,
+        }),
+    ]
+}
+
+fn flux_tiny() -> Vec<Value> {
+    let mut parts = flux(true);
+    let changes = [
+        json!({
+            "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4,
+            "num_hidden_layers": 2,
+        }),
+        json!({
+            "d_ff": 512, "d_kv": 64, "d_model": 256, "num_decoder_layers": 4, "num_heads": 4,
+            "num_layers": 4, "vocab_size": 1024,
+        }),
+        json!({
+            "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 256,
+            "num_attention_heads": 4, "num_layers": 2, "num_single_layers": 4,
+            "pooled_projection_dim": 96,
+        }),
+        json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
+    ];
+    for (part, changes) in parts.iter_mut().zip(changes) {
+        let (Value::Object(part), Value::Object(changes)) = (part, changes) else { continue };
+        part.extend(changes);
+    }
+    parts
+}
+
+/// The scheduler of FLUX.1.
+fn flow_match(is_dynamic: bool) -> Value {
+    json!({
+        "_class_name": "FlowMatchEulerDiscreteScheduler", "base_image_seq_len": 256,
+        "base_shift": 0.5, "max_image_seq_len": 4096, "max_shift": 1.15,
+        "shift": if is_dynamic { 3.0 } else { 1.0 }, "use_dynamic_shifting": is_dynamic,
+    })
+}
+
 /// The `model_index.json` of a pipeline of that kind.
 fn index(kind: PipelineKind) -> Value {
     let mut index = json!({
@@ -155,10 +221,23 @@ fn index(kind: PipelineKind) -> Value {
     index
 }
 
-/// A part, as in Stable Diffusion 1.5 with these changes.
-fn of(part: PipelinePart, changes: &Value, dtype: Dtype) -> Result<PresetPart, Error> {
+/// A part, as in Stable Diffusion 1.5 or FLUX.1 with these changes.
+fn of(
+    kind: PipelineKind,
+    part: PipelinePart,
+    changes: &Value,
+    dtype: Dtype,
+) -> Result<PresetPart, Error> {
     let name = part.name();
     match part {
+        PipelinePart::TextEncoder2 if kind == PipelineKind::Flux => {
+            let config = merged(include_str!("presets/t5_encoder.json"), changes)?;
+            described::<T5EncoderModel>(name, "model.safetensors", config, dtype)
+        }
+        PipelinePart::Transformer => {
+            let config = merged(include_str!("presets/flux.json"), changes)?;
+            described::<FluxTransformer2dModel>(name, WEIGHTS, config, dtype)
+        }
         PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
             let config = merged(include_str!("presets/text_encoder.json"), changes)?;
             described::<ClipTextModel>(name, "model.safetensors", config, dtype)
@@ -191,6 +270,38 @@ fn described<C: Component>(
     let tensors = component.tensors(dtype).into_iter();
     let tensors = tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
     Ok(PresetPart { folder, config, file, weights: component.weights(), tensors })
+}
+
+/// A tokenizer of single letters, as T5's is made.
+fn unigrams() -> String {
+    let special = ["<pad>", "</s>", "<unk>"].map(|token| json!([token, 0.0]));
+    let letters = (32..=126).filter_map(char::from_u32).map(|letter| match letter {
+        // Where a word begins.
+        ' ' => json!(["▁", -2.0]),
+        letter => json!([letter, -3.0]),
+    });
+    let vocabulary: Vec<Value> = special.into_iter().chain(letters).collect();
+    let added = [(0, "<pad>"), (1, "</s>"), (2, "<unk>")].map(|(id, content)| {
+        json!({
+            "id": id, "content": content, "special": true, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false,
+        })
+    });
+    json!({
+        "version": "1.0", "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": {
+            "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true,
+        },
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
+        },
+        "decoder": { "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true },
+        "model": { "type": "Unigram", "unk_id": 2, "vocab": vocabulary, "byte_fallback": false },
+    })
+    .to_string()
 }
 
 /// A vocabulary of single bytes, with the special tokens where CLIP has them.

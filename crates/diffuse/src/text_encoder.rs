@@ -2,46 +2,60 @@
 
 use burn::tensor::Tensor;
 use outsize_models::PicturePass;
-use outsize_models::arch::ClipTextModel;
+use outsize_models::arch::{ClipTextModel, T5EncoderModel};
 use outsize_stream::Stats;
 
 use crate::error::Error;
+use crate::kind::PipelineKind;
 use crate::part::{AnyPart, Part, PartDescription, PassBytes, PipelinePart, Turn};
 use crate::settings::ImageSettings;
+use crate::tokenizer::{PromptTokenizer, PromptTokenizerFiles};
 
 /// A text encoder that is described.
 #[derive(Debug)]
 pub(crate) enum TextEncoder {
     /// Of CLIP, with a projection or without one.
     Clip(Part<ClipTextModel>),
+    /// Of T5.
+    T5(Part<T5EncoderModel>),
 }
 
-use TextEncoder::Clip;
+use TextEncoder::{Clip, T5};
+
+/// Tokens of a text of T5, as diffusers' pipelines read it.
+const T5_TOKENS: usize = 512;
 
 /// What a text encoder makes of texts, in main memory.
 #[derive(Debug)]
 pub(crate) struct TextStates {
     /// Of each token, `[texts, tokens, width]` f32.
     pub last: Tensor<3>,
-    /// The same before the last layer.
-    pub penultimate: Tensor<3>,
-    /// Of each text as a whole, `[texts, pooled]` f32.
-    pub pooled: Tensor<2>,
+    /// The same before the last layer, of CLIP.
+    pub penultimate: Option<Tensor<3>>,
+    /// Of each text as a whole, `[texts, pooled]` f32, of CLIP.
+    pub pooled: Option<Tensor<2>>,
 }
 
 impl TextEncoder {
-    /// The text encoder `part` of the pipeline at `place`.
+    /// The text encoder `part` of a pipeline of that kind at `place`.
     pub fn new(
+        kind: PipelineKind,
         part: PipelinePart,
         place: &std::path::Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
-        Ok(Clip(Part::new(part, place, description)?))
+        match (kind, part) {
+            (PipelineKind::Flux, PipelinePart::TextEncoder2) => {
+                Ok(T5(Part::new(part, place, description)?))
+            }
+            _ => Ok(Clip(Part::new(part, place, description)?)),
+        }
     }
 
     pub fn any(&self) -> &dyn AnyPart {
         match self {
             Clip(part) => part,
+            T5(part) => part,
         }
     }
 
@@ -49,6 +63,7 @@ impl TextEncoder {
     pub fn width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
+            T5(part) => part.config.config.d_model,
         }
     }
 
@@ -56,6 +71,7 @@ impl TextEncoder {
     pub fn pooled_width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.pooled(),
+            T5(_) => 0,
         }
     }
 
@@ -63,6 +79,15 @@ impl TextEncoder {
     pub fn tokens(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.positions,
+            T5(_) => T5_TOKENS,
+        }
+    }
+
+    /// Its tokenizer, of these files.
+    pub fn tokenizer(&self, files: PromptTokenizerFiles) -> Result<PromptTokenizer, Error> {
+        match self {
+            Clip(_) => files.load(),
+            T5(_) => files.with_length(T5_TOKENS).load(),
         }
     }
 
@@ -76,6 +101,10 @@ impl TextEncoder {
         let texts = pass.latents.batch;
         let (activations, packed) = match self {
             Clip(part) => (
+                part.config.model().activation_bytes(texts, pass.tokens, threads),
+                part.packed_bytes(settings, pass.all_tokens()),
+            ),
+            T5(part) => (
                 part.config.model().activation_bytes(texts, pass.tokens, threads),
                 part.packed_bytes(settings, pass.all_tokens()),
             ),
@@ -101,9 +130,19 @@ impl TextEncoder {
                         let pooled = model.pool(ids, &states.last);
                         Ok(TextStates {
                             last: states.last,
-                            penultimate: states.penultimate,
-                            pooled,
+                            penultimate: Some(states.penultimate),
+                            pooled: Some(pooled),
                         })
+                    })?;
+                    Ok((states, module.stats()))
+                })?
+            }
+            T5(part) => {
+                let module = turn.module(part);
+                module.run(|module| {
+                    let states = module.run(|model| {
+                        let last = model.forward(ids, texts)?;
+                        Ok(TextStates { last, penultimate: None, pooled: None })
                     })?;
                     Ok((states, module.stats()))
                 })?

@@ -1,4 +1,4 @@
-//! CLIP's tokenizer: prompts to as many token ids as the text encoder reads.
+//! The tokenizers of text encoders: prompts to as many token ids as each reads.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ const LENGTH: usize = 77;
 /// The most tokens of a prompt that a configuration may ask for. Some write numbers beyond any meaning for "no limit".
 const MOST_TOKENS: u64 = 1 << 16;
 
-/// The tokenizer of a text encoder of CLIP.
+/// The tokenizer of a text encoder.
 #[derive(Debug)]
-pub struct ClipTokenizer {
+pub struct PromptTokenizer {
     inner: Tokenizer,
     pad: u32,
     length: usize,
@@ -37,15 +37,15 @@ pub struct EncodedPrompt {
 
 /// The files of a tokenizer, read and not parsed.
 #[derive(Debug)]
-pub struct ClipTokenizerFiles {
+pub struct PromptTokenizerFiles {
     file: TokenizerFile,
     pad: String,
     pad_path: PathBuf,
     length: usize,
 }
 
-impl ClipTokenizerFiles {
-    /// Reads the tokenizer in `folder`: tokenizer.json, or vocab.json and merges.txt; and what tokenizer_config.json and
+impl PromptTokenizerFiles {
+    /// Reads the tokenizer in `folder`: tokenizer.json, or vocab.json and merges.txt as CLIP has them; and what tokenizer_config.json and
     /// special_tokens_map.json say of its special tokens.
     ///
     /// # Errors
@@ -87,6 +87,11 @@ impl ClipTokenizerFiles {
         Ok(Self { file, pad: pad_content, pad_path, length })
     }
 
+    /// For texts of so many tokens, whatever the files say.
+    pub fn with_length(self, length: usize) -> Self {
+        Self { length, ..self }
+    }
+
     /// An upper bound on what loading and holding the tokenizer takes in memory, in bytes.
     pub fn memory(&self) -> u64 {
         self.file.memory()
@@ -96,21 +101,21 @@ impl ClipTokenizerFiles {
     ///
     /// # Errors
     /// Files that are no tokenizer.
-    pub fn load(self) -> Result<ClipTokenizer, Error> {
+    pub fn load(self) -> Result<PromptTokenizer, Error> {
         let Self { file, pad, pad_path, length } = self;
         let inner = Tokenizer::load(file)?;
         let pad = inner.token_id(&pad).ok_or_else(|| not_in_vocabulary(&pad_path, &pad))?;
-        Ok(ClipTokenizer { inner, pad, length })
+        Ok(PromptTokenizer { inner, pad, length })
     }
 }
 
-impl ClipTokenizer {
+impl PromptTokenizer {
     /// Reads and loads the tokenizer in `folder`.
     ///
     /// # Errors
-    /// As [`ClipTokenizerFiles::read`] and [`ClipTokenizerFiles::load`].
+    /// As [`PromptTokenizerFiles::read`] and [`PromptTokenizerFiles::load`].
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        ClipTokenizerFiles::read(folder)?.load()
+        PromptTokenizerFiles::read(folder)?.load()
     }
 
     /// Tokens of a prompt, with those of beginning and end.

@@ -190,6 +190,12 @@ fn pictures_of_xl_are_those_of_diffusers() {
 }
 
 #[test]
+fn pictures_of_flux_are_those_of_diffusers() {
+    assert_recorded("pipeline-flux");
+    assert_recorded("pipeline-schnell");
+}
+
+#[test]
 fn pictures_of_a_model_that_fills_in_masks_are_those_of_diffusers() {
     assert_recorded("pipeline-inpaint");
     let pipeline = open(&fixture("pipeline-inpaint"), "cpu=1GB");

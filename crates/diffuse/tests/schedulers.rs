@@ -51,8 +51,13 @@ fn schedulers_are_those_of_diffusers() {
         let choice = entry["choice"].as_str().map(|choice| choice.parse().unwrap());
         let config =
             SchedulerConfig::from_json(Path::new(name), &entry["config"].to_string(), choice);
-        let steps = entry["steps"].as_u64().unwrap() as usize;
-        let mut scheduler = Scheduler::new(&config.unwrap(), steps).unwrap();
+        let (mut config, count) = (config.unwrap(), |field: &str| entry[field].as_u64());
+        match entry["pipeline"].as_str() {
+            Some("flux") => config.for_flux(count("tokens").unwrap() as usize).unwrap(),
+            Some(_) => config.for_stable_diffusion_3(count("tokens").unwrap() as usize).unwrap(),
+            None => {}
+        }
+        let mut scheduler = Scheduler::new(&config, count("steps").unwrap() as usize).unwrap();
         let timesteps = floats(&recorded, &format!("{name}.timesteps"));
         assert_close(scheduler.timesteps(), &timesteps, &[], name);
         let samples = floats(&recorded, &format!("{name}.samples"));
@@ -107,6 +112,12 @@ fn what_is_not_built_in_is_refused_by_name() {
         ("DPMSolverMultistepScheduler", "use_lu_lambdas", "true"),
         ("DPMSolverMultistepScheduler", "variance_type", "\"learned\""),
         ("DPMSolverMultistepScheduler", "final_sigmas_type", "\"half\""),
+        ("FlowMatchEulerDiscreteScheduler", "invert_sigmas", "true"),
+        ("FlowMatchEulerDiscreteScheduler", "shift", "0"),
+        ("FlowMatchEulerDiscreteScheduler", "shift_terminal", "1"),
+        ("FlowMatchEulerDiscreteScheduler", "stochastic_sampling", "true"),
+        ("FlowMatchEulerDiscreteScheduler", "use_beta_sigmas", "true"),
+        ("FlowMatchHeunDiscreteScheduler", "_class_name", "FlowMatchHeunDiscreteScheduler"),
     ] {
         let config = match field {
             "_class_name" => format!("{{\"_class_name\": \"{value}\"}}"),
@@ -118,6 +129,77 @@ fn what_is_not_built_in_is_refused_by_name() {
     }
     assert!(refusal("[1]").contains("not a JSON object"));
     assert!(refusal("{}").contains("`_class_name` is missing"));
+}
+
+#[test]
+fn flow_matching_and_noise_are_not_mixed_up() {
+    let read = |class: &str, more: &str, choice: Option<&str>| {
+        let text = format!(r#"{{"_class_name": "{class}"{more}}}"#);
+        let choice = choice.map(|name| name.parse().unwrap());
+        SchedulerConfig::from_json(Path::new("scheduler_config.json"), &text, choice)
+    };
+    let (flow, noise) = ("FlowMatchEulerDiscreteScheduler", "PNDMScheduler");
+    for (class, choice, expected) in [
+        (flow, "euler", "euler is for models that predict noise"),
+        (
+            "FlowMatchHeunDiscreteScheduler",
+            "dpm++-karras",
+            "dpm++ is for models that predict noise",
+        ),
+        (noise, "flow-euler", "flow-euler is for models that were trained by flow matching"),
+    ] {
+        let error = read(class, "", Some(choice)).unwrap_err().to_string();
+        assert!(error.contains("`_class_name`") && error.contains(expected), "{error}");
+    }
+    let mut config = read(noise, "", None).unwrap();
+    assert!(!config.kind.is_flow_match());
+    for error in [config.for_flux(64), config.for_stable_diffusion_3(64)] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("PNDMScheduler is for models that predict noise"), "{error}");
+    }
+    // The checkpoint's own by its short name, and a relative of it.
+    for class in [flow, "FlowMatchHeunDiscreteScheduler"] {
+        let config = read(class, "", Some("flow-euler-karras")).unwrap();
+        assert!(config.kind.is_flow_match());
+        assert_eq!(Scheduler::new(&config, 5).unwrap().timesteps().len(), 5);
+    }
+}
+
+#[test]
+fn impossible_shifts_are_refused() {
+    let read = |more: &str| {
+        let text = format!(
+            r#"{{"_class_name": "FlowMatchEulerDiscreteScheduler", "use_dynamic_shifting": true{more}}}"#
+        );
+        SchedulerConfig::from_json(Path::new("scheduler_config.json"), &text, None)
+    };
+    for (more, field) in [
+        (r#", "max_image_seq_len": 256"#, "max_image_seq_len"),
+        (r#", "time_shift_type": "quadratic""#, "time_shift_type"),
+        (r#", "max_shift": 1e9"#, "max_shift"),
+        (
+            r#", "use_karras_sigmas": true, "use_exponential_sigmas": true"#,
+            "use_exponential_sigmas",
+        ),
+    ] {
+        let error = read(more).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{field}`")), "{error}");
+    }
+    let error = Scheduler::new(&read("").unwrap(), 4).unwrap_err().to_string();
+    assert!(error.contains("the size of a picture, which is not known"), "{error}");
+    for (more, steps, tokens) in [
+        ("", 0, 1024),
+        ("", 1001, 1024),
+        // One step ends at the first noise level, which is not stretched.
+        (r#", "shift_terminal": 0.1"#, 1, 1024),
+        (r#", "time_shift_type": "linear", "base_shift": -1"#, 4, 16),
+        (r#", "base_shift": 90"#, 4, 1),
+    ] {
+        let mut config = read(more).unwrap();
+        config.for_flux(tokens).unwrap();
+        let error = Scheduler::new(&config, steps).unwrap_err().to_string();
+        assert!(error.contains("steps are not possible"), "{more} {steps}: {error}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use common::fixture;
-use outsize_diffuse::ClipTokenizer;
+use outsize_diffuse::PromptTokenizer;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -19,7 +19,7 @@ fn copied(files: &[&str]) -> TempDir {
 }
 
 fn message(folder: &Path) -> String {
-    ClipTokenizer::open(folder).unwrap_err().to_string()
+    PromptTokenizer::open(folder).unwrap_err().to_string()
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn prompts_become_the_ids_of_transformers() {
         for (file, text) in variant["files"].as_object().unwrap() {
             fs::write(folder.path().join(file), text.as_str().unwrap()).unwrap();
         }
-        let tokenizer = ClipTokenizer::open(folder.path()).unwrap();
+        let tokenizer = PromptTokenizer::open(folder.path()).unwrap();
         assert_eq!(tokenizer.length(), 77);
         for (index, prompt) in expected["prompts"].as_array().unwrap().iter().enumerate() {
             let prompt = prompt.as_str().unwrap();

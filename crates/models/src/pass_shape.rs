@@ -61,6 +61,22 @@ impl PassShape {
         }
     }
 
+    /// A pass of an encoder alone over `rows` texts of `tokens` tokens each.
+    pub(crate) fn of_texts(rows: usize, tokens: usize, threads: usize) -> Self {
+        let (batch, tokens) = (rows.min(MAX_BATCH), tokens.min(MAX_CONTEXT));
+        Self {
+            tokens,
+            prompt: tokens,
+            batch,
+            texts: batch,
+            positions: 0,
+            threads,
+            visible: tokens,
+            learns: false,
+            slides: false,
+        }
+    }
+
     /// The same pass, keeping what gradients are made of.
     pub(crate) fn learning(self) -> Self {
         Self { learns: true, ..self }

@@ -1,9 +1,10 @@
-//! What passes of the modules of Stable Diffusion allocate, by a counting allocator, against what the modules say. One test: the
+//! What passes of the modules of Stable Diffusion and FLUX.1 allocate, by a counting allocator, against what the modules say. One test: the
 //! counter sees all threads.
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Unet2dConditionModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel, T5EncoderModel,
+    Unet2dConditionModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize};
 use peak_alloc::PeakAlloc;
@@ -22,7 +23,8 @@ fn peak<T>(work: impl Fn() -> T) -> u64 {
 }
 
 fn read<C: Component>(class: &str, more: &str) -> ComponentConfig<C> {
-    let key = if class.starts_with("clip") { "model_type" } else { "_class_name" };
+    let is_encoder = class.starts_with("clip") || class.starts_with("t5");
+    let key = if is_encoder { "model_type" } else { "_class_name" };
     ComponentConfig::from_json(&format!(r#"{{"{key}": "{class}"{more}}}"#)).unwrap()
 }
 
@@ -47,6 +49,36 @@ fn memory_is_what_is_said() {
     let model = ClipTextModel::new(&clip.config, &init);
     let measured = peak(|| model.forward(&[3; 1024], 2).unwrap());
     check("text encoder", measured, clip.model().activation_bytes(2, 512, threads));
+
+    for (inner, heads, function) in [(256, 4, "gated-gelu"), (64, 2, "relu")] {
+        let more = format!(
+            r#", "d_model": 64, "d_ff": {inner}, "num_layers": 2, "num_heads": {heads}, "d_kv": 16, "vocab_size": 100,
+               "feed_forward_proj": "{function}""#
+        );
+        let t5 = read::<T5EncoderModel>("t5", &more);
+        let model = T5EncoderModel::new(&t5.config, &init);
+        let measured = peak(|| model.forward(&[3; 1024], 2).unwrap());
+        let said = t5.model().activation_bytes(2, 512, threads);
+        check(&format!("text encoder, {function}"), measured, said);
+    }
+
+    for (heads, batch, tokens) in [(4, 2, 77), (2, 1, 512), (1, 1, 33)] {
+        let more = format!(
+            r#", "num_attention_heads": {heads}, "attention_head_dim": 32, "axes_dims_rope": [8, 12, 12],
+               "num_layers": 2, "num_single_layers": 2, "joint_attention_dim": 64, "pooled_projection_dim": 32"#
+        );
+        let flux = read::<FluxTransformer2dModel>("FluxTransformer2DModel", &more);
+        let model = FluxTransformer2dModel::new(&flux.config, &init);
+        let size = PictureSize { batch, rows: 40, columns: 30 };
+        let (latents, pooled) = (zeros([batch, 1200, 64]), zeros([batch, 32]));
+        let context = zeros([batch, tokens, 64]);
+        let measured = peak(|| {
+            let texts = (pooled.clone(), context.clone());
+            model.forward(latents.clone(), [40, 30], 7.0, None, texts.0, texts.1)
+        });
+        let said = flux.model().activation_bytes(size, tokens, threads);
+        check(&format!("transformer of {heads} heads, {tokens} tokens"), measured, said);
+    }
 
     for (channels, heads, linear) in
         [("32, 64", 4, true), ("64, 64", 1, false), ("16, 96", 8, false)]

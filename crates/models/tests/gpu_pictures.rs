@@ -1,10 +1,13 @@
-//! The modules of Stable Diffusion on a GPU, or on a software adapter that acts as one, against what `transformers` and
+//! The modules of Stable Diffusion and FLUX.1 on a GPU, or on a software adapter that acts as one, against what `transformers` and
 //! `diffusers` compute in float32, and against themselves with weights elsewhere.
 
 mod common;
 
 use burn::tensor::Device;
-use common::components::{CLIPS, UNETS, VAES, config, decode, denoise, encode, expected, folder};
+use common::components::{
+    CLIPS, FLUXES, T5_ENCODERS, UNETS, VAES, config, decode, denoise, denoise_packed, encode,
+    encode_t5, expected, folder,
+};
 use common::gpu::there_is_a_gpu;
 use common::reference::assert_close;
 use outsize_checkpoint::Checkpoint;
@@ -59,11 +62,13 @@ fn same_everywhere<C: Component>(names: &[&str], run: impl Fn(&str, &C) -> Vec<f
 #[test]
 fn denoisers_give_the_reference_wherever_weights_are_kept() {
     same_everywhere(&UNETS, denoise);
+    same_everywhere(&FLUXES, denoise_packed);
 }
 
 #[test]
 fn text_encoders_give_the_reference_wherever_weights_are_kept() {
     same_everywhere(&CLIPS, encode);
+    same_everywhere(&T5_ENCODERS, encode_t5);
 }
 
 #[test]

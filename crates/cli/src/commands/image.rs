@@ -11,7 +11,6 @@ use indicatif::ProgressBar;
 use outsize::core::Planning;
 use outsize::diffuse::{
     ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, PartPlan, Picture,
-    PipelinePart,
 };
 use outsize::generate::default_budget;
 use outsize::machine::Machine;
@@ -50,6 +49,12 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         ));
     }
     notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
+    if args.preview.is_some() && !model.has_preview() {
+        return Err(Failure::usage(
+            "--preview: not for this model, whose latents are not those of Stable Diffusion: leave it out"
+                .to_owned(),
+        ));
+    }
     let mut watch = Watch::new(args, preview.map(Preview), provenance.note);
     let pictures = pipeline.generate_watched(&request, |progress| watch.see(&progress))?;
     watch.finish()?;
@@ -288,7 +293,7 @@ impl<'a> Watch<'a> {
                 self.began = Instant::now();
                 self.parts.push(PartOutput::new(*part, map));
                 let bar = match part {
-                    PipelinePart::Unet => progress::steps(0),
+                    part if part.is_denoiser() => progress::steps(0),
                     part => {
                         let bar = progress::activity();
                         bar.set_message(part.name());

@@ -1,151 +1,19 @@
 //! `scheduler_config.json`, as diffusers reads it.
 
-use std::fmt;
 use std::path::Path;
-use std::str::FromStr;
 
 use outsize_checkpoint::{ConfigFileError, shown};
 use outsize_models::Fields;
 use serde_json::Value;
 
+use super::flow_match::FlowMatchConfig;
+use super::kind::{PredictionType, SchedulerChoice, SchedulerKind};
 use super::noise_schedule::Betas;
+use super::sigma_spacing::SigmaSpacing;
 use crate::error::Error;
 
 /// The most timesteps that a model may be trained with.
 const MAX_TIMESTEPS: usize = 1_000_000;
-
-/// How a picture is freed from noise, step by step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SchedulerKind {
-    /// Denoising diffusion implicit models, without noise added. Song et al. 2020.
-    Ddim,
-    /// Pseudo numerical methods: a linear multistep method, after Runge-Kutta steps if it is not told to skip them. Liu et al.
-    /// 2022.
-    Pndm,
-    /// Euler's method, without noise added. Karras et al. 2022.
-    Euler,
-    /// DPM-Solver++ of first or second order, multistep. Lu et al. 2022.
-    DpmSolver,
-}
-
-impl SchedulerKind {
-    const ALL: [Self; 4] = [Self::Ddim, Self::Pndm, Self::Euler, Self::DpmSolver];
-
-    /// What diffusers calls the class.
-    pub fn class_name(self) -> &'static str {
-        match self {
-            Self::Ddim => "DDIMScheduler",
-            Self::Pndm => "PNDMScheduler",
-            Self::Euler => "EulerDiscreteScheduler",
-            Self::DpmSolver => "DPMSolverMultistepScheduler",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ddim => "ddim",
-            Self::Pndm => "pndm",
-            Self::Euler => "euler",
-            Self::DpmSolver => "dpm++",
-        }
-    }
-
-    /// Fields that change the result in a way that is not built in, with the values that do not.
-    fn only(self) -> &'static [(&'static str, &'static [&'static str])] {
-        match self {
-            Self::Ddim => &[("thresholding", &["false"])],
-            Self::Pndm => &[],
-            Self::Euler => &[
-                ("interpolation_type", &["\"linear\""]),
-                ("timestep_type", &["\"discrete\""]),
-                ("use_beta_sigmas", &["false"]),
-            ],
-            Self::DpmSolver => &[
-                ("algorithm_type", &["\"dpmsolver++\"", "\"deis\""]),
-                ("solver_type", &["\"midpoint\"", "\"heun\"", "\"logrho\"", "\"bh1\"", "\"bh2\""]),
-                ("thresholding", &["false"]),
-                ("use_beta_sigmas", &["false"]),
-                ("use_dynamic_shifting", &["false"]),
-                ("use_flow_sigmas", &["false"]),
-                ("use_lu_lambdas", &["false"]),
-                // Whether a model also predicts a variance, which none built in does; others mean nothing to this one.
-                (
-                    "variance_type",
-                    &[
-                        "\"fixed_small\"",
-                        "\"fixed_small_log\"",
-                        "\"fixed_large\"",
-                        "\"fixed_large_log\"",
-                    ],
-                ),
-            ],
-        }
-    }
-
-    fn predictions(self) -> &'static [PredictionType] {
-        match self {
-            Self::Pndm => &[PredictionType::Epsilon, PredictionType::Velocity],
-            _ => &[PredictionType::Epsilon, PredictionType::Velocity, PredictionType::Sample],
-        }
-    }
-}
-
-/// A scheduler by its short name, as a user asks for one instead of the checkpoint's own: `ddim`, `pndm`, `euler`, `dpm++`;
-/// `euler-karras` and `dpm++-karras` with the noise levels of Karras et al.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SchedulerChoice {
-    /// Which method.
-    pub kind: SchedulerKind,
-    /// With the noise levels of Karras et al., whatever the checkpoint says.
-    pub karras: bool,
-}
-
-impl FromStr for SchedulerChoice {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, karras) = match text.strip_suffix("-karras") {
-            Some(name) => (name, true),
-            None => (text, false),
-        };
-        let kind = SchedulerKind::ALL.into_iter().find(|kind| kind.name() == name);
-        let has_sigmas = |kind: &SchedulerKind| {
-            !karras || matches!(kind, SchedulerKind::Euler | SchedulerKind::DpmSolver)
-        };
-        kind.filter(has_sigmas).map(|kind| Self { kind, karras }).ok_or_else(|| {
-            format!(
-                "expected one of ddim, pndm, euler, dpm++, euler-karras, dpm++-karras, not {text:?}"
-            )
-        })
-    }
-}
-
-impl fmt::Display for SchedulerChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.kind.name(), if self.karras { "-karras" } else { "" })
-    }
-}
-
-/// What a model predicts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PredictionType {
-    /// The noise.
-    Epsilon,
-    /// A mixture of noise and picture, `v`. Salimans and Ho 2022.
-    Velocity,
-    /// The picture.
-    Sample,
-}
-
-impl PredictionType {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Epsilon => "epsilon",
-            Self::Velocity => "v_prediction",
-            Self::Sample => "sample",
-        }
-    }
-}
 
 /// How timesteps are spread over those of training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,15 +21,6 @@ pub(crate) enum Spacing {
     Leading,
     Linspace,
     Trailing,
-}
-
-/// How noise levels are spread between the largest and the least.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SigmaSpacing {
-    /// Those of the timesteps.
-    Timesteps,
-    Karras,
-    Exponential,
 }
 
 /// A `scheduler_config.json`, checked.
@@ -189,6 +48,8 @@ pub struct SchedulerConfig {
     pub(crate) lower_order_final: bool,
     pub(crate) euler_at_final: bool,
     pub(crate) lambda_min: f64,
+    /// Of flow matching, to which most of the others mean nothing.
+    pub(crate) flow: FlowMatchConfig,
 }
 
 impl SchedulerConfig {
@@ -220,7 +81,7 @@ impl SchedulerConfig {
         choice: Option<SchedulerChoice>,
     ) -> Result<Self, outsize_models::Error> {
         let kind = match choice {
-            Some(choice) => choice.kind,
+            Some(choice) => chosen(fields, choice.kind)?,
             None => class(fields)?,
         };
         for (field, values) in kind.only() {
@@ -228,6 +89,7 @@ impl SchedulerConfig {
         }
         let train_timesteps = fields.size_or("num_train_timesteps", 1000, MAX_TIMESTEPS)?;
         let (ddim, dpm) = (kind == SchedulerKind::Ddim, kind == SchedulerKind::DpmSolver);
+        let flow = kind.is_flow_match();
         let has_sigmas = dpm || kind == SchedulerKind::Euler;
         let flag = |of_kind: bool, field, default| match of_kind {
             true => fields.flag_or(field, default),
@@ -236,8 +98,8 @@ impl SchedulerConfig {
         let clip = flag(ddim, "clip_sample", ddim)?;
         let karras = choice.is_some_and(|choice| choice.karras);
         let levels = [
-            karras || flag(has_sigmas, "use_karras_sigmas", false)?,
-            flag(has_sigmas && !karras, "use_exponential_sigmas", false)?,
+            karras || flag(has_sigmas || flow, "use_karras_sigmas", false)?,
+            flag((has_sigmas || flow) && !karras, "use_exponential_sigmas", false)?,
         ];
         let sigma = |field| match has_sigmas && fields.get(field).is_some() {
             true => fields.number_within(field, f64::from(f32::MIN_POSITIVE), 1e6).map(Some),
@@ -250,7 +112,7 @@ impl SchedulerConfig {
                 "prediction_type",
                 kind.predictions(),
                 PredictionType::name,
-                PredictionType::Epsilon,
+                kind.predictions()[0],
             )?,
             train_timesteps,
             betas: betas(fields, train_timesteps)?,
@@ -309,7 +171,37 @@ impl SchedulerConfig {
                 true => fields.number("lambda_min_clipped")?,
                 false => f64::NEG_INFINITY,
             },
+            flow: if flow { FlowMatchConfig::read(fields)? } else { FlowMatchConfig::default() },
         })
+    }
+
+    /// The configuration as diffusers' pipeline of FLUX.1 runs it: from noise levels that are as far from each other, shifted for
+    /// pictures of so many tokens if it shifts by their number.
+    ///
+    /// # Errors
+    /// [`Error::Scheduler`]: it is not one of flow matching.
+    pub fn for_flux(&mut self, image_tokens: usize) -> Result<(), Error> {
+        self.check_flow_match()?;
+        self.flow = self.flow.clone().even().with_image_tokens(image_tokens);
+        Ok(())
+    }
+
+    /// The configuration as diffusers' pipeline of Stable Diffusion 3 runs it: from noise levels of the timesteps of training,
+    /// shifted for pictures of so many tokens if it shifts by their number.
+    ///
+    /// # Errors
+    /// [`Error::Scheduler`]: it is not one of flow matching.
+    pub fn for_stable_diffusion_3(&mut self, image_tokens: usize) -> Result<(), Error> {
+        self.check_flow_match()?;
+        self.flow = self.flow.clone().with_image_tokens(image_tokens);
+        Ok(())
+    }
+
+    fn check_flow_match(&self) -> Result<(), Error> {
+        match self.kind.is_flow_match() {
+            true => Ok(()),
+            false => Err(Error::Scheduler { class: self.kind.class_name() }),
+        }
     }
 
     /// The configuration as diffusers' pipeline of Stable Diffusion runs it: with an offset of one timestep, and without
@@ -324,6 +216,26 @@ impl SchedulerConfig {
             changed.push("clip_sample");
         }
         changed
+    }
+}
+
+/// The kind that was asked for, if a model of the file's scheduler can be run by it: flow matching and noise of a variance that is
+/// preserved are trained for different paths.
+fn chosen(
+    fields: &Fields<'_>,
+    kind: SchedulerKind,
+) -> Result<SchedulerKind, outsize_models::Error> {
+    let is_flow = fields.text("_class_name")?.is_some_and(|name| name.starts_with("FlowMatch"));
+    match (is_flow, kind.is_flow_match()) {
+        (true, false) => Err(fields.refuse(
+            "_class_name",
+            format!("{kind} is for models that predict noise: choose none, or flow-euler"),
+        )),
+        (false, true) => Err(fields.refuse(
+            "_class_name",
+            format!("{kind} is for models that were trained by flow matching: choose another one"),
+        )),
+        _ => Ok(kind),
     }
 }
 

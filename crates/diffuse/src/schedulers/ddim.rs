@@ -1,6 +1,7 @@
 //! DDIM without noise added (eta 0). Song, Meng and Ermon 2020.
 
-use super::config::{PredictionType, SchedulerConfig};
+use super::config::SchedulerConfig;
+use super::kind::PredictionType;
 use super::{AlphasCumprod, spaced};
 
 #[derive(Debug, Clone)]

@@ -1,7 +1,9 @@
 //! DPM-Solver++, multistep, of first or second order ("2M"). Lu et al. 2022.
 
-use super::config::{PredictionType, SchedulerConfig, SigmaSpacing, Spacing};
+use super::config::{SchedulerConfig, Spacing};
+use super::kind::PredictionType;
 use super::noise_schedule::Betas;
+use super::sigma_spacing::SigmaSpacing;
 use super::sigmas::Sigmas;
 use super::spaced;
 

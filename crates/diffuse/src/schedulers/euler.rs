@@ -1,6 +1,7 @@
 //! Euler's method on noise levels. Karras et al. 2022, algorithm 2 without churn.
 
-use super::config::{PredictionType, SchedulerConfig, Spacing};
+use super::config::{SchedulerConfig, Spacing};
+use super::kind::PredictionType;
 use super::sigmas::Sigmas;
 use super::spaced;
 

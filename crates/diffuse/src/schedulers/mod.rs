@@ -4,15 +4,20 @@ mod config;
 mod ddim;
 mod dpm_solver;
 mod euler;
+mod flow_match;
+mod kind;
 mod noise_schedule;
 mod pndm;
+mod sigma_spacing;
 mod sigmas;
 
+pub use self::config::SchedulerConfig;
 use self::config::Spacing;
-pub use self::config::{PredictionType, SchedulerChoice, SchedulerConfig, SchedulerKind};
 use self::ddim::Ddim;
 use self::dpm_solver::DpmSolver;
 use self::euler::Euler;
+use self::flow_match::FlowMatchEuler;
+pub use self::kind::{PredictionType, SchedulerChoice, SchedulerKind};
 use self::pndm::Pndm;
 use crate::error::Error;
 
@@ -31,6 +36,7 @@ enum Method {
     Pndm(Pndm),
     Euler(Euler),
     DpmSolver(DpmSolver),
+    FlowMatchEuler(FlowMatchEuler),
 }
 
 impl Scheduler {
@@ -69,6 +75,12 @@ impl Scheduler {
                     ));
                 }
                 (timesteps, Method::DpmSolver(method))
+            }
+            SchedulerKind::FlowMatchEuler => {
+                let (flow, spacing) = (&config.flow, config.sigma_spacing);
+                let (method, timesteps) =
+                    FlowMatchEuler::new(flow, spacing, most, steps).map_err(refused)?;
+                return Ok(Self { timesteps, index: 0, method: Method::FlowMatchEuler(method) });
             }
         };
         if let Some(timestep) = timesteps.iter().find(|one| !(0.0..most as f32).contains(*one)) {
@@ -120,6 +132,9 @@ impl Scheduler {
             Method::Pndm(pndm) => of_alpha(pndm.alpha(timestep as i64)),
             Method::Euler(euler) => (1.0, euler.sigma(self.index)),
             Method::DpmSolver(solver) => solver.shares(self.index),
+            Method::FlowMatchEuler(euler) => {
+                (1.0 - euler.sigma(self.index), euler.sigma(self.index))
+            }
         };
         for (sample, noise) in sample.iter_mut().zip(noise) {
             *sample = signal * *sample + deviation * noise;
@@ -154,6 +169,7 @@ impl Scheduler {
             Method::Pndm(pndm) => pndm.step(timestep as i64, output, sample),
             Method::Euler(euler) => euler.step(self.index, output, sample),
             Method::DpmSolver(solver) => solver.step(self.index, output, sample),
+            Method::FlowMatchEuler(flow) => flow.step(self.index, output, sample),
         }
         self.index += 1;
     }

@@ -1,6 +1,7 @@
 //! PNDM: Runge-Kutta steps unless they are skipped, then a linear multistep method. Liu et al. 2022.
 
-use super::config::{PredictionType, SchedulerConfig};
+use super::config::SchedulerConfig;
+use super::kind::PredictionType;
 use super::{AlphasCumprod, spaced};
 
 /// Outputs that the multistep method combines.

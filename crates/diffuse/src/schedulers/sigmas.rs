@@ -1,9 +1,7 @@
 //! Noise levels: the noise's standard deviation beside a picture of scale one.
 
-use super::config::{SchedulerConfig, SigmaSpacing};
-
-/// The exponent of Karras et al. 2022.
-const RHO: f64 = 7.0;
+use super::config::SchedulerConfig;
+use super::sigma_spacing::SigmaSpacing;
 
 /// What stands for a signal of zero, so that the noise level stays finite.
 const LEAST_ALPHA: f32 = 1.0 / (1u32 << 24) as f32;
@@ -63,20 +61,10 @@ impl Sigmas {
     pub fn spread(
         &self,
         spacing: SigmaSpacing,
-        [least, greatest]: [f64; 2],
+        range: [f64; 2],
         steps: usize,
     ) -> Option<(Vec<f64>, Vec<f64>)> {
-        let mix = |from: f64, to: f64, index: usize| {
-            from + index as f64 / (steps.max(2) - 1) as f64 * (to - from)
-        };
-        let sigma = |index| match spacing {
-            SigmaSpacing::Timesteps => None,
-            SigmaSpacing::Karras => {
-                Some(mix(greatest.powf(1.0 / RHO), least.powf(1.0 / RHO), index).powf(RHO))
-            }
-            SigmaSpacing::Exponential => Some(mix(greatest.ln(), least.ln(), index).exp()),
-        };
-        let sigmas: Vec<f64> = (0..steps).map(sigma).collect::<Option<_>>()?;
+        let sigmas = spacing.spread(range, steps)?;
         let timesteps = sigmas.iter().map(|sigma| self.timestep(*sigma)).collect();
         Some((sigmas, timesteps))
     }

@@ -14,6 +14,7 @@ mod exaone4;
 mod expert_fields;
 mod falcon;
 mod falcon_h1;
+mod flux;
 mod gemma;
 mod gemma3;
 mod gemma3n;
@@ -73,6 +74,7 @@ pub use dense::LlamaForCausalLm;
 pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use falcon_h1::{FalconH1DecoderLayer, FalconH1ForCausalLm, FalconH1Mlp};
+pub use flux::{FluxTransformer2dConfig, FluxTransformer2dModel};
 pub use gemma3n::{
     AltUpConfig, Gemma3nAltUp, Gemma3nConfig, Gemma3nDecoderLayer, Gemma3nForCausalLm,
     Gemma3nLaurelBlock, Gemma3nMlp, Gemma3nModel,
@@ -107,7 +109,7 @@ pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp}
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};
 pub use starcoder2::{Starcoder2ForCausalLm, Starcoder2Mlp};
-pub use t5::{T5Config, T5ForConditionalGeneration};
+pub use t5::{T5Config, T5EncoderModel, T5ForConditionalGeneration};
 pub use unet::{
     AddedConditions, TIME_IDS, Unet2dConditionConfig, Unet2dConditionModel, UnetAddition, UnetLevel,
 };

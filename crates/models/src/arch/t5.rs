@@ -2,6 +2,7 @@
 //! Raffel et al. 2020; version 1.1 after Shazeer 2020.
 
 mod config;
+mod encoder;
 mod layers;
 
 use burn::module::Module;
@@ -9,11 +10,12 @@ use burn::tensor::Tensor;
 
 use self::config::FIELDS;
 pub use self::config::T5Config;
+pub use self::encoder::T5EncoderModel;
 use self::layers::{T5Block, T5LayerCrossAttention, T5LayerFeedForward, T5LayerSelfAttention};
 use crate::architecture::{Architecture, Init};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
-use crate::layers::{DistanceBuckets, Embedding, Linear, PositionBias, RmsNorm};
+use crate::layers::{DistanceBuckets, Embedding, Linear, PositionBias, QueryPositions, RmsNorm};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
@@ -81,23 +83,10 @@ impl Architecture for T5ForConditionalGeneration {
     }
 
     fn new(config: &T5Config, init: &Init) -> Self {
-        let norm = || RmsNorm::new(config.d_model, config.layer_norm_epsilon, init);
-        let feed_forward = || T5LayerFeedForward::new(config, init);
-        // The first layer has the biases of all.
-        let attention = |index| T5LayerSelfAttention::new(config, index == 0, init);
-        let encoder = |index| T5Block { layer: (attention(index), feed_forward()) };
-        let cross = || T5LayerCrossAttention::new(config, init);
-        let decoder = |index| T5Block { layer: (attention(index), cross(), feed_forward()) };
         Self {
             shared: Embedding::new(config.vocab_size, config.d_model, init),
-            encoder: T5Stack {
-                block: (0..config.num_layers).map(encoder).collect(),
-                final_layer_norm: norm(),
-            },
-            decoder: T5Stack {
-                block: (0..config.num_decoder_layers).map(decoder).collect(),
-                final_layer_norm: norm(),
-            },
+            encoder: T5Stack::encoder(config, init),
+            decoder: T5Stack::decoder(config, init),
             lm_head: (!config.tied)
                 .then(|| Linear::new(config.d_model, config.vocab_size, false, init)),
             scale: config.scale_decoder_outputs.then(|| (config.d_model as f64).powf(-0.5)),
@@ -128,18 +117,8 @@ impl Decoder for T5ForConditionalGeneration {
 
     fn encode(&self, prompt: &Pass<'_>, cache: &mut KvCache) -> Result<(), Error> {
         let [buckets, _] = &self.buckets;
-        let mut x = prompt.embed(&self.shared);
-        let bias = bias(self.encoder.block.first().map(|block| &block.layer.0), buckets);
-        let mut pending = None;
-        for block in &self.encoder.block {
-            let (attention, feed_forward) = &block.layer;
-            let (sum, normed) = attention.layer_norm.after(x, pending);
-            let mixed =
-                attention.SelfAttention.encode(normed, bias.as_ref(), &prompt.query_positions());
-            let (sum, normed) = feed_forward.layer_norm.after(sum, Some(mixed));
-            (x, pending) = (sum, Some(feed_forward.DenseReluDense.forward(normed)));
-        }
-        let (_, states) = self.encoder.final_layer_norm.after(x, pending);
+        let x = prompt.embed(&self.shared);
+        let states = self.encoder.encode(x, buckets, &prompt.query_positions());
         for (index, block) in self.decoder.block.iter().enumerate() {
             let (keys, values) = block.layer.1.EncDecAttention.keys_and_values(&states);
             cache.keep_prompt(index, keys, values)?;
@@ -179,14 +158,8 @@ impl Decoder for T5ForConditionalGeneration {
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        let hidden = self.shared.width() as u64;
-        let (prompt, mut heads) = (pass.of_prompt(), 0);
-        let mut encoder = Activations::default();
-        for T5Block { layer: (attention, feed_forward) } in &self.encoder.block {
-            heads = attention.SelfAttention.heads();
-            encoder = encoder.or(attention.SelfAttention.activations(&prompt));
-            encoder = encoder.or(feed_forward.DenseReluDense.activations(&prompt));
-        }
+        let (prompt, hidden) = (pass.of_prompt(), self.shared.width() as u64);
+        let mut encoder = self.encoder.most(&prompt);
         let mut decoder = self.head().activations(pass);
         for T5Block { layer: (attention, cross, feed_forward) } in &self.decoder.block {
             encoder = encoder.or(cross.EncDecAttention.activations_of_prompt(&prompt));
@@ -197,8 +170,69 @@ impl Decoder for T5ForConditionalGeneration {
         // Alive throughout: the residual stream, and the biases.
         let [encoder, decoder] = [(encoder, prompt), (decoder, *pass)]
             .map(|(most, pass)| most.and(Activations::values(pass.rows() * hidden)));
-        let bias = PositionBias::activations(&self.buckets[0], heads);
-        encoder.or(decoder).and(Activations::values(bias))
+        encoder.or(decoder).and(self.encoder.bias_activations(&self.buckets[0]))
+    }
+}
+
+impl T5Stack<EncoderLayers> {
+    fn encoder(config: &T5Config, init: &Init) -> Self {
+        // The first layer has the biases of all.
+        let layers = |index| {
+            let attention = T5LayerSelfAttention::new(config, index == 0, init);
+            T5Block { layer: (attention, T5LayerFeedForward::new(config, init)) }
+        };
+        Self {
+            block: (0..config.num_layers).map(layers).collect(),
+            final_layer_norm: RmsNorm::new(config.d_model, config.layer_norm_epsilon, init),
+        }
+    }
+
+    /// Embeddings `[batch, tokens, hidden]` f32 to the states behind the final norm, of the same shape.
+    fn encode(
+        &self,
+        mut x: Tensor<3>,
+        buckets: &DistanceBuckets,
+        positions: &QueryPositions<'_>,
+    ) -> Tensor<3> {
+        let bias = bias(self.block.first().map(|block| &block.layer.0), buckets);
+        let mut pending = None;
+        for block in &self.block {
+            let (attention, feed_forward) = &block.layer;
+            let (sum, normed) = attention.layer_norm.after(x, pending);
+            let mixed = attention.SelfAttention.encode(normed, bias.as_ref(), positions);
+            let (sum, normed) = feed_forward.layer_norm.after(sum, Some(mixed));
+            (x, pending) = (sum, Some(feed_forward.DenseReluDense.forward(normed)));
+        }
+        self.final_layer_norm.after(x, pending).1
+    }
+
+    /// What a layer holds at most, besides the residual stream and the biases.
+    fn most(&self, pass: &PassShape) -> Activations {
+        let layers = self.block.iter().map(|block| &block.layer);
+        layers.fold(Activations::default(), |most, (attention, feed_forward)| {
+            let most = most.or(attention.SelfAttention.activations(pass));
+            most.or(feed_forward.DenseReluDense.activations(pass))
+        })
+    }
+
+    /// What the biases of all layers take.
+    fn bias_activations(&self, buckets: &DistanceBuckets) -> Activations {
+        let heads = self.block.first().map_or(0, |block| block.layer.0.SelfAttention.heads());
+        Activations::values(PositionBias::activations(buckets, heads))
+    }
+}
+
+impl T5Stack<DecoderLayers> {
+    fn decoder(config: &T5Config, init: &Init) -> Self {
+        let layers = |index| {
+            let attention = T5LayerSelfAttention::new(config, index == 0, init);
+            let cross = T5LayerCrossAttention::new(config, init);
+            T5Block { layer: (attention, cross, T5LayerFeedForward::new(config, init)) }
+        };
+        Self {
+            block: (0..config.num_decoder_layers).map(layers).collect(),
+            final_layer_norm: RmsNorm::new(config.d_model, config.layer_norm_epsilon, init),
+        }
     }
 }
 

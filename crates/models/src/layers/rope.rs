@@ -253,6 +253,16 @@ pub struct Rotation {
 }
 
 impl Rotation {
+    /// The rotations of neighbouring dimensions together, by cosines and sines `[1, tokens, 1, rotated / 2]` f32.
+    pub(crate) fn interleaved(angles: [Tensor<4>; 2]) -> Self {
+        Self {
+            angles: Some(angles),
+            pairs: RotaryPairs::Interleaved,
+            growth: None,
+            moved: RefCell::default(),
+        }
+    }
+
     /// Rotates `[batch, tokens, heads, head_dim]`; of each head the first `rotated` elements.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
         match &self.angles {

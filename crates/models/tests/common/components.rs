@@ -1,19 +1,26 @@
-//! The fixtures of modules of Stable Diffusion (`scripts/fixtures/diffusion.py`), and how each is run.
+//! The fixtures of modules of Stable Diffusion and FLUX.1 (`scripts/fixtures/diffusion.py` and `flux.py`), and how each is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_checkpoint::{Checkpoint, Dtype};
+use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
+use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{
-    AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, TIME_IDS,
-    Unet2dConditionModel,
+    AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel,
+    T5EncoderModel, TIME_IDS, Unet2dConditionModel,
 };
-use outsize_models::{Component, ComponentConfig};
+use outsize_models::{ActivationDtype, Component, ComponentConfig, Error, Init};
+use outsize_plan::Budget;
+
+use super::dispatched::placed_in;
+use super::reference::{ROUNDED_TOLERANCE, assert_within};
 
 pub const CLIPS: [&str; 4] = ["clip-text-v1", "clip-text-v2", "clip-text-xl", "clip-text-eos"];
 pub const UNETS: [&str; 4] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl"];
-pub const VAES: [&str; 2] = ["vae", "vae-old"];
+pub const VAES: [&str; 3] = ["vae", "vae-old", "vae-flux"];
+pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
+pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
 
 pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/components").join(name)
@@ -45,11 +52,16 @@ pub fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec().unwrap()
 }
 
+/// Token ids, and how many texts they are of.
+fn ids(name: &str) -> (Vec<u32>, usize) {
+    let (ids, shape) = expected(name, "ids");
+    (ids.iter().map(|id| *id as u32).collect(), shape[0])
+}
+
 /// Last states, those before them, and texts as a whole.
 pub fn encode_all(name: &str, model: &ClipTextModel) -> [Vec<f32>; 3] {
-    let (ids, shape) = expected(name, "ids");
-    let ids: Vec<u32> = ids.iter().map(|id| *id as u32).collect();
-    let states = model.forward(&ids, shape[0]).unwrap();
+    let (ids, rows) = ids(name);
+    let states = model.forward(&ids, rows).unwrap();
     let pooled = model.pool(&ids, &states.last);
     [values(states.last), values(states.penultimate), values(pooled)]
 }
@@ -57,6 +69,11 @@ pub fn encode_all(name: &str, model: &ClipTextModel) -> [Vec<f32>; 3] {
 pub fn encode(name: &str, model: &ClipTextModel) -> Vec<f32> {
     let [last, ..] = encode_all(name, model);
     last
+}
+
+pub fn encode_t5(name: &str, model: &T5EncoderModel) -> Vec<f32> {
+    let (ids, rows) = ids(name);
+    values(model.forward(&ids, rows).unwrap())
 }
 
 pub fn denoise(name: &str, model: &Unet2dConditionModel) -> Vec<f32> {
@@ -80,4 +97,118 @@ pub fn decode(name: &str, model: &AutoencoderKl) -> Vec<f32> {
 
 pub fn encode_picture(name: &str, model: &AutoencoderKlEncoder) -> Vec<f32> {
     values(model.encode(tensor(name, "picture", &Device::flex())))
+}
+
+pub fn denoise_packed(name: &str, model: &FluxTransformer2dModel) -> Vec<f32> {
+    let device = Device::flex();
+    let [timestep, guidance] = ["timestep", "guidance"].map(|what| expected(name, what).0[0]);
+    let size = expected(name, "size").0;
+    let size = [size[0] as usize, size[1] as usize];
+    let latents = tensor(name, "latents", &device);
+    let (pooled, context) = (tensor(name, "pooled", &device), tensor(name, "context", &device));
+    values(model.forward(latents, size, timestep, Some(guidance), pooled, context))
+}
+
+/// The fixture's module in as much memory, if that is enough, and what of it is streamed.
+pub fn load_in<C: Component>(
+    name: &str,
+    memory: &str,
+    compute: ActivationDtype,
+) -> Option<(Dispatched<C>, u64)> {
+    let config = config::<C>(name);
+    assert_eq!(config.unknown_fields, [""; 0], "{name}");
+    let checkpoint = Checkpoint::open(folder(name).join("model.safetensors")).unwrap();
+    let tree = config.tree(name, checkpoint.tensors()).unwrap();
+    let options = config.options(checkpoint.tensors());
+    let (map, options) = placed_in(&tree, options, 300, memory)?;
+    let init = Init { device: Device::flex(), compute };
+    let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
+    Some((model, map.streamed_bytes()))
+}
+
+pub fn load<C: Component>(name: &str) -> Dispatched<C> {
+    let (model, streamed) = load_in(name, "16MiB", ActivationDtype::F32).unwrap();
+    assert_eq!(streamed, 0);
+    model
+}
+
+/// In many budgets: the bits of what stays in memory.
+pub fn placed<C: Component>(name: &str, run: impl Fn(&str, &C) -> Vec<f32>) {
+    let resident = load::<C>(name).run(|model| run(name, model)).unwrap();
+    let (mut most, mut maps) = (0, 0);
+    for kibibytes in (4..=400).step_by(12) {
+        let memory = format!("{kibibytes}KiB");
+        let Some((model, streamed)) = load_in::<C>(name, &memory, ActivationDtype::F32) else {
+            continue;
+        };
+        (most, maps) = (most.max(streamed), maps + 1);
+        // The second pass finds a stream that has learned what the first one asked for.
+        for _ in 0..2 {
+            let found = model.run(|model| run(name, model)).unwrap();
+            let same = found.iter().zip(&resident).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same && found.len() == resident.len(), "{name} in {memory}");
+        }
+    }
+    println!("{name}: {maps} maps, up to {most} bytes streamed");
+    assert!(most > 10_000, "{name}: {most} bytes streamed");
+}
+
+/// With activations rounded to bf16.
+pub fn rounded<C: Component>(name: &str, run: impl Fn(&str, &C) -> Vec<f32>) {
+    let (model, _) = load_in::<C>(name, "16MiB", ActivationDtype::Bf16).unwrap();
+    let found = model.run(|model| run(name, model)).unwrap();
+    let (output, _) = expected(name, "output");
+    assert_within(2.0 * ROUNDED_TOLERANCE, &found, &output, &format!("{name} in bf16"));
+}
+
+/// In too little memory for all weights, those that are streamed are read once in each pass.
+pub fn assert_reads_once<C: Component>(text: &str, pass: impl Fn(&C)) {
+    let config = ComponentConfig::<C>::from_json(text).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let tensors = config.tensors(Dtype::F16).into_iter();
+    let specs: Vec<TensorSpec> =
+        tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
+    let mut writer = ShardWriter::create(dir.path().join("part"), specs.clone(), u64::MAX).unwrap();
+    for spec in &specs {
+        writer.write(&spec.name, &vec![0; 2 * spec.shape.iter().product::<usize>()]).unwrap();
+    }
+    writer.finish().unwrap();
+    let checkpoint = Checkpoint::open(dir.path().join("part")).unwrap();
+    let tree = config.tree("part", checkpoint.tensors()).unwrap();
+    let options = Options {
+        budget: Budget::parse("cpu=24MiB").unwrap(),
+        ..config.options(checkpoint.tensors())
+    };
+    let map = outsize_plan::infer(&tree, &options.budget, &options.plan()).unwrap();
+    let model = config.dispatch(&Init::new(&Device::flex()), &checkpoint, &map, &options).unwrap();
+    let weights = 2 * config.parameter_count();
+    let streamed = map.streamed_bytes();
+    assert!(weights > streamed + 2_000_000 && streamed > 5_000_000, "{streamed} of {weights}");
+    // Reads begin and end with pages.
+    let pages = 2 * 4096 * specs.len() as u64;
+    // The first pass also loads what stays, and only guesses the order: what it reads too early may be read
+    // again. Later passes know it, and what is read ahead for one is read while the one before it ends.
+    let (first, later) = (weights + weights / 4, 8);
+    for (passes, most) in [(1, first), (later, later * streamed + map.ring_bytes())] {
+        let before = model.stats().bytes_read;
+        for _ in 0..passes {
+            model.run(&pass).unwrap();
+        }
+        let read = model.stats().bytes_read - before;
+        println!("{read} of {most} bytes");
+        assert!(read <= most + passes * pages, "{read} of {most} bytes");
+    }
+}
+
+/// A fixture's configuration with another value of a field is refused by its name.
+pub fn refused<C: Component>(name: &str, field: &str, value: serde_json::Value) {
+    let text = fs::read_to_string(folder(name).join("config.json")).unwrap();
+    let mut fields: serde_json::Value = serde_json::from_str(&text).unwrap();
+    fields[field] = value.clone();
+    let error = ComponentConfig::<C>::from_json(&fields.to_string()).unwrap_err();
+    match &error {
+        Error::Field { field: found, .. } => assert_eq!(found, field, "{error}"),
+        Error::ModelType { .. } => assert!(field.ends_with("_name"), "{error}"),
+        _ => panic!("{field} {value}: {error}"),
+    }
 }

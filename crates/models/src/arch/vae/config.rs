@@ -22,6 +22,8 @@ pub struct AutoencoderKlConfig {
     pub groups: usize,
     /// What latents of a denoiser are divided by before they are decoded.
     pub scaling_factor: f64,
+    /// What is then added to them.
+    pub shift_factor: f64,
     /// Whether a 1x1 convolution comes behind the encoder.
     pub use_quant_conv: bool,
     /// Whether a 1x1 convolution comes before the decoder.
@@ -47,6 +49,7 @@ impl AutoencoderKlConfig {
                 factor if factor != 0.0 => factor,
                 _ => return Err(fields.refuse("scaling_factor", "it must not be 0".to_owned())),
             },
+            shift_factor: fields.number_or("shift_factor", 0.0)?,
             use_quant_conv: fields.flag_or("use_quant_conv", true)?,
             use_post_quant_conv: fields.flag_or("use_post_quant_conv", true)?,
             mid_block_add_attention: fields.flag_or("mid_block_add_attention", true)?,
@@ -99,7 +102,7 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("out_channels", Read),
     ("sample_size", Harmless),
     ("scaling_factor", Read),
-    ("shift_factor", Effect::UNSET),
+    ("shift_factor", Read),
     ("up_block_types", Read),
     ("use_post_quant_conv", Read),
 ];

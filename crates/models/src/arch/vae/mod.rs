@@ -204,7 +204,7 @@ impl AutoencoderKl {
         Self { band_bytes, ..self }
     }
 
-    /// Latents `[1, rows, columns, latent]` f32, divided by the scaling factor, to a picture with values from -1 to 1, about:
+    /// Latents `[1, rows, columns, latent]` f32, divided by the scaling factor and shifted, to a picture with values from -1 to 1, about:
     /// calls `rows` with some rows of it after others, `[1, some, width, channels]` f32.
     pub fn decode(&self, latents: Tensor<4>, mut rows: impl FnMut(Tensor<4>)) {
         let latents = match &self.post_quant_conv {

@@ -1,0 +1,127 @@
+//! Attention among the tokens of a picture and a text, all of which see each other.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use outsize_kernels::attend_pixels;
+
+use super::FluxTransformer2dConfig;
+use crate::architecture::Init;
+use crate::layers::{Linear, RmsNorm, Rotation, joined};
+
+/// What norms of queries and keys add to mean squares.
+const EPSILON: f64 = 1e-6;
+
+/// Attention with projections of its own for the tokens of a text.
+#[derive(Module, Debug)]
+pub(super) struct FluxJointAttention {
+    // In the order of use.
+    to_q: Linear,
+    norm_q: RmsNorm,
+    add_q_proj: Linear,
+    norm_added_q: RmsNorm,
+    to_k: Linear,
+    norm_k: RmsNorm,
+    add_k_proj: Linear,
+    norm_added_k: RmsNorm,
+    to_v: Linear,
+    add_v_proj: Linear,
+    /// `[hidden, hidden]`; one layer.
+    to_out: Vec<Linear>,
+    to_add_out: Linear,
+}
+
+/// Attention with the same projections for all tokens, and none of its result.
+#[derive(Module, Debug)]
+pub(super) struct FluxAttention {
+    to_q: Linear,
+    norm_q: RmsNorm,
+    to_k: Linear,
+    norm_k: RmsNorm,
+    to_v: Linear,
+}
+
+fn norm(config: &FluxTransformer2dConfig, init: &Init) -> RmsNorm {
+    RmsNorm::new(config.attention_head_dim, EPSILON, init)
+}
+
+fn square(config: &FluxTransformer2dConfig, init: &Init) -> Linear {
+    Linear::new(config.hidden(), config.hidden(), true, init)
+}
+
+/// A projection `[batch, tokens, hidden]` as heads `[batch, tokens, heads, width]`.
+fn heads(project: &Linear, x: &Tensor<3>, width: usize) -> Tensor<4> {
+    let y = project.forward_pixels(x.clone());
+    let [batch, tokens, hidden] = y.dims();
+    y.reshape([batch, tokens, hidden / width, width])
+}
+
+/// The same, each head normalised.
+fn normed(project: &Linear, norm: &RmsNorm, x: &Tensor<3>) -> Tensor<4> {
+    norm.forward(heads(project, x, norm.width()))
+}
+
+/// `[batch, tokens, heads, width]` three times to `[batch, tokens, heads · width]`.
+fn attended(projected: [Tensor<4>; 3], project: &Linear) -> Tensor<3> {
+    let [batch, tokens, heads, width] = projected[0].dims();
+    let scale = (width as f32).sqrt().recip();
+    attend_pixels(project.compute, projected, scale).reshape([batch, tokens, heads * width])
+}
+
+impl FluxJointAttention {
+    pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
+        let (square, norm) = (|| square(config, init), || norm(config, init));
+        Self {
+            to_q: square(),
+            norm_q: norm(),
+            add_q_proj: square(),
+            norm_added_q: norm(),
+            to_k: square(),
+            norm_k: norm(),
+            add_k_proj: square(),
+            norm_added_k: norm(),
+            to_v: square(),
+            add_v_proj: square(),
+            to_out: vec![square()],
+            to_add_out: square(),
+        }
+    }
+
+    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same; the text's are rotated as the first.
+    pub fn forward(&self, [image, text]: [Tensor<3>; 2], rotation: &Rotation) -> [Tensor<3>; 2] {
+        let width = self.norm_q.width();
+        let [image_tokens, text_tokens] = [&image, &text].map(|x| x.dims()[1]);
+        let both = |image, text| joined(vec![text, image], 1);
+        let queries = both(
+            normed(&self.to_q, &self.norm_q, &image),
+            normed(&self.add_q_proj, &self.norm_added_q, &text),
+        );
+        let queries = rotation.apply(queries);
+        let keys = both(
+            normed(&self.to_k, &self.norm_k, &image),
+            normed(&self.add_k_proj, &self.norm_added_k, &text),
+        );
+        let keys = rotation.apply(keys);
+        let values = both(heads(&self.to_v, &image, width), heads(&self.add_v_proj, &text, width));
+        drop((image, text));
+        let mixed = attended([queries, keys, values], &self.to_q);
+        let image = mixed.clone().narrow(1, text_tokens, image_tokens);
+        let image = self.to_out.iter().fold(image, |x, linear| linear.forward_pixels(x));
+        let text = self.to_add_out.forward_pixels(mixed.narrow(1, 0, text_tokens));
+        [image, text]
+    }
+}
+
+impl FluxAttention {
+    pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
+        let (square, norm) = (|| square(config, init), || norm(config, init));
+        Self { to_q: square(), norm_q: norm(), to_k: square(), norm_k: norm(), to_v: square() }
+    }
+
+    /// `[batch, tokens, hidden]` f32 to the same.
+    pub fn forward(&self, x: &Tensor<3>, rotation: &Rotation) -> Tensor<3> {
+        let queries = rotation.apply(normed(&self.to_q, &self.norm_q, x));
+        let keys = rotation.apply(normed(&self.to_k, &self.norm_k, x));
+        let values = heads(&self.to_v, x, self.norm_q.width());
+        attended([queries, keys, values], &self.to_q)
+    }
+}

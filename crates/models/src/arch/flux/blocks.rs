@@ -1,0 +1,131 @@
+//! The blocks: first those in which pictures and texts have weights of their own, then those in which they have the same.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::FluxTransformer2dConfig;
+use super::attention::{FluxAttention, FluxJointAttention};
+use super::modulation::{AdaLayerNorm, Modulation, add_share};
+use crate::architecture::Init;
+use crate::layers::{Activation, Linear, Rotation, joined};
+
+/// What the inner layer of an MLP is wider by.
+pub(super) const EXPANSION: usize = 4;
+
+/// Attention among picture and text, and an MLP for each.
+#[derive(Module, Debug)]
+pub(super) struct FluxTransformerBlock {
+    norm1: AdaLayerNorm,
+    norm1_context: AdaLayerNorm,
+    attn: FluxJointAttention,
+    ff: FluxFeedForward,
+    ff_context: FluxFeedForward,
+}
+
+/// Attention and MLP side by side.
+#[derive(Module, Debug)]
+pub(super) struct FluxSingleTransformerBlock {
+    norm: AdaLayerNorm,
+    attn: FluxAttention,
+    /// `[inner, hidden]`.
+    proj_mlp: Linear,
+    /// `[hidden, hidden + inner]`.
+    proj_out: Linear,
+}
+
+/// `net.2(gelu(net.0(x)))`.
+#[derive(Module, Debug)]
+struct FluxFeedForward {
+    net: (FluxGelu, FluxDropout, Linear),
+}
+
+/// The projection before the function.
+#[derive(Module, Debug)]
+struct FluxGelu {
+    /// `[inner, hidden]`.
+    proj: Linear,
+}
+
+/// What holds a place in the names of tensors.
+#[derive(Module, Debug)]
+struct FluxDropout {}
+
+impl FluxTransformerBlock {
+    pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
+        let hidden = config.hidden();
+        let norm = || AdaLayerNorm::new(hidden, 6, init);
+        Self {
+            norm1: norm(),
+            norm1_context: norm(),
+            attn: FluxJointAttention::new(config, init),
+            ff: FluxFeedForward::new(hidden, init),
+            ff_context: FluxFeedForward::new(hidden, init),
+        }
+    }
+
+    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same, for a conditioning
+    /// `[batch, hidden]` f32.
+    pub fn forward(
+        &self,
+        [image, text]: [Tensor<3>; 2],
+        conditioning: &Tensor<2>,
+        rotation: &Rotation,
+    ) -> [Tensor<3>; 2] {
+        let [image, text] = [image, text].map(|x| self.norm1.entered(x));
+        let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] = self.norm1.parts(conditioning);
+        let normed = Modulation { scale, shift }.norm(&image);
+        let image_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
+        let [shift, scale, text_share, shift_mlp, scale_mlp, share_mlp] =
+            self.norm1_context.parts(conditioning);
+        let text_normed = Modulation { scale, shift }.norm(&text);
+        let text_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
+        let [image_mixed, text_mixed] = self.attn.forward([normed, text_normed], rotation);
+        let image = add_share(image, share, image_mixed);
+        let text = add_share(text, text_share, text_mixed);
+        [self.ff.add(image, image_mlp), self.ff_context.add(text, text_mlp)]
+    }
+}
+
+impl FluxSingleTransformerBlock {
+    pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
+        let hidden = config.hidden();
+        let inner = EXPANSION * hidden;
+        Self {
+            norm: AdaLayerNorm::new(hidden, 3, init),
+            attn: FluxAttention::new(config, init),
+            proj_mlp: Linear::new(hidden, inner, true, init),
+            proj_out: Linear::new(hidden + inner, hidden, true, init),
+        }
+    }
+
+    /// Tokens of a text and of a picture behind them, `[batch, tokens, hidden]` f32, to the same.
+    pub fn forward(
+        &self,
+        x: Tensor<3>,
+        conditioning: &Tensor<2>,
+        rotation: &Rotation,
+    ) -> Tensor<3> {
+        let x = self.norm.entered(x);
+        let [shift, scale, share] = self.norm.parts(conditioning);
+        let normed = Modulation { scale, shift }.norm(&x);
+        let mixed = self.attn.forward(&normed, rotation);
+        let inner = Activation::GeluTanh.activate(self.proj_mlp.forward_pixels(normed));
+        let both = joined(vec![mixed, inner], 2);
+        add_share(x, share, self.proj_out.forward_pixels(both))
+    }
+}
+
+impl FluxFeedForward {
+    fn new(hidden: usize, init: &Init) -> Self {
+        let inner = EXPANSION * hidden;
+        let proj = Linear::new(hidden, inner, true, init);
+        Self { net: (FluxGelu { proj }, FluxDropout {}, Linear::new(inner, hidden, true, init)) }
+    }
+
+    /// `[batch, tokens, hidden]` f32 and the share of what comes of its norm.
+    fn add(&self, x: Tensor<3>, (modulation, share): (Modulation, Tensor<2>)) -> Tensor<3> {
+        let (FluxGelu { proj }, _, down) = &self.net;
+        let inner = Activation::GeluTanh.activate(proj.forward_pixels(modulation.norm(&x)));
+        add_share(x, share, down.forward_pixels(inner))
+    }
+}

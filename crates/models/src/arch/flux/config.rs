@@ -1,0 +1,96 @@
+//! What the transformer's `config.json` says.
+
+use crate::Error;
+use crate::config::Effect::{self, Harmless, Read};
+use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS};
+
+/// Coordinates of a token: one that is always 0, row and column.
+pub(super) const AXES: usize = 3;
+
+/// The configuration of a Flux transformer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FluxTransformer2dConfig {
+    /// Channels of packed latents.
+    pub in_channels: usize,
+    /// Channels of the result.
+    pub out_channels: usize,
+    /// Blocks in which pictures and texts have weights of their own.
+    pub num_layers: usize,
+    /// Blocks in which they have the same.
+    pub num_single_layers: usize,
+    /// Heads of attention.
+    pub num_attention_heads: usize,
+    /// Width of a head.
+    pub attention_head_dim: usize,
+    /// Width of a text's tokens.
+    pub joint_attention_dim: usize,
+    /// Width of what is known of a text as a whole.
+    pub pooled_projection_dim: usize,
+    /// Whether it is told how closely to follow the text.
+    pub guidance_embeds: bool,
+    /// Elements of a head that each coordinate of a token rotates.
+    pub axes_dims_rope: [usize; AXES],
+}
+
+impl FluxTransformer2dConfig {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+        let in_channels = fields.size_or("in_channels", 64, MAX_HIDDEN)?;
+        let attention_head_dim = fields.size_or("attention_head_dim", 128, MAX_HEAD_DIM)?;
+        Ok(Self {
+            in_channels,
+            out_channels: fields.size_or("out_channels", in_channels, MAX_HIDDEN)?,
+            num_layers: fields.size_or("num_layers", 19, MAX_LAYERS)?,
+            num_single_layers: fields.size_or("num_single_layers", 38, MAX_LAYERS)?,
+            num_attention_heads: fields.size_or("num_attention_heads", 24, MAX_HEADS)?,
+            attention_head_dim,
+            joint_attention_dim: fields.size_or("joint_attention_dim", 4096, MAX_HIDDEN)?,
+            pooled_projection_dim: fields.size_or("pooled_projection_dim", 768, MAX_HIDDEN)?,
+            guidance_embeds: fields.flag_or("guidance_embeds", false)?,
+            axes_dims_rope: axes(fields, attention_head_dim)?,
+        })
+    }
+
+    /// Width of the residual stream.
+    pub(super) fn hidden(&self) -> usize {
+        self.num_attention_heads * self.attention_head_dim
+    }
+}
+
+/// How a head of that width is divided among coordinates.
+fn axes(fields: &Fields<'_>, head_dim: usize) -> Result<[usize; AXES], Error> {
+    let field = "axes_dims_rope";
+    let axes = match fields.get(field) {
+        None => Some([16, 56, 56]),
+        Some(value) => value.as_array().and_then(|list| {
+            let size = |value: &serde_json::Value| usize::try_from(value.as_u64()?).ok();
+            let sizes: Option<Vec<_>> = list.iter().map(size).collect();
+            sizes?.try_into().ok()
+        }),
+    };
+    let fits = |axes: &[usize; AXES]| {
+        let sum = axes.iter().try_fold(0usize, |sum, width| sum.checked_add(*width));
+        sum == Some(head_dim) && axes.iter().all(|width| width.is_multiple_of(2))
+    };
+    axes.filter(fits).ok_or_else(|| {
+        let expected = format!(
+            "it must be a list of {AXES} even numbers whose sum is attention_head_dim, {head_dim}"
+        );
+        fields.refuse(field, expected)
+    })
+}
+
+pub(super) const FIELDS: &[KnownField] = &[
+    ("_class_name", Read),
+    ("_diffusers_version", Harmless),
+    ("attention_head_dim", Read),
+    ("axes_dims_rope", Read),
+    ("guidance_embeds", Read),
+    ("in_channels", Read),
+    ("joint_attention_dim", Read),
+    ("num_attention_heads", Read),
+    ("num_layers", Read),
+    ("num_single_layers", Read),
+    ("out_channels", Read),
+    ("patch_size", Effect::ONE),
+    ("pooled_projection_dim", Read),
+];

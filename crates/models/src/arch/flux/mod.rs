@@ -1,0 +1,206 @@
+//! The transformer of FLUX.1: attention among the tokens of a picture and of a text, whose norms the time and the text as a whole
+//! scale and shift. Black Forest Labs 2024; of its two kinds of blocks the first is that of Esser et al. 2024
+//! (arXiv:2403.03206), the second that of Dehghani et al. 2023 (arXiv:2302.05442).
+
+mod attention;
+mod blocks;
+mod config;
+mod modulation;
+mod positions;
+mod work;
+
+use burn::module::Module;
+use burn::tensor::activation::silu;
+use burn::tensor::{Device, Tensor};
+
+use self::blocks::{EXPANSION, FluxSingleTransformerBlock, FluxTransformerBlock};
+pub use self::config::FluxTransformer2dConfig;
+use self::config::{AXES, FIELDS};
+use self::modulation::{AdaLayerNorm, Modulation};
+use self::positions::rotation;
+use crate::architecture::{Architecture, Init};
+use crate::component::Component;
+use crate::config::{Fields, KnownField};
+use crate::layers::{Linear, Sinusoids, TimestepEmbedding, fetched, joined};
+use crate::pass_shape::pixel_attention_scratch;
+use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
+
+/// Sines and cosines of a time.
+const TIME_CHANNELS: usize = 256;
+
+/// How these tell it.
+const SINUSOIDS: Sinusoids = Sinusoids { cosines_first: true, freq_shift: 0.0 };
+
+/// What guidance is multiplied by, so that it is told as a time is.
+const GUIDANCE_SCALE: f32 = 1000.0;
+
+/// A denoiser of packed latents, four of which make a token.
+#[derive(Module, Debug)]
+pub struct FluxTransformer2dModel {
+    /// `[hidden, in]`.
+    x_embedder: Linear,
+    time_text_embed: TimeTextEmbedding,
+    /// `[hidden, text]`.
+    context_embedder: Linear,
+    /// In order of execution.
+    transformer_blocks: Vec<FluxTransformerBlock>,
+    /// In order of execution, behind the others.
+    single_transformer_blocks: Vec<FluxSingleTransformerBlock>,
+    norm_out: AdaLayerNorm,
+    /// `[out, hidden]`.
+    proj_out: Linear,
+    heads: usize,
+    #[module(skip)]
+    axes: [usize; AXES],
+}
+
+/// What all tokens of a picture have in common.
+#[derive(Module, Debug)]
+struct TimeTextEmbedding {
+    timestep_embedder: TimestepEmbedding,
+    /// `None` if it is not told how closely to follow the text.
+    guidance_embedder: Option<TimestepEmbedding>,
+    /// Of what is known of the text as a whole.
+    text_embedder: TimestepEmbedding,
+}
+
+impl Architecture for FluxTransformer2dModel {
+    type Config = FluxTransformer2dConfig;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("FluxTransformer2DModel", "Flux")];
+    const CLASS_PREFIX: &'static str = "Flux";
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("AdaLayerNorm", "AdaLayerNormZero"),
+        ("FluxDropout", "Dropout"),
+        ("FluxFeedForward", "FeedForward"),
+        ("FluxGelu", "GELU"),
+        ("FluxJointAttention", "FluxAttention"),
+        ("RmsNorm", "RMSNorm"),
+        ("TimeTextEmbedding", "CombinedTimestepGuidanceTextProjEmbeddings"),
+        ("Tuple", "ModuleList"),
+    ];
+    const NO_SPLIT: &'static [&'static str] =
+        &["FluxTransformerBlock", "FluxSingleTransformerBlock"];
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[FIELDS]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<FluxTransformer2dConfig, Error> {
+        FluxTransformer2dConfig::read(fields)
+    }
+
+    fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
+        let hidden = config.hidden();
+        let time = || TimestepEmbedding::new(TIME_CHANNELS, hidden, init);
+        Self {
+            x_embedder: Linear::new(config.in_channels, hidden, true, init),
+            time_text_embed: TimeTextEmbedding {
+                timestep_embedder: time(),
+                guidance_embedder: config.guidance_embeds.then(time),
+                text_embedder: TimestepEmbedding::new(config.pooled_projection_dim, hidden, init),
+            },
+            context_embedder: Linear::new(config.joint_attention_dim, hidden, true, init),
+            transformer_blocks: (0..config.num_layers)
+                .map(|_| FluxTransformerBlock::new(config, init))
+                .collect(),
+            single_transformer_blocks: (0..config.num_single_layers)
+                .map(|_| FluxSingleTransformerBlock::new(config, init))
+                .collect(),
+            norm_out: AdaLayerNorm::new(hidden, 2, init),
+            proj_out: Linear::new(hidden, config.out_channels, true, init),
+            heads: config.num_attention_heads,
+            axes: config.axes_dims_rope,
+        }
+    }
+}
+
+impl Component for FluxTransformer2dModel {
+    fn is_bias_first(path: &str) -> bool {
+        // Layers of what all tokens have in common have a row for each picture, and are matmuls.
+        !path.starts_with("time_text_embed.") && !path.ends_with(".linear.bias")
+    }
+
+    fn weight_use(_: &FluxTransformer2dConfig, path: &str, pass: &PicturePass) -> WeightUse {
+        work::weight_use(path, pass)
+    }
+}
+
+impl FluxTransformer2dModel {
+    /// The velocity of noisy packed latents `[batch, rows · columns, in]` f32 at a time of the training's schedule, from 0 to
+    /// 1000, for texts `[batch, tokens, text]` f32 and what is known of each as a whole, `pooled [batch, p]` f32:
+    /// `[batch, rows · columns, out]` f32, in main memory. `guidance` is for models that [embed
+    /// it](FluxTransformer2dConfig::guidance_embeds); others pass it over.
+    ///
+    /// # Panics
+    /// If the latents have other channels or are not as many as `[rows, columns]` says, the texts another width or number, or
+    /// if the model embeds guidance and there is none.
+    pub fn forward(
+        &self,
+        latents: Tensor<3>,
+        [rows, columns]: [usize; 2],
+        timestep: f32,
+        guidance: Option<f32>,
+        pooled: Tensor<2>,
+        context: Tensor<3>,
+    ) -> Tensor<3> {
+        let device = latents.device();
+        let [_, tokens, _] = context.dims();
+        let image = self.x_embedder.forward_pixels(latents);
+        let conditioning = silu(self.time_text_embed.forward(timestep, guidance, pooled, &device));
+        let text = self.context_embedder.forward_pixels(context);
+        // Once for all blocks.
+        let rotation = rotation(self.axes, tokens, [rows, columns], &device);
+        let blocks = self.transformer_blocks.iter();
+        let [image, text] = blocks
+            .fold([image, text], |streams, block| block.forward(streams, &conditioning, &rotation));
+        let both = joined(vec![text, image], 1);
+        let blocks = self.single_transformer_blocks.iter();
+        let both = blocks.fold(both, |x, block| block.forward(x, &conditioning, &rotation));
+        let image = self.norm_out.entered(both).narrow(1, tokens, rows * columns);
+        let [scale, shift] = self.norm_out.parts(&conditioning);
+        let normed = Modulation { scale, shift }.norm(&image);
+        fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
+    }
+
+    /// An upper bound on the bytes of activations that a pass over packed latents of that size holds at once, beside texts of so
+    /// many `tokens`; with the scratch memory of attention on so many threads.
+    pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
+        let [hidden, _] = self.x_embedder.widths();
+        let image = size.rows.saturating_mul(size.columns);
+        let positions = image.saturating_add(tokens);
+        let rows = (size.batch as u64).saturating_mul(positions as u64);
+        // In a block of the second kind the residual stream, attention's result beside the MLP's inner layer with the copy that
+        // is multiplied, and what comes of them. Blocks of the first kind hold less. Of several pictures, each part of
+        // attention's result is copied.
+        let most = 1 + 2 * (1 + EXPANSION) + 1 + usize::from(size.batch > 1);
+        let width = hidden / self.heads;
+        let scratch =
+            pixel_attention_scratch([size.batch, positions, positions], self.heads, width, threads);
+        let rotations = (positions as u64).saturating_mul(width as u64);
+        let values = rows.saturating_mul((most * hidden) as u64);
+        Activations::values(values.saturating_add(rotations)).with_scratch(scratch).bytes()
+    }
+}
+
+impl TimeTextEmbedding {
+    /// The sum of all embeddings: `[batch, hidden]` f32.
+    fn forward(
+        &self,
+        timestep: f32,
+        guidance: Option<f32>,
+        pooled: Tensor<2>,
+        device: &Device,
+    ) -> Tensor<2> {
+        let mut sum = self.timestep_embedder.embed(timestep, SINUSOIDS, device);
+        if let Some(embedder) = &self.guidance_embedder {
+            let guidance = guidance.expect("this model is told how closely to follow the text");
+            let more = embedder.embed(guidance * GUIDANCE_SCALE, SINUSOIDS, device);
+            sum = sum.clone() + more.to_device(&sum.device());
+        }
+        let text = self.text_embedder.forward(pooled);
+        let sum = sum.to_device(&text.device());
+        text + sum
+    }
+}
