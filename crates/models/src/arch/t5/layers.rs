@@ -22,30 +22,32 @@ pub(super) struct T5Block<L: Module> {
 /// Self-attention behind a norm.
 #[derive(Module, Debug)]
 pub(super) struct T5LayerSelfAttention {
-    pub SelfAttention: T5Attention,
     /// `[hidden]`.
     pub layer_norm: RmsNorm,
+    pub SelfAttention: T5Attention,
 }
 
 /// Cross-attention behind a norm.
 #[derive(Module, Debug)]
 pub(super) struct T5LayerCrossAttention {
-    pub EncDecAttention: T5Attention,
     /// `[hidden]`.
     pub layer_norm: RmsNorm,
+    pub EncDecAttention: T5Attention,
 }
 
 /// The MLP behind a norm.
 #[derive(Module, Debug)]
 pub(super) struct T5LayerFeedForward {
-    pub DenseReluDense: T5DenseActDense,
     /// `[hidden]`.
     pub layer_norm: RmsNorm,
+    pub DenseReluDense: T5DenseActDense,
 }
 
 /// Attention whose scores are not scaled, and know positions by a bias.
 #[derive(Module, Debug)]
 pub(super) struct T5Attention {
+    /// `[buckets, heads]`, in the first layer.
+    pub relative_attention_bias: Option<Embedding>,
     /// `[heads · d_kv, hidden]`.
     q: Linear,
     /// `[heads · d_kv, hidden]`.
@@ -54,8 +56,6 @@ pub(super) struct T5Attention {
     v: Linear,
     /// `[hidden, heads · d_kv]`.
     o: Linear,
-    /// `[buckets, heads]`, in the first layer.
-    pub relative_attention_bias: Option<Embedding>,
     heads: usize,
     d_kv: usize,
 }
