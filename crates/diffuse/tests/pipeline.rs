@@ -287,7 +287,7 @@ fn parts_that_do_not_belong_together_are_refused() {
         ("unet/config.json", "cross_attention_dim", 12, "attn2.to_k.weight"),
         ("unet/config.json", "time_cond_proj_dim", 8, "`time_cond_proj_dim` is 8"),
         ("vae/config.json", "latent_channels", 5, "encoder.conv_out.weight"),
-        ("vae/config.json", "shift_factor", 1, "`shift_factor` is 1"),
+        ("vae/config.json", "latents_mean", 1, "`latents_mean` is 1"),
         ("text_encoder/config.json", "hidden_size", 7, "7"),
     ] {
         let folder = copied("pipeline");
@@ -320,6 +320,54 @@ fn parts_of_xl_that_do_not_belong_together_are_refused() {
         let error = changed(file, field, value);
         assert!(error.contains(named), "{error}");
     }
+}
+
+#[test]
+fn what_flux_cannot_do_is_named() {
+    let changed = |file: &str, field: &str, value: Value| {
+        let folder = copied("pipeline-flux");
+        let path = folder.path().join(file);
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        config[field] = value;
+        fs::write(&path, config.to_string()).unwrap();
+        let model = ImageModel::open(folder.path(), None);
+        let made = model.and_then(|model| model.scheduler(&ImageRequest::new("")).map(|_| ()));
+        made.err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    for (file, field, value, named) in [
+        ("transformer/config.json", "joint_attention_dim", 8.into(), "context_embedder.weight"),
+        ("transformer/config.json", "in_channels", 12.into(), "x_embedder.weight"),
+        ("vae/config.json", "latents_mean", 1.into(), "`latents_mean`"),
+        (
+            "scheduler/scheduler_config.json",
+            "_class_name",
+            "DDIMScheduler".into(),
+            "DDIMScheduler is for",
+        ),
+        ("model_index.json", "_class_name", "StableDiffusionXLPipeline".into(), "`text_encoder_2`"),
+    ] {
+        let error = changed(file, field, value);
+        assert!(error.contains(named), "{field}: {error}");
+    }
+    let pipeline = open(&fixture("pipeline-flux"), "cpu=1GB");
+    let small = |width, negative: &str| ImageRequest {
+        width: Some(width),
+        height: Some(16),
+        negative_prompt: negative.to_owned(),
+        steps: Some(2),
+        ..ImageRequest::new("a cat")
+    };
+    let error = pipeline.generate(&small(16, "a dog")).unwrap_err().to_string();
+    assert!(error.contains("negative prompt"), "{error}");
+    let error = pipeline.generate(&small(18, "")).unwrap_err().to_string();
+    assert!(error.contains("a multiple of 4"), "{error}");
+    let other = ImageRequest { scheduler: Some("euler".parse().unwrap()), ..small(16, "") };
+    let error = pipeline.generate(&other).unwrap_err().to_string();
+    assert!(error.contains("euler is for models that predict noise"), "{error}");
+    // What schnell takes by itself is few steps.
+    let schnell = ImageModel::open(&fixture("pipeline-schnell"), None).unwrap();
+    let usual = ImageRequest::new("");
+    assert_eq!([schnell.steps(&usual), pipeline.model().steps(&usual)], [4, 28]);
 }
 
 #[test]

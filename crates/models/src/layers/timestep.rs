@@ -45,17 +45,27 @@ impl TimestepEmbedding {
     /// The embedding of a number by its sines and cosines: `[1, width]` f32.
     pub(crate) fn embed(&self, number: f32, sinusoids: Sinusoids, device: &Device) -> Tensor<2> {
         let [_, inputs] = self.linear_1.widths();
-        let half = inputs / 2;
-        let step = -MAX_PERIOD.ln() / (half as f64 - sinusoids.freq_shift) as f32;
-        let angles: Vec<f32> = (0..half).map(|n| number * (n as f32 * step).exp()).collect();
-        let sines = angles.iter().map(|angle| angle.sin());
-        let cosines = angles.iter().map(|angle| angle.cos());
-        let mut values: Vec<f32> = match sinusoids.cosines_first {
-            true => cosines.chain(sines).collect(),
-            false => sines.chain(cosines).collect(),
-        };
-        values.resize(inputs, 0.0);
-        let data = TensorData::new(values, [1, inputs]);
-        self.forward(Tensor::from_data(data, (device, DType::F32)))
+        self.forward(sinusoids.of(&[number], inputs, device))
+    }
+}
+
+impl Sinusoids {
+    /// Sines and cosines of each number, of falling frequencies: `[numbers, channels]` f32.
+    pub fn of(self, numbers: &[f32], channels: usize, device: &Device) -> Tensor<2> {
+        let half = channels / 2;
+        let step = -MAX_PERIOD.ln() / (half as f64 - self.freq_shift) as f32;
+        let mut values = Vec::with_capacity(numbers.len() * channels);
+        for number in numbers {
+            let angles: Vec<f32> = (0..half).map(|n| number * (n as f32 * step).exp()).collect();
+            let sines = angles.iter().map(|angle| angle.sin());
+            let cosines = angles.iter().map(|angle| angle.cos());
+            match self.cosines_first {
+                true => values.extend(cosines.chain(sines)),
+                false => values.extend(sines.chain(cosines)),
+            }
+            values.extend((2 * half..channels).map(|_| 0.0));
+        }
+        let data = TensorData::new(values, [numbers.len(), channels]);
+        Tensor::from_data(data, (device, DType::F32))
     }
 }

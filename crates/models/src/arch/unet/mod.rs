@@ -8,7 +8,7 @@ mod work;
 
 use burn::module::Module;
 use burn::tensor::activation::silu;
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use outsize_kernels::upsample_nearest;
 
 use self::blocks::{MidBlock, UnetBlock};
@@ -18,11 +18,8 @@ pub use self::config::{Unet2dConditionConfig, UnetAddition, UnetLevel};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{Conv2d, GroupNorm, Linear, entered, fetched};
+use crate::layers::{Conv2d, GroupNorm, Sinusoids, TimestepEmbedding, entered, fetched};
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
-
-/// The longest period of the sines that tell the time.
-const MAX_PERIOD: f32 = 10_000.0;
 
 /// A denoiser that sees a text.
 #[derive(Module, Debug)]
@@ -45,15 +42,6 @@ pub struct Unet2dConditionModel {
     freq_shift: f64,
     /// Channels that each of the added sizes is told in.
     size_channels: usize,
-}
-
-/// `linear_2(silu(linear_1(x)))`.
-#[derive(Module, Debug)]
-struct TimestepEmbedding {
-    /// `[time, in]`.
-    linear_1: Linear,
-    /// `[time, time]`.
-    linear_2: Linear,
 }
 
 /// What the denoiser of Stable Diffusion XL is told besides the texts' tokens. Podell et al. 2023 (arXiv:2307.01952).
@@ -117,14 +105,10 @@ impl Architecture for Unet2dConditionModel {
             UnetBlock::up(config, level, attends, inputs, level > 0, init)
         };
         Self {
-            time_embedding: TimestepEmbedding {
-                linear_1: Linear::new(first, time, true, init),
-                linear_2: Linear::new(time, time, true, init),
-            },
-            add_embedding: config.addition.map(|addition| TimestepEmbedding {
-                linear_1: Linear::new(addition.inputs, time, true, init),
-                linear_2: Linear::new(time, time, true, init),
-            }),
+            time_embedding: TimestepEmbedding::new(first, time, init),
+            add_embedding: config
+                .addition
+                .map(|addition| TimestepEmbedding::new(addition.inputs, time, init)),
             conv_in: Conv2d::new(config.in_channels, first, 1, init),
             down_blocks: (0..=last).map(down).collect(),
             mid_block: MidBlock::new(config, last, init),
@@ -217,35 +201,17 @@ impl Unet2dConditionModel {
         added: Option<&AddedConditions>,
         device: &Device,
     ) -> Tensor<2> {
-        let [_, channels]: [usize; 2] = self.time_embedding.linear_1.weight.lazy_shape().dims();
-        let time = self.time_embedding.forward(self.sinusoids(&[timestep], channels, device));
+        let (cosines_first, freq_shift) = (self.cosines_first, self.freq_shift);
+        let sinusoids = Sinusoids { cosines_first, freq_shift };
+        let time = self.time_embedding.embed(timestep, sinusoids, device);
         let Some(embedding) = &self.add_embedding else {
             return silu(time);
         };
         let added = added.expect("a denoiser with an addition is told what is added");
         let [batch, _] = added.text_embeds.dims();
-        let sizes = self.sinusoids(&added.time_ids, self.size_channels, device);
+        let sizes = sinusoids.of(&added.time_ids, self.size_channels, device);
         let sizes = sizes.reshape([1, TIME_IDS * self.size_channels]).repeat_dim(0, batch);
         silu(embedding.forward(Tensor::cat(vec![added.text_embeds.clone(), sizes], 1)) + time)
-    }
-
-    /// Sines and cosines of each number, of falling frequencies: `[numbers, channels]` f32.
-    fn sinusoids(&self, numbers: &[f32], channels: usize, device: &Device) -> Tensor<2> {
-        let half = channels / 2;
-        let step = -MAX_PERIOD.ln() / (half as f64 - self.freq_shift) as f32;
-        let mut values = Vec::with_capacity(numbers.len() * channels);
-        for number in numbers {
-            let angles: Vec<f32> = (0..half).map(|n| number * (n as f32 * step).exp()).collect();
-            let sines = angles.iter().map(|angle| angle.sin());
-            let cosines = angles.iter().map(|angle| angle.cos());
-            match self.cosines_first {
-                true => values.extend(cosines.chain(sines)),
-                false => values.extend(sines.chain(cosines)),
-            }
-            values.extend((2 * half..channels).map(|_| 0.0));
-        }
-        let data = TensorData::new(values, [numbers.len(), channels]);
-        Tensor::from_data(data, (device, DType::F32))
     }
 
     /// An upper bound on the bytes of activations that a pass over latents of that size holds at once, beside a text of so many
@@ -287,11 +253,5 @@ impl Unet2dConditionModel {
             }
         }
         most.or(self.conv_out.activations(size)).bytes()
-    }
-}
-
-impl TimestepEmbedding {
-    fn forward(&self, x: Tensor<2>) -> Tensor<2> {
-        self.linear_2.forward(silu(self.linear_1.forward(x)))
     }
 }
