@@ -1,12 +1,12 @@
 //! What a pipeline's configurations and the headers of its weights say of it: what it can make, and what that takes.
 
+mod check;
+
 use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::process_bytes;
-use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig,
-};
+use outsize_models::arch::{AutoencoderKl, AutoencoderKlEncoder};
 
 use crate::denoiser::Denoiser;
 use crate::error::Error;
@@ -181,120 +181,6 @@ impl ImageModel {
     /// The `config.json` of a part.
     pub(crate) fn config_path(&self, part: PipelinePart) -> PathBuf {
         self.place.join(part.folder()).join("config.json")
-    }
-
-    /// Whether the parts belong together.
-    fn check(&self) -> Result<(), Error> {
-        let refused =
-            |part, reason: String| Err(Error::Field { path: self.config_path(part), reason });
-        match &self.denoiser {
-            Denoiser::Unet(unet) => self.check_unet(&unet.config.config)?,
-            Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
-        }
-        let vae = &self.vae.config.config;
-        for (field, n) in [("in_channels", vae.in_channels), ("out_channels", vae.out_channels)] {
-            if n != COLOURS {
-                let reason = format!("`{field}` is {n}, but only 3 is built in");
-                return refused(PipelinePart::Vae, reason);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether text encoders, autoencoder and a transformer of FLUX.1 belong together.
-    fn check_flux(&self, transformer: &FluxTransformer2dConfig) -> Result<(), Error> {
-        let width = self.text_encoders.last().map_or(0, TextEncoder::width);
-        let pooled = self.text_encoders.first().map_or(0, TextEncoder::pooled_width);
-        let latent = self.vae.config.config.latent_channels;
-        let packed = self.denoiser.packing().pow(2) * latent;
-        for (field, found, of, wanted) in [
-            (
-                "joint_attention_dim",
-                transformer.joint_attention_dim,
-                "second text encoder's `d_model`",
-                width,
-            ),
-            (
-                "pooled_projection_dim",
-                transformer.pooled_projection_dim,
-                "text encoder's `hidden_size`",
-                pooled,
-            ),
-            ("in_channels", transformer.in_channels, "four latents' channels", packed),
-            ("out_channels", transformer.out_channels, "four latents' channels", packed),
-        ] {
-            if found != wanted {
-                let reason = format!("`{field}` is {found}, but the {of}: {wanted}");
-                let path = self.config_path(PipelinePart::Transformer);
-                return Err(Error::Field { path, reason });
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether text encoders, autoencoder and a denoiser of Stable Diffusion belong together.
-    fn check_unet(&self, unet: &Unet2dConditionConfig) -> Result<(), Error> {
-        let vae = &self.vae.config.config;
-        let refused =
-            |part, reason: String| Err(Error::Field { path: self.config_path(part), reason });
-        let widths = self.text_encoders.iter().map(TextEncoder::width);
-        let width: usize = widths.clone().sum();
-        if unet.cross_attention_dim != width {
-            let widths: Vec<_> = widths.map(|width| width.to_string()).collect();
-            return refused(
-                PipelinePart::Unet,
-                format!(
-                    "`cross_attention_dim` is {}, but the text encoder's `hidden_size` is {}",
-                    unet.cross_attention_dim,
-                    widths.join(" and that of the second one ")
-                ),
-            );
-        }
-        let pooled = self.text_encoders.last().map_or(0, TextEncoder::pooled_width);
-        let wanted = (self.kind == PipelineKind::StableDiffusionXl).then_some(pooled);
-        let found = unet.addition.map(|one| (one.inputs, pooled + TIME_IDS * one.size_channels));
-        match (wanted, found) {
-            (None, None) => {}
-            (Some(_), Some((inputs, told))) if inputs == told => {}
-            (Some(_), Some((inputs, told))) => {
-                return refused(
-                    PipelinePart::Unet,
-                    format!(
-                        "`projection_class_embeddings_input_dim` is {inputs}, but a text's {pooled} values and six \
-                         sizes are {told}: refiners are not built in"
-                    ),
-                );
-            }
-            (wanted, _) => {
-                let (value, expected) = match wanted {
-                    Some(_) => ("unset", "\"text_time\""),
-                    None => ("set", "nothing"),
-                };
-                return refused(
-                    PipelinePart::Unet,
-                    format!(
-                        "`addition_embed_type` is {value}, but a {} has {expected} there",
-                        self.kind.class_name()
-                    ),
-                );
-            }
-        }
-        let latent = vae.latent_channels;
-        for (field, channels, filling) in [
-            ("in_channels", unet.in_channels, with_mask(latent)),
-            ("out_channels", unet.out_channels, latent),
-        ] {
-            if ![latent, filling].contains(&channels) {
-                return refused(
-                    PipelinePart::Unet,
-                    format!(
-                        "`{field}` is {channels}, but the autoencoder's `latent_channels` is {latent}: other models that \
-                         change pictures than those that fill in a mask are not built in"
-                    ),
-                );
-            }
-        }
-        Ok(())
     }
 
     /// What a user should know of it, each a sentence without a full stop.

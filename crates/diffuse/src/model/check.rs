@@ -1,0 +1,126 @@
+//! Whether the parts of a pipeline belong together.
+
+use outsize_models::arch::{FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig};
+
+use super::{COLOURS, ImageModel, with_mask};
+use crate::denoiser::Denoiser;
+use crate::error::Error;
+use crate::kind::PipelineKind;
+use crate::part::PipelinePart;
+use crate::text_encoder::TextEncoder;
+
+impl ImageModel {
+    /// Whether the parts belong together.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match &self.denoiser {
+            Denoiser::Unet(unet) => self.check_unet(&unet.config.config)?,
+            Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
+        }
+        let vae = &self.vae.config.config;
+        for (field, n) in [("in_channels", vae.in_channels), ("out_channels", vae.out_channels)] {
+            if n != COLOURS {
+                let reason = format!("`{field}` is {n}, but only 3 is built in");
+                return self.refused(PipelinePart::Vae, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether text encoders, autoencoder and a transformer of FLUX.1 belong together.
+    fn check_flux(&self, transformer: &FluxTransformer2dConfig) -> Result<(), Error> {
+        let width = self.text_encoders.last().map_or(0, TextEncoder::width);
+        let pooled = self.text_encoders.first().map_or(0, TextEncoder::pooled_width);
+        let latent = self.vae.config.config.latent_channels;
+        let packed = self.denoiser.packing().pow(2) * latent;
+        for (field, found, of, wanted) in [
+            (
+                "joint_attention_dim",
+                transformer.joint_attention_dim,
+                "the second text encoder's `d_model`",
+                width,
+            ),
+            (
+                "pooled_projection_dim",
+                transformer.pooled_projection_dim,
+                "the text encoder's `hidden_size`",
+                pooled,
+            ),
+            ("in_channels", transformer.in_channels, "what four latents have", packed),
+            ("out_channels", transformer.out_channels, "what four latents have", packed),
+        ] {
+            if found != wanted {
+                let reason = format!("`{field}` is {found}, but {of} is {wanted}");
+                return self.refused(PipelinePart::Transformer, reason);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether text encoders, autoencoder and a denoiser of Stable Diffusion belong together.
+    fn check_unet(&self, unet: &Unet2dConditionConfig) -> Result<(), Error> {
+        let vae = &self.vae.config.config;
+        let widths = self.text_encoders.iter().map(TextEncoder::width);
+        let width: usize = widths.clone().sum();
+        if unet.cross_attention_dim != width {
+            let widths: Vec<_> = widths.map(|width| width.to_string()).collect();
+            return self.refused(
+                PipelinePart::Unet,
+                format!(
+                    "`cross_attention_dim` is {}, but the text encoder's `hidden_size` is {}",
+                    unet.cross_attention_dim,
+                    widths.join(" and that of the second one ")
+                ),
+            );
+        }
+        let pooled = self.text_encoders.last().map_or(0, TextEncoder::pooled_width);
+        let wanted = (self.kind == PipelineKind::StableDiffusionXl).then_some(pooled);
+        let found = unet.addition.map(|one| (one.inputs, pooled + TIME_IDS * one.size_channels));
+        match (wanted, found) {
+            (None, None) => {}
+            (Some(_), Some((inputs, told))) if inputs == told => {}
+            (Some(_), Some((inputs, told))) => {
+                return self.refused(
+                    PipelinePart::Unet,
+                    format!(
+                        "`projection_class_embeddings_input_dim` is {inputs}, but a text's {pooled} values and six \
+                         sizes are {told}: refiners are not built in"
+                    ),
+                );
+            }
+            (wanted, _) => {
+                let (value, expected) = match wanted {
+                    Some(_) => ("unset", "\"text_time\""),
+                    None => ("set", "nothing"),
+                };
+                return self.refused(
+                    PipelinePart::Unet,
+                    format!(
+                        "`addition_embed_type` is {value}, but a {} has {expected} there",
+                        self.kind.class_name()
+                    ),
+                );
+            }
+        }
+        let latent = vae.latent_channels;
+        for (field, channels, filling) in [
+            ("in_channels", unet.in_channels, with_mask(latent)),
+            ("out_channels", unet.out_channels, latent),
+        ] {
+            if ![latent, filling].contains(&channels) {
+                return self.refused(
+                    PipelinePart::Unet,
+                    format!(
+                        "`{field}` is {channels}, but the autoencoder's `latent_channels` is {latent}: other models that \
+                         change pictures than those that fill in a mask are not built in"
+                    ),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a part's configuration.
+    fn refused(&self, part: PipelinePart, reason: String) -> Result<(), Error> {
+        Err(Error::Field { path: self.config_path(part), reason })
+    }
+}
