@@ -1,12 +1,13 @@
-//! Runs a denoiser or the decoder of an autoencoder within a budget, and says how long passes take and what memory the process
-//! took at most.
+//! Runs a denoiser, that of Stable Diffusion or of FLUX.1, or the decoder of an autoencoder within a budget, and says how long
+//! passes take and what memory the process took at most.
 //!
 //! ```text
 //! cargo run --release -p outsize-models --example picture_passes -- FOLDER/unet 800MB 64 64
 //! ```
 //!
-//! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the latents. Behind them may
-//! stand `f32` or `bf16`, what is computed in, and then how many passes there are, or `-`: one for each line that comes in.
+//! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the latents (packed ones of
+//! FLUX.1). Behind them may stand `f32` or `bf16`, what is computed in, and then how many passes there are, or `-`: one for each
+//! line that comes in.
 //! With a budget as `gpu0=800MB,cpu=2GB`, the GPU computes.
 
 use std::error::Error;
@@ -18,9 +19,12 @@ use outsize_checkpoint::Checkpoint;
 use outsize_core::{
     Dispatched, Options, PROCESS_BYTES, gpu, gpu_overhead, memory_overhead, upload_bytes,
 };
-use outsize_models::arch::{AutoencoderKl, Unet2dConditionModel};
+use outsize_models::arch::{AutoencoderKl, FluxTransformer2dModel, Unet2dConditionModel};
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PictureSize};
 use outsize_plan::{Budget, Tier};
+
+/// Tokens of a text of FLUX.1.
+const FLUX_TOKENS: usize = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let _reuse = outsize_kernels::BufferReuse::begin();
@@ -59,6 +63,23 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(model.stats().bytes_read)
         });
     }
+    if text.contains("FluxTransformer2DModel") {
+        let config = ComponentConfig::<FluxTransformer2dModel>::from_json(&text)?;
+        let held = config.model().activation_bytes(size, FLUX_TOKENS, threads);
+        let rows = size.pixels() + FLUX_TOKENS as u64;
+        let model = load(&config, folder, (&budget, compute), [held; 2], rows)?;
+        let (sides, fields) = ([size.rows, size.columns], &config.config);
+        let latents = noise([1, 1, sides[0] * sides[1], fields.in_channels]).squeeze_dim::<3>(0);
+        let context = noise([1, 1, FLUX_TOKENS, fields.joint_attention_dim]).squeeze_dim::<3>(0);
+        let pooled = noise([1, 1, 1, fields.pooled_projection_dim]).reshape([1, -1]);
+        return time(passes, &budget, || {
+            let inputs = (latents.clone(), pooled.clone(), context.clone());
+            model.run(|model| {
+                drop(model.forward(inputs.0, sides, 500.0, Some(3.5), inputs.1, inputs.2));
+            })?;
+            Ok(model.stats().bytes_read)
+        });
+    }
     let config = ComponentConfig::<Unet2dConditionModel>::from_json(&text)?;
     let size = PictureSize { batch: 2, ..size };
     let held = config.model().activation_bytes(size, 77, threads);
@@ -76,12 +97,12 @@ fn load<C: Component>(
     folder: &Path,
     (budget, compute): (&Budget, ActivationDtype),
     [activations, on_gpu]: [u64; 2],
-    pixels: u64,
+    rows: u64,
 ) -> Result<Dispatched<C>, Box<dyn Error>> {
     let mut files = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path());
     let file = files.find(|path| path.extension().is_some_and(|end| end == "safetensors"));
     let checkpoint = Checkpoint::open(file.ok_or("the folder has no weights")?)?;
-    let packed = config.packed_bytes(compute, pixels);
+    let packed = config.packed_bytes(compute, rows);
     let mut options = Options {
         budget: budget.clone(),
         gpu: gpu_of(budget),

@@ -92,6 +92,7 @@ fn what_is_not_built_in_is_refused_by_name() {
         ("axes_dims_rope", json!(["2", 2, 4])),
         ("attention_head_dim", json!(0)),
         ("guidance_embeds", json!("yes")),
+        ("num_attention_heads", json!(1.5)),
         ("num_layers", json!(0)),
         ("patch_size", json!(2)),
     ] {

@@ -9,7 +9,9 @@ use burn::tensor::{DType, Device, Tensor};
 use common::gpu::{computes_nothing, there_is_a_gpu, written};
 use outsize_checkpoint::Dtype;
 use outsize_core::{Options, gpu, gpu_overhead};
-use outsize_models::arch::{AutoencoderKl, Unet2dConditionModel};
+use outsize_models::arch::{
+    AutoencoderKl, FluxTransformer2dConfig, FluxTransformer2dModel, Unet2dConditionModel,
+};
 use outsize_models::{Component, ComponentConfig, Init, PictureSize};
 use outsize_plan::{Budget, ManualMap, Tier, from_assignment, infer};
 
@@ -23,6 +25,11 @@ const UNET: &str = r#"{"_class_name": "UNet2DConditionModel", "attention_head_di
 const VAE: &str = r#"{"_class_name": "AutoencoderKL", "block_out_channels": [128, 256, 512, 512], "layers_per_block": 2,
     "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
     "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"]}"#;
+
+/// A narrow transformer of the shape of FLUX.1's.
+const FLUX: &str = r#"{"_class_name": "FluxTransformer2DModel", "num_layers": 2, "num_single_layers": 2,
+    "num_attention_heads": 4, "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 256,
+    "pooled_projection_dim": 64, "guidance_embeds": true}"#;
 
 /// The part within a budget, with weights where `map` says, or else where the planner does. `pass` has what it makes of
 /// inputs looked at.
@@ -66,6 +73,25 @@ fn input(sides: [usize; 4]) -> Tensor<4> {
     Tensor::ones(sides, (&Device::flex(), DType::F32)) * 0.1
 }
 
+fn check_transformer(config: &str, size: PictureSize, placed: (&str, Option<&str>)) {
+    let config = ComponentConfig::<FluxTransformer2dModel>::from_json(config).unwrap();
+    let (tokens, sides) = (77, [size.rows, size.columns]);
+    let FluxTransformer2dConfig { in_channels, joint_attention_dim, pooled_projection_dim, .. } =
+        config.config;
+    let latents = input([1, size.batch, sides[0] * sides[1], in_channels]).squeeze_dim(0);
+    let context = input([1, size.batch, tokens, joint_attention_dim]).squeeze_dim(0);
+    let pooled: Tensor<2> =
+        input([1, 1, size.batch, pooled_projection_dim]).reshape([size.batch as i32, -1]);
+    check(&config, config.model().activation_bytes(size, tokens, 1), placed, |model| {
+        for step in [501.0, 251.0, 1.0] {
+            let texts: (Tensor<2>, Tensor<3>) = (pooled.clone(), context.clone());
+            let latents: Tensor<3> = latents.clone();
+            let made = model.forward(latents, sides, step, Some(3.5), texts.0, texts.1);
+            assert!(made.into_data().iter::<f32>().all(f32::is_finite));
+        }
+    });
+}
+
 fn check_denoiser(config: &str, size: PictureSize, placed: (&str, Option<&str>)) {
     let config = ComponentConfig::<Unet2dConditionModel>::from_json(config).unwrap();
     let latents = input([size.batch, size.rows, size.columns, 4]);
@@ -87,6 +113,7 @@ fn a_gpu_holds_no_more_than_planned_for_a_picture() {
     // All weights pass through the slots.
     let size = PictureSize { batch: 1, rows: 32, columns: 32 };
     check_denoiser(NARROW, size, ("gpu0=400MiB,cpu=400MiB", Some(r#"{"": "cpu"}"#)));
+    check_transformer(FLUX, size, ("gpu0=400MiB,cpu=400MiB", Some(r#"{"": "cpu"}"#)));
     if !computes_nothing() {
         return;
     }

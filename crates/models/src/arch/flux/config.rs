@@ -36,12 +36,17 @@ impl FluxTransformer2dConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let in_channels = fields.size_or("in_channels", 64, MAX_HIDDEN)?;
         let attention_head_dim = fields.size_or("attention_head_dim", 128, MAX_HEAD_DIM)?;
+        let num_attention_heads = fields.size_or("num_attention_heads", 24, MAX_HEADS)?;
+        if num_attention_heads * attention_head_dim > MAX_HIDDEN {
+            let expected = format!("all heads together must not be wider than {MAX_HIDDEN}");
+            return Err(fields.refuse("num_attention_heads", expected));
+        }
         Ok(Self {
             in_channels,
             out_channels: fields.size_or("out_channels", in_channels, MAX_HIDDEN)?,
             num_layers: fields.size_or("num_layers", 19, MAX_LAYERS)?,
             num_single_layers: fields.size_or("num_single_layers", 38, MAX_LAYERS)?,
-            num_attention_heads: fields.size_or("num_attention_heads", 24, MAX_HEADS)?,
+            num_attention_heads,
             attention_head_dim,
             joint_attention_dim: fields.size_or("joint_attention_dim", 4096, MAX_HIDDEN)?,
             pooled_projection_dim: fields.size_or("pooled_projection_dim", 768, MAX_HIDDEN)?,
