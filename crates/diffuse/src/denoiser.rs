@@ -13,9 +13,9 @@ use crate::settings::ImageSettings;
 /// A denoiser that is described.
 #[derive(Debug)]
 pub(crate) enum Denoiser {
-    Unet(Part<Unet2dConditionModel>),
+    Unet(Box<Part<Unet2dConditionModel>>),
     /// Of tokens of two by two latents.
-    Flux(Part<FluxTransformer2dModel>),
+    Flux(Box<Part<FluxTransformer2dModel>>),
 }
 
 use Denoiser::{Flux, Unet};
@@ -42,15 +42,15 @@ impl Denoiser {
         description: &PartDescription,
     ) -> Result<Self, Error> {
         match part {
-            PipelinePart::Transformer => Ok(Flux(Part::new(part, place, description)?)),
-            _ => Ok(Unet(Part::new(part, place, description)?)),
+            PipelinePart::Transformer => Ok(Flux(Box::new(Part::new(part, place, description)?))),
+            _ => Ok(Unet(Box::new(Part::new(part, place, description)?))),
         }
     }
 
     pub fn any(&self) -> &dyn AnyPart {
         match self {
-            Unet(part) => part,
-            Flux(part) => part,
+            Unet(part) => &**part,
+            Flux(part) => &**part,
         }
     }
 

@@ -267,9 +267,14 @@ impl ImageModel {
         }
     }
 
+    /// Whether a pass looks at the negative prompt too, which is twice the work.
+    pub fn looks_at_negative_prompts(&self, request: &ImageRequest) -> bool {
+        self.guidance(request).is_some()
+    }
+
     /// Texts that the denoiser hears of at once: the negative prompt with guidance, and the prompt.
     pub(crate) fn texts(&self, request: &ImageRequest) -> usize {
-        if self.guidance(request).is_some() { 2 } else { 1 }
+        if self.looks_at_negative_prompts(request) { 2 } else { 1 }
     }
 
     /// The scheduler's configuration as it is run, and the names of fields whose values diffusers overrides for such a

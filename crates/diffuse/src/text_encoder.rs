@@ -15,9 +15,9 @@ use crate::tokenizer::{PromptTokenizer, PromptTokenizerFiles};
 #[derive(Debug)]
 pub(crate) enum TextEncoder {
     /// Of CLIP, with a projection or without one.
-    Clip(Part<ClipTextModel>),
+    Clip(Box<Part<ClipTextModel>>),
     /// Of T5.
-    T5(Part<T5EncoderModel>),
+    T5(Box<Part<T5EncoderModel>>),
 }
 
 use TextEncoder::{Clip, T5};
@@ -46,16 +46,16 @@ impl TextEncoder {
     ) -> Result<Self, Error> {
         match (kind, part) {
             (PipelineKind::Flux, PipelinePart::TextEncoder2) => {
-                Ok(T5(Part::new(part, place, description)?))
+                Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
-            _ => Ok(Clip(Part::new(part, place, description)?)),
+            _ => Ok(Clip(Box::new(Part::new(part, place, description)?))),
         }
     }
 
     pub fn any(&self) -> &dyn AnyPart {
         match self {
-            Clip(part) => part,
-            T5(part) => part,
+            Clip(part) => &**part,
+            T5(part) => &**part,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Runs a denoiser, that of Stable Diffusion or of FLUX.1, or the decoder of an autoencoder within a budget, and says how long
+//! Runs a denoiser, that of Stable Diffusion (XL too) or of FLUX.1, or the decoder of an autoencoder within a budget, and says how long
 //! passes take and what memory the process took at most.
 //!
 //! ```text
@@ -19,7 +19,9 @@ use outsize_checkpoint::Checkpoint;
 use outsize_core::{
     Dispatched, Options, PROCESS_BYTES, gpu, gpu_overhead, memory_overhead, upload_bytes,
 };
-use outsize_models::arch::{AutoencoderKl, FluxTransformer2dModel, Unet2dConditionModel};
+use outsize_models::arch::{
+    AddedConditions, AutoencoderKl, FluxTransformer2dModel, TIME_IDS, Unet2dConditionModel,
+};
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Init, PictureSize};
 use outsize_plan::{Budget, Tier};
 
@@ -86,8 +88,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = load(&config, folder, (&budget, compute), [held; 2], size.pixels())?;
     let latents = noise([2, size.rows, size.columns, config.config.in_channels]);
     let context = noise([2, 77, config.config.cross_attention_dim, 1]).squeeze_dim::<3>(3);
+    let side = 8.0 * size.rows as f32;
+    let added = config.config.addition.map(|addition| {
+        let width = addition.inputs - TIME_IDS * addition.size_channels;
+        let text_embeds = noise([2, width, 1, 1]).reshape([2, width]);
+        AddedConditions { text_embeds, time_ids: [side, side, 0.0, 0.0, side, side] }
+    });
     time(passes, &budget, || {
-        model.run(|model| drop(model.forward(latents.clone(), 500.0, context.clone(), None)))?;
+        let (latents, context) = (latents.clone(), context.clone());
+        model.run(|model| drop(model.forward(latents, 500.0, context, added.as_ref())))?;
         Ok(model.stats().bytes_read)
     })
 }

@@ -191,7 +191,7 @@ fn show(
     });
     let prediction =
         prediction.ok().map(|known| PredictionOutput { prediction: known, figures_source: source });
-    let size = model.size(request)?;
+    let size = (model.size(request)?, model.looks_at_negative_prompts(request));
     let report = PartsOutput::new(path, size, (shown, prediction), estimates, notes);
     if json {
         return print_json(&report);

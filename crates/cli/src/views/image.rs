@@ -56,7 +56,7 @@ pub struct PictureOutput {
 /// One part's turn.
 #[derive(Debug, Serialize)]
 pub struct PartOutput {
-    /// text_encoder, text_encoder_2, unet or vae.
+    /// text_encoder, text_encoder_2, vae_encoder, unet, transformer or vae.
     pub part: &'static str,
     /// How long its turn was.
     pub seconds: f64,
@@ -149,6 +149,8 @@ pub struct PartsOutput {
     pub model: String,
     /// Width and height of the picture that activations are counted for.
     pub size: [usize; 2],
+    /// Whether a negative prompt is looked at too.
+    pub guidance: bool,
     /// The parts, which take turns in memory.
     pub parts: Vec<PartRow>,
     /// The least budget with which each part runs.
@@ -163,7 +165,7 @@ pub struct PartsOutput {
 /// A part, and what its turn takes.
 #[derive(Debug, Serialize)]
 pub struct PartRow {
-    /// text_encoder, text_encoder_2, unet or vae.
+    /// text_encoder, text_encoder_2, vae_encoder, unet, transformer or vae.
     pub part: &'static str,
     /// What it takes as it is stored.
     pub estimate: Estimate,
@@ -176,7 +178,7 @@ impl PartsOutput {
     /// The parts with their estimates, the plans of those that are planned, and how long a picture takes.
     pub fn new(
         model: &Path,
-        size: [usize; 2],
+        (size, guidance): ([usize; 2], bool),
         (plans, prediction): (&[PartPlan], Option<PredictionOutput>),
         estimates: Vec<(PipelinePart, Estimate)>,
         notes: Vec<String>,
@@ -190,6 +192,7 @@ impl PartsOutput {
         Self {
             model: model.display().to_string(),
             size,
+            guidance,
             parts: estimates.into_iter().map(row).collect(),
             least,
             prediction,
@@ -226,10 +229,11 @@ impl PartsOutput {
             format!(" and run with {} at least", format_size(least))
         });
         let [columns, rows] = self.size;
+        let guidance = if self.guidance { " with guidance" } else { "" };
         let mut text = format!("{}\n\n{}\n", plain(&self.model), table.text(width));
         let mut lines = vec![format!(
-            "The parts take turns in memory{least}, for a picture of {columns} x {rows} with guidance. Weights are \
-             counted as they are stored."
+            "The parts take turns in memory{least}, for a picture of {columns} x {rows}{guidance}. Weights are counted \
+             as they are stored."
         )];
         if let Some(prediction) = &self.prediction {
             let source = prediction.figures_source.as_str();
