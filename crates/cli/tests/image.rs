@@ -98,6 +98,26 @@ fn a_picture_begins_with_another_one() {
 }
 
 #[test]
+fn a_large_picture_to_begin_with_is_within_the_budget() {
+    let folder = folder();
+    let (large, output) = (folder.path().join("large.png"), folder.path().join("cat.png"));
+    let [width, height] = [4000, 3000];
+    let value = |index: usize| (index % (3 * width) / 7 + index / (3 * width)) as u8;
+    let rgb = (0..3 * width * height).map(value).collect();
+    outsize::diffuse::Picture { width, height, rgb }.write_png(&large, &[]).unwrap();
+    let begun = ["--image", path(&large), "--mask", path(&large), "--steps", "2", "--json"];
+    let begun = [&begun[..], &["--width", "16", "--height", "16"]].concat();
+    let run = |budget: &str| image(&output, &[&begun[..], &["--max-memory", budget]].concat());
+    let error = failed(&run("cpu=1MB"), 1);
+    let least = error.split_once("at least cpu=").unwrap().1.split(' ').next().unwrap();
+    let report: Value = serde_json::from_str(&done(&run(&format!("cpu={least}")))).unwrap();
+    let peak = report["peak_rss_bytes"].as_u64().unwrap();
+    println!("peak {peak} of {least}");
+    assert!(peak <= least.parse().unwrap(), "{peak} of {least}");
+    assert!(peak > 72_000_000, "{peak}");
+}
+
+#[test]
 fn what_cannot_be_done_names_the_flag() {
     let run = outsize(&["run", path(&fixture()), "--prompt", "a cat"]);
     assert!(failed(&run, 2).contains("`outsize image`"), "{}", message(&run));

@@ -1,6 +1,45 @@
 //! What becomes of a picture to begin with, and of its mask.
 
+use crate::picture::COLOURS;
 use crate::schedulers::Scheduler;
+use crate::settings::InitialImage;
+
+/// A picture to begin with in the size that is asked for.
+pub(crate) struct ResizedImage {
+    /// Values from -1 to 1, `[rows, columns, colours]`.
+    pub picture: Vec<f32>,
+    /// The same with gray where it is made anew.
+    pub kept: Option<Vec<f32>>,
+    /// Whether each latent is made anew, `[rows, columns]`: 1 or 0.
+    pub mask: Option<Vec<f32>>,
+}
+
+impl ResizedImage {
+    /// The picture in so many columns and rows, of which `scale` make a side of a latent. `sees_kept`: what is kept is wanted.
+    pub fn new(
+        image: &InitialImage,
+        [width, height]: [usize; 2],
+        scale: usize,
+        sees_kept: bool,
+    ) -> Self {
+        let picture = image.picture.resized(width, height).values();
+        let Some(mask) = &image.mask else {
+            return Self { picture, kept: None, mask: None };
+        };
+        let bright = mask.resized(width, height).is_bright();
+        let kept = sees_kept.then(|| {
+            let mut kept = picture.clone();
+            let pixels = kept.chunks_exact_mut(COLOURS).zip(&bright);
+            pixels.filter(|(_, bright)| **bright).for_each(|(pixel, _)| pixel.fill(0.0));
+            kept
+        });
+        // The first pixel of each latent.
+        let rows = bright.chunks(width).step_by(scale);
+        let latents = rows.flat_map(|row| row.iter().step_by(scale));
+        let mask = latents.map(|bright| f32::from(u8::from(*bright))).collect();
+        Self { picture, kept, mask: Some(mask) }
+    }
+}
 
 /// What the autoencoder makes of a picture to begin with.
 pub(crate) struct BegunLatents {

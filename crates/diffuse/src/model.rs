@@ -25,9 +25,6 @@ const MAX_SIDE: usize = 1 << 14;
 /// Steps of a transformer that was distilled to make pictures in few, if nobody says how many.
 const FEW_STEPS: usize = 4;
 
-/// Colours of a pixel.
-pub(crate) const COLOURS: usize = 3;
-
 /// What a pipeline's files say, wherever they are.
 #[derive(Debug)]
 pub struct PipelineDescription {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use image::imageops::{FilterType::Lanczos3, resize};
-use image::{DynamicImage, ImageDecoder, RgbImage};
+use image::{DynamicImage, ImageBuffer, ImageDecoder, Rgb, RgbImage};
 use outsize_checkpoint::write_file;
 
 use crate::error::Error;
@@ -20,6 +20,12 @@ const LATENT_COLOURS: [[f32; 3]; PREVIEW_CHANNELS] = [
     [-0.158, 0.189, 0.264],
     [-0.184, -0.271, -0.473],
 ];
+
+/// Rows whose columns are resized at a time.
+const RESIZED_ROWS: usize = 64;
+
+/// Colours of a pixel.
+pub(crate) const COLOURS: usize = 3;
 
 /// The most pixels of a side of a picture that is read.
 const MAX_SIDE: u32 = 1 << 14;
@@ -84,11 +90,27 @@ impl Picture {
         }
         let [from_width, from_height, to_width, to_height] =
             [self.width, self.height, width, height].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        let image = RgbImage::from_raw(from_width, from_height, self.rgb.clone());
-        // As Pillow, columns first, and rounded to bytes before rows.
-        let wide = resize(&image.expect("three bytes a pixel"), to_width, from_height, Lanczos3);
+        let row = COLOURS * self.width;
+        assert_eq!(self.rgb.len(), row * self.height, "three bytes a pixel");
+        // As Pillow, columns first, and rounded to bytes before rows. Each pixel takes four floats meanwhile.
+        let mut wide = Vec::with_capacity(COLOURS * width * self.height);
+        for rows in self.rgb.chunks(row * RESIZED_ROWS) {
+            let height = (rows.len() / row) as u32;
+            let rows = ImageBuffer::<Rgb<u8>, _>::from_raw(from_width, height, rows);
+            let rows = rows.expect("the rows are whole");
+            wide.extend(resize(&rows, to_width, height, Lanczos3).into_raw());
+        }
+        let wide = RgbImage::from_raw(to_width, from_height, wide).expect("the rows are whole");
         let rgb = resize(&wide, to_width, to_height, Lanczos3).into_raw();
         Self { width, height, rgb }
+    }
+
+    /// An upper bound on the bytes that [`resized`](Self::resized) takes at once, its result included.
+    pub(crate) fn resizing_bytes(&self, width: usize, height: usize) -> u64 {
+        let [from_width, from_height, width, height] =
+            [self.width, self.height, width, height].map(|side| side as u64);
+        let some = RESIZED_ROWS as u64 * (16 * from_width + 3 * width);
+        some + 3 * width * from_height + 19 * width * height
     }
 
     /// Whether each pixel is nearer to white than to black, by the weights of ITU-R 601.
@@ -97,7 +119,7 @@ impl Picture {
             let [red, green, blue] = [0, 1, 2].map(|colour| u32::from(pixel[colour]));
             299 * red + 587 * green + 114 * blue >= 127_500
         };
-        self.rgb.chunks_exact(3).map(bright).collect()
+        self.rgb.chunks_exact(COLOURS).map(bright).collect()
     }
 
     /// Values from -1 to 1, three for each pixel.

@@ -9,17 +9,17 @@ use outsize_generate::gpu_contexts;
 use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AddedConditions, AutoencoderKl};
 
-use crate::begun::{BegunLatents, LatentDistribution};
+use crate::begun::{BegunLatents, LatentDistribution, ResizedImage};
 use crate::denoiser::{Conditions, Denoiser};
 use crate::denoising::{Denoising, values};
 use crate::error::Error;
 use crate::kind::PipelineKind;
-use crate::model::{COLOURS, ImageModel};
+use crate::model::ImageModel;
 use crate::part::{PipelinePart, Turn};
-use crate::picture::{Picture, byte};
+use crate::picture::{COLOURS, Picture, byte};
 use crate::progress::ImageProgress;
 use crate::schedulers::Scheduler;
-use crate::settings::{ImageRequest, ImageSettings, InitialImage};
+use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextStates;
 use crate::tokenizer::PromptTokenizerFiles;
 
@@ -104,6 +104,9 @@ impl ImagePipeline {
         let plans = model.plan(settings, request)?;
         let prediction = model.predict(&plans, request)?;
         observe(ImageProgress::Planned { plans: &plans, prediction: &prediction });
+        let (size, of_latent) = (model.size(request)?, model.scale());
+        let resize = |image| ResizedImage::new(image, size, of_latent, model.fills_masks());
+        let image = request.image.as_ref().map(resize);
         let (turns, _reuse) = (Turns::default(), BufferReuse::begin());
         let mut plans = plans.iter();
         let mut next = |observe: &mut dyn FnMut(ImageProgress<'_>)| {
@@ -124,7 +127,7 @@ impl ImagePipeline {
         }
         let conditions = self.conditions(request, states)?;
         let mut begun = None;
-        if let Some(image) = &request.image {
+        if let Some(image) = image {
             let turn = next(&mut observe);
             begun = Some(self.begin(request, image, &turn, &mut observe)?);
         }
@@ -193,12 +196,12 @@ impl ImagePipeline {
     fn begin(
         &self,
         request: &ImageRequest,
-        image: &InitialImage,
+        image: ResizedImage,
         turn: &Turn<'_>,
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<BegunLatents, Error> {
         let model = &self.model;
-        let ([width, height], [rows, columns]) = (model.size(request)?, model.latents(request)?);
+        let [width, height] = model.size(request)?;
         let part = model.vae_encoder()?;
         let module = turn.module(part);
         let config = &part.config.config;
@@ -213,30 +216,15 @@ impl ImagePipeline {
                 shift_factor: config.shift_factor as f32,
             })
         };
-        let mut picture = image.picture.resized(width, height).values();
-        let encoded = encode(picture.clone())?;
-        let bright = image.mask.as_ref().map(|mask| mask.resized(width, height).is_bright());
-        let mut kept = None;
-        if let (Some(bright), true) = (&bright, model.fills_masks()) {
-            let pixels = picture.chunks_exact_mut(COLOURS).zip(bright);
-            pixels.filter(|(_, bright)| **bright).for_each(|(pixel, _)| pixel.fill(0.0));
-            kept = Some(encode(picture)?);
-        }
+        let begun = BegunLatents {
+            image: encode(image.picture)?,
+            kept: image.kept.map(encode).transpose()?,
+            all_noise: image.mask.is_some() && model.strength(request) == 1.0,
+            mask: image.mask,
+        };
         let stats = module.run(|module| module.stats())?;
         observe(ImageProgress::Ended { part: turn.plan.part, stats });
-        // The first pixel of each latent.
-        let scale = model.scale();
-        let mask = bright.map(|bright| {
-            let of =
-                |index: usize| bright[index / columns * scale * width + index % columns * scale];
-            (0..rows * columns).map(|index| f32::from(u8::from(of(index)))).collect()
-        });
-        Ok(BegunLatents {
-            image: encoded,
-            all_noise: mask.is_some() && model.strength(request) == 1.0,
-            mask,
-            kept,
-        })
+        Ok(begun)
     }
 
     /// What the denoiser is told of what the text encoders made.

@@ -6,8 +6,9 @@ use outsize_plan::Estimate;
 use serde::Serialize;
 
 use crate::error::Error;
-use crate::model::{COLOURS, ImageModel};
+use crate::model::ImageModel;
 use crate::part::{PartNeeds, PartPlan, PassBytes, PipelinePart};
+use crate::picture::COLOURS;
 use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextEncoder;
@@ -154,8 +155,19 @@ impl ImageModel {
             let vae = self.vae_encoder()?.config.model();
             let bands = vae.activation_bytes(decoder.latents, threads);
             all.push(in_bands(bands, vae.band_activation_bytes(decoder.latents)));
-            // The picture as it is, and resized in two steps of floats.
-            passed_on += 4 * 3 * pixels * COLOURS as u64;
+        }
+        if let (Some(image), Some(first)) = (&request.image, all.first_mut()) {
+            // The pictures are resized before any part has its turn.
+            let [width, height] = self.size(request)?;
+            let pictures = [Some(&image.picture), image.mask.as_ref()].into_iter().flatten();
+            for picture in pictures {
+                let work = picture.resizing_bytes(width, height);
+                first.activations = first.activations.max(work);
+                first.beside_gpu = first.beside_gpu.max(work);
+                passed_on += picture.rgb.len() as u64;
+            }
+            // As values, once more where a mask is painted over, and what of it is bright.
+            passed_on += (2 * 4 * COLOURS as u64 + 1) * pixels;
         }
         all.push(self.denoiser.pass_bytes(settings, denoiser, threads));
         let vae = self.vae.config.model();

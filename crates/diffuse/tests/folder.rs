@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use outsize_diffuse::PipelineFiles;
+use outsize_diffuse::{PipelineFiles, PipelineKind};
 use tempfile::TempDir;
 
 const INDEX: &str = r#"{
@@ -83,6 +83,59 @@ fn shards_are_found_by_their_index() {
     assert_eq!(found.parts[1].weights, unet);
     assert!(found.names().any(|name| name == unet));
     assert!(!found.has_safety_checker);
+}
+
+#[test]
+fn each_kind_has_its_parts_and_tokenizers() {
+    let xl = INDEX.replace("StableDiffusionPipeline", "StableDiffusionXLInpaintPipeline").replace(
+        r#""tokenizer": ["#,
+        r#""tokenizer_2": ["transformers", "CLIPTokenizer"],
+            "text_encoder_2": ["transformers", "CLIPTextModelWithProjection"], "tokenizer": ["#,
+    );
+    let flux = INDEX
+        .replace("StableDiffusionPipeline", "FluxPipeline")
+        .replace(
+            r#""tokenizer": ["#,
+            r#""tokenizer_2": ["transformers", "T5TokenizerFast"],
+            "text_encoder_2": ["transformers", "T5EncoderModel"], "tokenizer": ["#,
+        )
+        .replace(
+            r#""unet": ["diffusers", "UNet2DConditionModel"]"#,
+            r#""transformer": ["diffusers", "FluxTransformer2DModel"]"#,
+        );
+    for (index, kind, denoiser) in
+        [(xl, PipelineKind::StableDiffusionXl, "unet"), (flux, PipelineKind::Flux, "transformer")]
+    {
+        let weights = format!("{denoiser}/diffusion_pytorch_model.safetensors.index.json");
+        let folder = folder(
+            &index,
+            &[
+                "text_encoder/model.safetensors",
+                "text_encoder_2/config.json",
+                "text_encoder_2/model.safetensors.index.json",
+                "transformer/config.json",
+                &weights,
+                "vae/diffusion_pytorch_model.safetensors",
+                "tokenizer/vocab.json",
+                "tokenizer_2/tokenizer.json",
+                "tokenizer_2/spiece.model",
+            ],
+        );
+        let found = PipelineFiles::open(folder.path(), None).unwrap();
+        assert_eq!(found.kind, kind);
+        assert_eq!(found.zeros_for_empty, kind == PipelineKind::StableDiffusionXl);
+        let folders: Vec<_> = found.parts.iter().map(|part| part.config.as_str()).collect();
+        let denoiser = format!("{denoiser}/config.json");
+        let wanted = [
+            "text_encoder/config.json",
+            "text_encoder_2/config.json",
+            &denoiser,
+            "vae/config.json",
+        ];
+        assert_eq!(folders, wanted);
+        assert_eq!(found.parts[2].weights, weights);
+        assert_eq!(found.tokenizers, ["tokenizer/vocab.json", "tokenizer_2/tokenizer.json"]);
+    }
 }
 
 #[test]

@@ -94,6 +94,11 @@ pub struct PictureArgs {
 }
 
 impl PictureArgs {
+    /// The seed of each picture.
+    pub fn seeds(&self) -> Vec<u64> {
+        (0..u64::from(self.count)).map(|n| self.seed.wrapping_add(n)).collect()
+    }
+
     /// What is asked of the library.
     pub fn request(&self) -> Result<ImageRequest, Failure> {
         let read = |path: &PathBuf| {
@@ -109,7 +114,7 @@ impl PictureArgs {
             steps: self.steps,
             width: self.width,
             height: self.height,
-            seeds: (0..u64::from(self.count)).map(|n| self.seed.wrapping_add(n)).collect(),
+            seeds: self.seeds(),
             scheduler: self.scheduler,
         })
     }

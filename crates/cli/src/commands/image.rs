@@ -23,10 +23,9 @@ use std::time::Instant;
 pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let variant = args.variant.as_deref();
     let folder = model::located(&args.model, Wanted::Pictures(variant))?;
-    let request = args.picture.request()?;
     refuse_other_format(&args.output)?;
     output::refuse_missing_folder(&args.output)?;
-    let outputs = outputs(&args.output, &request.seeds);
+    let outputs = outputs(&args.output, &args.picture.seeds());
     let preview = args.preview.map(|_| beside(&args.output, ".preview"));
     for path in outputs.iter().chain(&preview) {
         output::refuse_to_replace(path, args.force)?;
@@ -37,6 +36,8 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     model::check_gpus(&settings.max_memory)?;
     let pipeline = ImagePipeline::open(&folder, variant, settings)?;
     let model = pipeline.model();
+    // What pictures take is counted beside what the process does.
+    let request = args.picture.request()?;
     let [width, height] = model.size(&request)?;
     let (scheduler, overridden) = model.scheduler(&request)?;
     let (steps, guidance_scale) = (model.steps(&request), model.guidance_scale(&request));

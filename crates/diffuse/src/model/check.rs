@@ -2,11 +2,12 @@
 
 use outsize_models::arch::{FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig};
 
-use super::{COLOURS, ImageModel, with_mask};
+use super::{ImageModel, with_mask};
 use crate::denoiser::Denoiser;
 use crate::error::Error;
 use crate::kind::PipelineKind;
 use crate::part::PipelinePart;
+use crate::picture::COLOURS;
 use crate::text_encoder::TextEncoder;
 
 impl ImageModel {
