@@ -19,7 +19,7 @@ use crate::part::PipelinePart;
 /// | `stable-diffusion-tiny` | 40 M | 80 MB | the same levels, narrower, for pictures of 64 x 64 |
 /// | `stable-diffusion-xl` | 3.4 B | 6.87 GB | Stable Diffusion XL, without the encoder of its autoencoder |
 /// | `flux-dev`, `flux-schnell` | 16.8 B | 33.7 GB | FLUX.1 dev and schnell, without the encoder of their autoencoder |
-/// | `flux-tiny` | 19 M | 39 MB | the same parts as `flux-dev`, smaller, for pictures of 64 x 64 and others |
+/// | `flux-tiny` | 44 M | 89 MB | the same parts as `flux-dev`, smaller |
 pub const PIPELINE_PRESETS: [&str; 6] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
@@ -183,7 +183,7 @@ fn flux_tiny() -> Vec<Value> {
         }),
         json!({
             "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 256,
-            "num_attention_heads": 4, "num_layers": 2, "num_single_layers": 4,
+            "num_attention_heads": 8, "num_layers": 2, "num_single_layers": 4,
             "pooled_projection_dim": 96,
         }),
         json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),

@@ -48,8 +48,13 @@ fn child() {
         return; // an ordinary test run: this is no test of its own
     };
     outsize_stream::return_freed_memory();
-    let request =
-        ImageRequest { steps: Some(2), seeds: vec![3, 4], ..ImageRequest::new("a horse") };
+    let request = ImageRequest {
+        steps: Some(2),
+        width: Some(64),
+        height: Some(64),
+        seeds: vec![3, 4],
+        ..ImageRequest::new("a horse")
+    };
     let pipe = built(&folder, u64::MAX / 2);
     let estimates = pipe.model().estimate(pipe.settings(), &request).unwrap();
     let least = estimates.iter().filter_map(|(_, estimate)| estimate.least).max().unwrap();
