@@ -19,7 +19,7 @@ use crate::part::PipelinePart;
 /// | `stable-diffusion-tiny` | 40 M | 80 MB | the same levels, narrower, for pictures of 64 x 64 |
 /// | `stable-diffusion-xl` | 3.4 B | 6.87 GB | Stable Diffusion XL, without the encoder of its autoencoder |
 /// | `flux-dev`, `flux-schnell` | 16.8 B | 33.7 GB | FLUX.1 dev and schnell, without the encoder of their autoencoder |
-/// | `flux-tiny` | 44 M | 89 MB | the same parts as `flux-dev`, smaller |
+/// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
 pub const PIPELINE_PRESETS: [&str; 6] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
