@@ -8,8 +8,8 @@ use outsize_core::{Access, Names};
 use super::bands::{Bands, copied};
 use super::config::FIELDS;
 use super::{
-    AutoencoderKl, AutoencoderKlConfig, BAND_BYTES, EPSILON, VaeAttention, VaeMidBlock, in_bands,
-    work,
+    AutoencoderKl, AutoencoderKlConfig, BAND_BYTES, EPSILON, VaeAttention, VaeMidBlock, block_work,
+    held, in_bands, work,
 };
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
@@ -247,11 +247,7 @@ impl AutoencoderKlEncoder {
         let mut most = both(size.values(colours + highest), work(&encoder.conv_in, band));
         for (level, block) in encoder.down_blocks.iter().enumerate() {
             for resnet in &block.resnets {
-                let [outputs, inputs] = resnet.conv1.shape();
-                // What goes in is freed as the shortcut and the result of the first convolution are made.
-                let held = size.values(inputs.max(2 * outputs));
-                let work = work(&resnet.conv1, band).or(work(&resnet.conv2, band));
-                most = most.or(both(held, work));
+                most = most.or(both(held(resnet, size), block_work(resnet, band)));
             }
             for sampler in block.downsamplers.iter().flatten() {
                 let [channels, _] = sampler.conv.shape();

@@ -279,11 +279,7 @@ impl AutoencoderKl {
         let mut band = size;
         for block in &decoder.up_blocks {
             for resnet in &block.resnets {
-                let [outputs, inputs] = resnet.conv1.shape();
-                // What goes in is freed as the shortcut and the result of the first convolution are made.
-                let held = size.values(inputs.max(2 * outputs));
-                let work = work(&resnet.conv1, band).or(work(&resnet.conv2, band));
-                most = most.or(both(held, work));
+                most = most.or(both(held(resnet, size), block_work(resnet, band)));
             }
             for sampler in block.upsamplers.iter().flatten() {
                 let [channels, _] = sampler.conv.shape();
@@ -297,6 +293,18 @@ impl AutoencoderKl {
         let last = size.values(decoder.conv_out.shape()[1]);
         most.or(both(last, work(&decoder.conv_out, band))).bytes()
     }
+}
+
+/// What waits of a picture in bands while a residual block is at work on one.
+fn held(block: &ResnetBlock2d, size: PictureSize) -> Activations {
+    let [outputs, inputs] = block.conv1.shape();
+    // What goes in is freed as the shortcut and the result of the first convolution are made.
+    size.values(inputs.max(2 * outputs))
+}
+
+/// What a residual block's convolutions of a band hold at most.
+fn block_work(block: &ResnetBlock2d, band: PictureSize) -> Activations {
+    work(&block.conv1, band).or(work(&block.conv2, band))
 }
 
 /// What a convolution of a band holds at most: the band, twice with its neighbours before it is copied, and the result with a
