@@ -23,6 +23,9 @@ use Denoiser::{Flux, Unet};
 /// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
 const SAMPLE_SIZE: usize = 128;
 
+/// Rows of latents, and columns, that make a token of a transformer.
+pub(crate) const PACKING: usize = 2;
+
 /// What a denoiser is told of the texts, in main memory.
 #[derive(Debug)]
 pub(crate) struct Conditions {
@@ -67,7 +70,7 @@ impl Denoiser {
     pub fn packing(&self) -> usize {
         match self {
             Unet(_) => 1,
-            Flux(_) => 2,
+            Flux(_) => PACKING,
         }
     }
 
@@ -95,17 +98,14 @@ impl Denoiser {
         threads: usize,
     ) -> PassBytes {
         let convolutions = outsize_kernels::matmul::convolution_bytes() * threads as u64;
-        let (activations, packed) = match self {
-            // Matmuls of pixels are convolutions; what is left is the embedding of a time.
-            Unet(part) => (
-                part.config.model().activation_bytes(pass.latents, pass.tokens, threads),
-                convolutions.saturating_add(part.packed_bytes(settings, pass.latents.batch as u64)),
-            ),
-            Flux(part) => (
-                part.config.model().activation_bytes(pass.latents, pass.tokens, threads),
-                convolutions.saturating_add(part.packed_bytes(settings, pass.latents.batch as u64)),
-            ),
+        let (size, tokens) = (pass.latents, pass.tokens);
+        let activations = match self {
+            Unet(part) => part.config.model().activation_bytes(size, tokens, threads),
+            Flux(part) => part.config.model().activation_bytes(size, tokens, threads),
         };
+        // Matmuls of pixels are convolutions; what is left has a row for each text.
+        let products = self.any().packed_bytes(settings, size.batch as u64);
+        let packed = convolutions.saturating_add(products);
         PassBytes { activations, on_gpu: activations, beside_gpu: 0, packed }
     }
 }

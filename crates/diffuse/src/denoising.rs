@@ -1,13 +1,12 @@
 //! From noise to latents, step by step.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-
 use outsize_models::Component;
 use outsize_models::arch::{FluxTransformer2dModel, Unet2dConditionModel};
 use outsize_stream::Stats;
 
 use crate::begun::{BegunLatents, Beside, scaled};
-use crate::denoiser::{Conditions, Denoiser};
+use crate::denoiser::{Conditions, Denoiser, PACKING};
 use crate::error::Error;
 use crate::noise::Noise;
 use crate::part::{Part, Turn};
@@ -126,9 +125,6 @@ impl Denoising<'_> {
         Ok(latents)
     }
 }
-
-/// Rows of latents, and columns, that make a token of a transformer.
-const PACKING: usize = 2;
 
 /// Latents `[batch, rows, columns, channels]` as tokens of two by two, `[batch, rows · columns / 4, 4 · channels]`: channel by
 /// channel, in each row by row.

@@ -126,6 +126,9 @@ pub(crate) trait AnyPart {
     /// Fields of its configuration that nobody here knows.
     fn unknown_fields(&self) -> &[String];
 
+    /// The most that packed activations of one linear layer take, in bytes; of at most so many `rows`.
+    fn packed_bytes(&self, settings: &ImageSettings, rows: u64) -> u64;
+
     /// Where it lives for such passes, and how fast it is: computed by one of the GPUs that the budget has or by the
     /// processors, whichever is predicted to be the fastest of those that have room for it.
     fn plan(
@@ -236,19 +239,6 @@ impl<C: Component> Part<C> {
             ..self.options.clone()
         }
     }
-
-    /// The most that packed activations of one linear layer take, in bytes; of at most so many `rows`.
-    pub fn packed_bytes(&self, settings: &ImageSettings, rows: u64) -> u64 {
-        let linear = |kind| kind == WeightKind::Linear;
-        let weights = self.config.weights();
-        let products =
-            weights.iter().filter(|weight| linear(weight.kind) && weight.shape.len() == 2);
-        let packed = products.map(|weight| {
-            let width = weight.shape[1] as u64;
-            outsize_kernels::matmul::packed_bytes(settings.compute, rows, width)
-        });
-        packed.max().unwrap_or(0)
-    }
 }
 
 impl<C: Component> AnyPart for Part<C> {
@@ -262,6 +252,18 @@ impl<C: Component> AnyPart for Part<C> {
 
     fn unknown_fields(&self) -> &[String] {
         &self.config.unknown_fields
+    }
+
+    fn packed_bytes(&self, settings: &ImageSettings, rows: u64) -> u64 {
+        let linear = |kind| kind == WeightKind::Linear;
+        let weights = self.config.weights();
+        let products =
+            weights.iter().filter(|weight| linear(weight.kind) && weight.shape.len() == 2);
+        let packed = products.map(|weight| {
+            let width = weight.shape[1] as u64;
+            outsize_kernels::matmul::packed_bytes(settings.compute, rows, width)
+        });
+        packed.max().unwrap_or(0)
     }
 
     fn plan(

@@ -151,12 +151,11 @@ impl ImageModel {
             packed: outsize_kernels::matmul::convolution_bytes() * threads as u64,
         };
         let pixels = decoder.latents.pixels() * (self.scale() as u64).pow(2);
-        if request.image.is_some() {
+        if let Some(image) = &request.image {
             let vae = self.vae_encoder()?.config.model();
             let bands = vae.activation_bytes(decoder.latents, threads);
             all.push(in_bands(bands, vae.band_activation_bytes(decoder.latents)));
-        }
-        if let (Some(image), Some(first)) = (&request.image, all.first_mut()) {
+            let first = &mut all[0];
             // The pictures are resized before any part has its turn.
             let [width, height] = self.size(request)?;
             let pictures = [Some(&image.picture), image.mask.as_ref()].into_iter().flatten();

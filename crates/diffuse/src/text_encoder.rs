@@ -1,8 +1,10 @@
 //! The text encoders of pipelines, whatever their modules.
 
+use std::path::Path;
+
 use burn::tensor::Tensor;
-use outsize_models::PicturePass;
 use outsize_models::arch::{ClipTextModel, T5EncoderModel};
+use outsize_models::{Component, PicturePass};
 use outsize_stream::Stats;
 
 use crate::error::Error;
@@ -36,12 +38,15 @@ pub(crate) struct TextStates {
     pub pooled: Option<Tensor<2>>,
 }
 
+/// What came of reading texts, and what was read of the weights.
+type Encoded = (Result<TextStates, outsize_models::Error>, Stats);
+
 impl TextEncoder {
     /// The text encoder `part` of a pipeline of that kind at `place`.
     pub fn new(
         kind: PipelineKind,
         part: PipelinePart,
-        place: &std::path::Path,
+        place: &Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
         match (kind, part) {
@@ -99,16 +104,11 @@ impl TextEncoder {
         threads: usize,
     ) -> PassBytes {
         let texts = pass.latents.batch;
-        let (activations, packed) = match self {
-            Clip(part) => (
-                part.config.model().activation_bytes(texts, pass.tokens, threads),
-                part.packed_bytes(settings, pass.all_tokens()),
-            ),
-            T5(part) => (
-                part.config.model().activation_bytes(texts, pass.tokens, threads),
-                part.packed_bytes(settings, pass.all_tokens()),
-            ),
+        let activations = match self {
+            Clip(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
+            T5(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
         };
+        let packed = self.any().packed_bytes(settings, pass.all_tokens());
         // Rows of tables, beside what is passed on.
         let beside_gpu = 4 * pass.all_tokens() * self.width() as u64;
         PassBytes { activations, on_gpu: activations, beside_gpu, packed }
@@ -120,33 +120,30 @@ impl TextEncoder {
         turn: &Turn<'_>,
         ids: &[u32],
         texts: usize,
-    ) -> Result<(Result<TextStates, outsize_models::Error>, Stats), outsize_core::Error> {
+    ) -> Result<Encoded, outsize_core::Error> {
         match self {
-            Clip(part) => {
-                let module = turn.module(part);
-                module.run(|module| {
-                    let states = module.run(|model| {
-                        let states = model.forward(ids, texts)?;
-                        let pooled = model.pool(ids, &states.last);
-                        Ok(TextStates {
-                            last: states.last,
-                            penultimate: Some(states.penultimate),
-                            pooled: Some(pooled),
-                        })
-                    })?;
-                    Ok((states, module.stats()))
-                })?
-            }
-            T5(part) => {
-                let module = turn.module(part);
-                module.run(|module| {
-                    let states = module.run(|model| {
-                        let last = model.forward(ids, texts)?;
-                        Ok(TextStates { last, penultimate: None, pooled: None })
-                    })?;
-                    Ok((states, module.stats()))
-                })?
-            }
+            Clip(part) => run(part, turn, |model| {
+                let states = model.forward(ids, texts)?;
+                let pooled = model.pool(ids, &states.last);
+                Ok(TextStates {
+                    last: states.last,
+                    penultimate: Some(states.penultimate),
+                    pooled: Some(pooled),
+                })
+            }),
+            T5(part) => run(part, turn, |model| {
+                let last = model.forward(ids, texts)?;
+                Ok(TextStates { last, penultimate: None, pooled: None })
+            }),
         }
     }
+}
+
+/// What a module makes of texts, when it is its turn.
+fn run<C: Component + Send + 'static>(
+    part: &Part<C>,
+    turn: &Turn<'_>,
+    pass: impl Fn(&C) -> Result<TextStates, outsize_models::Error>,
+) -> Result<Encoded, outsize_core::Error> {
+    turn.module(part).run(|module| Ok((module.run(pass)?, module.stats())))?
 }

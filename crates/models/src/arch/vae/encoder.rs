@@ -207,12 +207,13 @@ impl AutoencoderKlEncoder {
             let zeros = Tensor::<4>::zeros(sides, (&seen.device(), DType::F32));
             let padded = Tensor::cat(vec![zeros, seen], 2);
             let y = conv.forward_rows(padded, [false, below], &weight);
-            waiting.push(copied(y.narrow(2, 1, columns / 2)));
             let rows: usize = waiting.iter().map(|rows| rows.dims()[1]).sum();
-            if rows >= enough || below {
+            if rows > 0 && rows + y.dims()[1] > enough {
                 made.push(Tensor::cat(std::mem::take(&mut waiting), 1));
             }
+            waiting.push(copied(y.narrow(2, 1, columns / 2)));
         });
+        made.push(Tensor::cat(waiting, 1));
         made
     }
 
@@ -237,12 +238,12 @@ impl AutoencoderKlEncoder {
         let encoder = &self.encoder;
         let levels = encoder.down_blocks.len();
         let mut size = (1..levels).fold(latents, |size, _| size.doubled());
-        let band_of = |conv: &Conv2d, size: PictureSize, levels| {
-            let rows = self.band_rows(conv, size.columns, levels);
-            // Bands that wait for others to be enough may become half as large again.
+        // At least so many rows: those that are made of one band.
+        let band_of = |conv: &Conv2d, size: PictureSize, levels, least: usize| {
+            let rows = self.band_rows(conv, size.columns, levels).max(least);
             PictureSize { rows: rows.min(size.rows), ..size }
         };
-        let mut band = band_of(&encoder.conv_in, size, levels);
+        let mut band = band_of(&encoder.conv_in, size, levels, 0);
         let [highest, colours] = encoder.conv_in.shape();
         let mut most = both(size.values(colours + highest), work(&encoder.conv_in, band));
         for (level, block) in encoder.down_blocks.iter().enumerate() {
@@ -253,7 +254,7 @@ impl AutoencoderKlEncoder {
                 let [channels, _] = sampler.conv.shape();
                 most = most.or(both(size.values(channels), work(&sampler.conv, band)));
                 size = size.halved(1);
-                band = band_of(&sampler.conv, size, levels - level - 1);
+                band = band_of(&sampler.conv, size, levels - level - 1, band.rows / 2);
             }
         }
         for resnet in &encoder.mid_block.resnets {
