@@ -84,7 +84,8 @@ fn a_weight_still_in_the_ring_costs_nothing() {
     // The ring holds one layer and a half.
     for stats in passes(once / 2) {
         assert!(stats.bytes_read <= once, "{stats:?} for {once}");
-        assert!(stats.hits > (steps - 1) * layers * units, "{stats:?}");
+        // The first step may come before its reads, the others never do.
+        assert!(stats.hits >= (steps - 1) * layers * units, "{stats:?}");
     }
     // One that does not hold the layer reads it again at each step.
     for stats in passes(0) {
