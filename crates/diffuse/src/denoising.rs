@@ -114,7 +114,7 @@ impl Denoising<'_> {
                 }
             }
             output.truncate(latents.len());
-            scheduler.step(&output, &mut latents);
+            scheduler.step(&output, &mut latents, &mut draw);
             beside.keep(&scheduler, &mut latents);
             if latents.iter().any(|value| !value.is_finite()) {
                 return Err(Error::NotFinite { step: step + 1 });

@@ -40,7 +40,9 @@ pub use pipeline::ImagePipeline;
 pub use planning::ImagePrediction;
 pub use presets::{PIPELINE_PRESETS, PipelinePreset, PresetPart};
 pub use progress::ImageProgress;
-pub use schedulers::{PredictionType, Scheduler, SchedulerChoice, SchedulerConfig, SchedulerKind};
+pub use schedulers::{
+    ChosenSteps, PredictionType, Scheduler, SchedulerChoice, SchedulerConfig, SchedulerKind,
+};
 pub use settings::{ImageRequest, ImageSettings, InitialImage};
 pub use task::ImageTask;
 pub use tokenizer::{EncodedPrompt, PromptTokenizer, PromptTokenizerFiles};

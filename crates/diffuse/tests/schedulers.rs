@@ -64,7 +64,8 @@ fn schedulers_are_those_of_diffusers() {
         let mut samples = samples.chunks(samples.len() / (timesteps.len() + 1));
         let first = samples.next().unwrap();
         let mut sample = vec![0.0; first.len()];
-        Noise::new(7).fill(&mut sample);
+        let mut noise = Noise::new(7);
+        noise.fill(&mut sample);
         sample.iter_mut().for_each(|value| *value *= scheduler.initial_scale());
         assert_close(&sample, first, &[], &format!("{name}, noise"));
         // Noise of scale 4096 would carry its last bits into the first steps.
@@ -75,12 +76,17 @@ fn schedulers_are_those_of_diffusers() {
                 |value: &f32| 0.8 * (2.0 * value / divisor + timesteps[step] / 300.0).sin();
             let output: Vec<f32> = sample.iter().map(output).collect();
             let before = sample.clone();
-            scheduler.step(&output, &mut sample);
+            let mut draw = || {
+                let mut drawn = vec![0.0; output.len()];
+                noise.fill(&mut drawn);
+                drawn
+            };
+            scheduler.step(&output, &mut sample, &mut draw);
             assert_close(&sample, expected, &before, &format!("{name}, step {step}"));
             sample.copy_from_slice(expected);
         }
         let before = sample.clone();
-        scheduler.step(&vec![1.0; sample.len()], &mut sample);
+        scheduler.step(&vec![1.0; sample.len()], &mut sample, &mut || unreachable!());
         assert_eq!(sample, before, "{name}: nothing is left to do");
     }
 }
@@ -93,7 +99,11 @@ fn refusal(config: &str) -> String {
 #[test]
 fn what_is_not_built_in_is_refused_by_name() {
     for (class, field, value) in [
-        ("LCMScheduler", "_class_name", "LCMScheduler"),
+        ("HeunDiscreteScheduler", "_class_name", "HeunDiscreteScheduler"),
+        ("EulerAncestralDiscreteScheduler", "prediction_type", "\"sample\""),
+        ("LCMScheduler", "thresholding", "true"),
+        ("LCMScheduler", "original_inference_steps", "1001"),
+        ("LCMScheduler", "timestep_scaling", "-1"),
         ("DDIMScheduler", "thresholding", "true"),
         ("DDIMScheduler", "beta_schedule", "\"laplace\""),
         ("DDIMScheduler", "prediction_type", "\"flow_prediction\""),
@@ -217,6 +227,8 @@ fn impossible_numbers_of_steps_are_refused() {
     };
     for (choice, text, steps) in [
         ("ddim", "{}", 0),
+        ("lcm", "{}", 51),
+        ("tcd", r#"{"original_inference_steps": 8}"#, 9),
         ("ddim", "{}", 1001),
         ("ddim", "{\"steps_offset\": 1}", 1000),
         ("pndm", "{}", 3),
@@ -238,7 +250,7 @@ fn impossible_numbers_of_steps_are_refused() {
 proptest! {
     #[test]
     fn any_configuration_is_run_or_refused(
-        kind in 0..4usize,
+        kind in 0..7usize,
         fields in [
             (0..4usize, 0.0..1.0f64, 0.0..1.0f64),
             (0..4usize, -1.0..30.0f64, -1.0..30.0f64),
@@ -246,6 +258,7 @@ proptest! {
         ],
         flags in proptest::collection::vec(any::<bool>(), 10),
         train in 0..60usize,
+        taught in 0..60usize,
         offset in 0..40usize,
         steps in 0..70usize,
     ) {
@@ -256,6 +269,7 @@ proptest! {
             "beta_schedule": name(&["linear", "scaled_linear", "squaredcos_cap_v2"], betas),
             "beta_start": start, "beta_end": end,
             "prediction_type": name(&["epsilon", "v_prediction", "sample"], prediction),
+            "original_inference_steps": taught,
             "timestep_spacing": name(&["leading", "linspace", "trailing"], spacing),
             "steps_offset": offset,
             "sigma_min": least, "sigma_max": greatest,
@@ -268,7 +282,7 @@ proptest! {
             "final_sigmas_type": if flags[8] { "zero" } else { "sigma_min" },
             "solver_type": if flags[9] { "midpoint" } else { "heun" },
         });
-        let choice = ["ddim", "pndm", "euler", "dpm++"][kind].parse().unwrap();
+        let choice = ["ddim", "pndm", "euler", "dpm++", "euler-a", "lcm", "tcd"][kind].parse().unwrap();
         let path = Path::new("scheduler_config.json");
         let config = SchedulerConfig::from_json(path, &config.to_string(), Some(choice));
         if let Ok(mut scheduler) = config.and_then(|config| Scheduler::new(&config, steps)) {
@@ -277,7 +291,7 @@ proptest! {
             let mut sample = [0.5, -0.5];
             for _ in 0..=calls {
                 prop_assert!(scheduler.input_divisor() >= 1.0);
-                scheduler.step(&[0.25, -1.0], &mut sample);
+                scheduler.step(&[0.25, -1.0], &mut sample, &mut || vec![1.5, -1.5]);
             }
             prop_assert!(sample.iter().all(|value| value.is_finite()), "{sample:?}");
         }

@@ -7,7 +7,7 @@ use outsize_models::Fields;
 use serde_json::Value;
 
 use super::flow_match::FlowMatchConfig;
-use super::kind::{PredictionType, SchedulerChoice, SchedulerKind};
+use super::kind::{ChosenSteps, PredictionType, SchedulerChoice, SchedulerKind};
 use super::noise_schedule::Betas;
 use super::sigma_spacing::SigmaSpacing;
 use crate::error::Error;
@@ -48,6 +48,10 @@ pub struct SchedulerConfig {
     pub(crate) lower_order_final: bool,
     pub(crate) euler_at_final: bool,
     pub(crate) lambda_min: f64,
+    /// Steps that a consistency model was taught to go, of which some are gone.
+    pub(crate) taught_steps: usize,
+    /// See `Consistency`.
+    pub(crate) timestep_scaling: f64,
     /// Of flow matching, to which most of the others mean nothing.
     pub(crate) flow: FlowMatchConfig,
 }
@@ -91,12 +95,15 @@ impl SchedulerConfig {
         let (ddim, dpm) = (kind == SchedulerKind::Ddim, kind == SchedulerKind::DpmSolver);
         let flow = kind.is_flow_match();
         let has_sigmas = dpm || kind == SchedulerKind::Euler;
+        let ancestral = kind == SchedulerKind::EulerAncestral;
+        let (consistency, lcm) = (kind.is_consistency(), kind == SchedulerKind::Lcm);
         let flag = |of_kind: bool, field, default| match of_kind {
             true => fields.flag_or(field, default),
             false => Ok(default),
         };
-        let clip = flag(ddim, "clip_sample", ddim)?;
-        let karras = choice.is_some_and(|choice| choice.karras);
+        let clip = flag(ddim || lcm, "clip_sample", ddim)?;
+        let steps = choice.and_then(|choice| choice.steps);
+        let karras = steps == Some(ChosenSteps::Karras);
         let levels = [
             karras || flag(has_sigmas || flow, "use_karras_sigmas", false)?,
             flag((has_sigmas || flow) && !karras, "use_exponential_sigmas", false)?,
@@ -115,20 +122,25 @@ impl SchedulerConfig {
                 kind.predictions()[0],
             )?,
             train_timesteps,
-            betas: betas(fields, train_timesteps)?,
+            betas: betas(fields, train_timesteps, consistency)?,
             zero_snr: flag(kind != SchedulerKind::Pndm, "rescale_betas_zero_snr", false)?,
-            spacing: pick(
-                fields,
-                "timestep_spacing",
-                &[Spacing::Leading, Spacing::Linspace, Spacing::Trailing],
-                |spacing| match spacing {
-                    Spacing::Leading => "leading",
-                    Spacing::Linspace => "linspace",
-                    Spacing::Trailing => "trailing",
-                },
-                if has_sigmas { Spacing::Linspace } else { Spacing::Leading },
-            )?,
+            spacing: match steps {
+                Some(ChosenSteps::Trailing) => Spacing::Trailing,
+                _ => pick(
+                    fields,
+                    "timestep_spacing",
+                    &[Spacing::Leading, Spacing::Linspace, Spacing::Trailing],
+                    |spacing| match spacing {
+                        Spacing::Leading => "leading",
+                        Spacing::Linspace => "linspace",
+                        Spacing::Trailing => "trailing",
+                    },
+                    if has_sigmas || ancestral { Spacing::Linspace } else { Spacing::Leading },
+                )?,
+            },
             steps_offset: match fields.get("steps_offset").map(Value::as_u64) {
+                // Their timesteps are those that the model was taught.
+                _ if consistency => 1,
                 None | Some(Some(0)) => 0,
                 Some(_) => fields.size("steps_offset", MAX_TIMESTEPS)?,
             },
@@ -139,7 +151,7 @@ impl SchedulerConfig {
                 }),
                 false => None,
             },
-            alpha_to_one: flag(!has_sigmas, "set_alpha_to_one", ddim)?,
+            alpha_to_one: flag(!(has_sigmas || ancestral), "set_alpha_to_one", ddim)?,
             skip_prk_steps: flag(kind == SchedulerKind::Pndm, "skip_prk_steps", false)?,
             sigma_spacing: match levels {
                 [true, true] => {
@@ -170,6 +182,17 @@ impl SchedulerConfig {
             lambda_min: match dpm && fields.get("lambda_min_clipped").is_some() {
                 true => fields.number("lambda_min_clipped")?,
                 false => f64::NEG_INFINITY,
+            },
+            taught_steps: match consistency {
+                true => {
+                    let most = train_timesteps.max(1);
+                    fields.size_or("original_inference_steps", 50.min(most), most)?.max(1)
+                }
+                false => 1,
+            },
+            timestep_scaling: match lcm && fields.get("timestep_scaling").is_some() {
+                true => fields.number_within("timestep_scaling", 0.0, 1e6)?,
+                false => 10.0,
             },
             flow: if flow { FlowMatchConfig::read(fields)? } else { FlowMatchConfig::default() },
         })
@@ -251,7 +274,8 @@ fn class(fields: &Fields<'_>) -> Result<SchedulerKind, outsize_models::Error> {
     })
 }
 
-fn betas(fields: &Fields<'_>, steps: usize) -> Result<Betas, outsize_models::Error> {
+/// `latent`: what is not said is what models of latents have.
+fn betas(fields: &Fields<'_>, steps: usize, latent: bool) -> Result<Betas, outsize_models::Error> {
     if let Some(value) = fields.get("trained_betas") {
         let betas: Option<Vec<f32>> = value.as_array().and_then(|values| {
             let beta = |value: &Value| value.as_f64().filter(|beta| (0.0..=1.0).contains(beta));
@@ -265,7 +289,8 @@ fn betas(fields: &Fields<'_>, steps: usize) -> Result<Betas, outsize_models::Err
         Some(_) => fields.number_within(field, 0.0, 1.0),
         None => Ok(default),
     };
-    let (start, end) = (limit("beta_start", 0.0001)?, limit("beta_end", 0.02)?);
+    let [start, end] = if latent { [0.00085, 0.012] } else { [0.0001, 0.02] };
+    let (start, end) = (limit("beta_start", start)?, limit("beta_end", end)?);
     pick(
         fields,
         "beta_schedule",
@@ -275,7 +300,7 @@ fn betas(fields: &Fields<'_>, steps: usize) -> Result<Betas, outsize_models::Err
             Betas::SquaredCosine => "squaredcos_cap_v2",
             _ => "linear",
         },
-        Betas::Linear(start, end),
+        if latent { Betas::ScaledLinear(start, end) } else { Betas::Linear(start, end) },
     )
 }
 

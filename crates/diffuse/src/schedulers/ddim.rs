@@ -36,13 +36,8 @@ impl Ddim {
         let (signal, noise) = (alpha.sqrt(), (1.0 - alpha).sqrt());
         let (next_signal, next_noise) = (previous.sqrt(), (1.0 - previous).sqrt());
         for (sample, &output) in sample.iter_mut().zip(output) {
-            let (mut picture, epsilon) = match self.prediction {
-                PredictionType::Epsilon => ((*sample - noise * output) / signal, output),
-                PredictionType::Sample => (output, (*sample - signal * output) / noise),
-                PredictionType::Velocity => {
-                    (signal * *sample - noise * output, signal * output + noise * *sample)
-                }
-            };
+            let (mut picture, epsilon) =
+                self.prediction.picture_and_noise(output, *sample, (signal, noise));
             if let Some(clip) = self.clip {
                 picture = picture.clamp(-clip, clip);
             }

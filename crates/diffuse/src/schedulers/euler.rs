@@ -1,7 +1,8 @@
-//! Euler's method on noise levels. Karras et al. 2022, algorithm 2 without churn.
+//! Euler's method on noise levels. Karras et al. 2022, algorithm 2 without churn; or with as much noise added at each step as makes
+//! it a step of the diffusion ("ancestral").
 
 use super::config::{SchedulerConfig, Spacing};
-use super::kind::PredictionType;
+use super::kind::{PredictionType, SchedulerKind};
 use super::sigmas::Sigmas;
 use super::spaced;
 
@@ -11,6 +12,7 @@ pub(super) struct Euler {
     sigmas: Vec<f32>,
     prediction: PredictionType,
     leading: bool,
+    ancestral: bool,
 }
 
 impl Euler {
@@ -35,6 +37,7 @@ impl Euler {
             sigmas: levels.with_last(sigmas, config),
             prediction: config.prediction,
             leading: config.spacing == Spacing::Leading,
+            ancestral: config.kind == SchedulerKind::EulerAncestral,
         };
         (euler, timesteps.into_iter().map(|timestep| timestep as f32).collect())
     }
@@ -57,8 +60,21 @@ impl Euler {
         (sigma * sigma + 1.0).sqrt()
     }
 
-    pub fn step(&self, index: usize, output: &[f32], sample: &mut [f32]) {
-        let (sigma, next) = (self.sigmas[index], self.sigmas[index + 1]);
+    /// `draw` gives as much normal noise as there are values.
+    pub fn step(
+        &self,
+        index: usize,
+        output: &[f32],
+        sample: &mut [f32],
+        draw: &mut dyn FnMut() -> Vec<f32>,
+    ) {
+        let (sigma, mut next) = (self.sigmas[index], self.sigmas[index + 1]);
+        let mut added = 0.0;
+        if self.ancestral {
+            let (from, to) = (sigma * sigma, next * next);
+            added = (to * (from - to) / from).max(0.0).sqrt();
+            next = (to - added * added).max(0.0).sqrt();
+        }
         let square = sigma * sigma + 1.0;
         for (sample, &output) in sample.iter_mut().zip(output) {
             let picture = match self.prediction {
@@ -67,6 +83,11 @@ impl Euler {
                 PredictionType::Velocity => output * (-sigma / square.sqrt()) + *sample / square,
             };
             *sample += (*sample - picture) / sigma * (next - sigma);
+        }
+        if added > 0.0 {
+            for (sample, noise) in sample.iter_mut().zip(draw()) {
+                *sample += noise * added;
+            }
         }
     }
 }

@@ -13,15 +13,29 @@ pub enum SchedulerKind {
     Pndm,
     /// Euler's method, without noise added. Karras et al. 2022.
     Euler,
+    /// Euler's method with noise added at each step.
+    EulerAncestral,
     /// DPM-Solver++ of first or second order, multistep. Lu et al. 2022.
     DpmSolver,
     /// Euler's method along the straight paths of flow matching. Lipman et al. 2022, Esser et al. 2024.
     FlowMatchEuler,
+    /// Steps of a latent consistency model. Luo et al. 2023.
+    Lcm,
+    /// Steps of a trajectory consistency model, without noise added. Zheng et al. 2024.
+    Tcd,
 }
 
 impl SchedulerKind {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Ddim, Self::Pndm, Self::Euler, Self::DpmSolver, Self::FlowMatchEuler];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Ddim,
+        Self::Pndm,
+        Self::Euler,
+        Self::EulerAncestral,
+        Self::DpmSolver,
+        Self::FlowMatchEuler,
+        Self::Lcm,
+        Self::Tcd,
+    ];
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {
@@ -29,8 +43,11 @@ impl SchedulerKind {
             Self::Ddim => "DDIMScheduler",
             Self::Pndm => "PNDMScheduler",
             Self::Euler => "EulerDiscreteScheduler",
+            Self::EulerAncestral => "EulerAncestralDiscreteScheduler",
             Self::DpmSolver => "DPMSolverMultistepScheduler",
             Self::FlowMatchEuler => "FlowMatchEulerDiscreteScheduler",
+            Self::Lcm => "LCMScheduler",
+            Self::Tcd => "TCDScheduler",
         }
     }
 
@@ -39,21 +56,29 @@ impl SchedulerKind {
         self == Self::FlowMatchEuler
     }
 
+    /// Whether it is for models that were taught to make a picture in a few steps.
+    pub(super) fn is_consistency(self) -> bool {
+        matches!(self, Self::Lcm | Self::Tcd)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Ddim => "ddim",
             Self::Pndm => "pndm",
             Self::Euler => "euler",
+            Self::EulerAncestral => "euler-a",
             Self::DpmSolver => "dpm++",
             Self::FlowMatchEuler => "flow-euler",
+            Self::Lcm => "lcm",
+            Self::Tcd => "tcd",
         }
     }
 
     /// Fields that change the result in a way that is not built in, with the values that do not.
     pub(super) fn only(self) -> &'static [(&'static str, &'static [&'static str])] {
         match self {
-            Self::Ddim => &[("thresholding", &["false"])],
-            Self::Pndm => &[],
+            Self::Ddim | Self::Lcm => &[("thresholding", &["false"])],
+            Self::Pndm | Self::EulerAncestral | Self::Tcd => &[],
             Self::Euler => &[
                 ("interpolation_type", &["\"linear\""]),
                 ("timestep_type", &["\"discrete\""]),
@@ -88,7 +113,9 @@ impl SchedulerKind {
 
     pub(super) fn predictions(self) -> &'static [PredictionType] {
         match self {
-            Self::Pndm => &[PredictionType::Epsilon, PredictionType::Velocity],
+            Self::Pndm | Self::EulerAncestral => {
+                &[PredictionType::Epsilon, PredictionType::Velocity]
+            }
             Self::FlowMatchEuler => &[PredictionType::Velocity],
             _ => &[PredictionType::Epsilon, PredictionType::Velocity, PredictionType::Sample],
         }
@@ -101,40 +128,68 @@ impl fmt::Display for SchedulerKind {
     }
 }
 
-/// A scheduler by its short name, as a user asks for one instead of the checkpoint's own: `ddim`, `pndm`, `euler`, `dpm++`,
-/// `flow-euler`; `euler-karras`, `dpm++-karras` and `flow-euler-karras` with the noise levels of Karras et al.
+/// A scheduler by its short name, as a user asks for one instead of the checkpoint's own: `ddim`, `pndm`, `euler`, `euler-a`,
+/// `dpm++`, `lcm`, `tcd`, `flow-euler`; with `-karras` or `-trailing` behind it where the steps are to be others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerChoice {
     /// Which method.
     pub kind: SchedulerKind,
-    /// With the noise levels of Karras et al., whatever the checkpoint says.
-    pub karras: bool,
+    /// Which steps, whatever the checkpoint says.
+    pub steps: Option<ChosenSteps>,
+}
+
+/// Steps that a user asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChosenSteps {
+    /// With the noise levels of Karras et al. 2022.
+    Karras,
+    /// From the last timestep of training on, as models ask for that make a picture in a few steps.
+    Trailing,
+}
+
+impl ChosenSteps {
+    const ALL: [Self; 2] = [Self::Karras, Self::Trailing];
+
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Karras => "-karras",
+            Self::Trailing => "-trailing",
+        }
+    }
+
+    /// Whether a scheduler can have them.
+    fn fit(self, kind: SchedulerKind) -> bool {
+        use SchedulerKind::{Ddim, DpmSolver, Euler, EulerAncestral, FlowMatchEuler, Pndm};
+        match self {
+            Self::Karras => matches!(kind, Euler | DpmSolver | FlowMatchEuler),
+            Self::Trailing => matches!(kind, Ddim | Pndm | Euler | EulerAncestral | DpmSolver),
+        }
+    }
+}
+
+impl SchedulerChoice {
+    fn all() -> impl Iterator<Item = Self> {
+        SchedulerKind::ALL.into_iter().flat_map(|kind| {
+            let steps = ChosenSteps::ALL.into_iter().filter(move |steps| steps.fit(kind));
+            [None].into_iter().chain(steps.map(Some)).map(move |steps| Self { kind, steps })
+        })
+    }
 }
 
 impl FromStr for SchedulerChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, karras) = match text.strip_suffix("-karras") {
-            Some(name) => (name, true),
-            None => (text, false),
-        };
-        let kind = SchedulerKind::ALL.into_iter().find(|kind| kind.name() == name);
-        let has_sigmas = |kind: &SchedulerKind| {
-            !karras || !matches!(kind, SchedulerKind::Ddim | SchedulerKind::Pndm)
-        };
-        kind.filter(has_sigmas).map(|kind| Self { kind, karras }).ok_or_else(|| {
-            format!(
-                "expected one of ddim, pndm, euler, dpm++, flow-euler, euler-karras, dpm++-karras, \
-                 flow-euler-karras, not {text:?}"
-            )
+        Self::all().find(|choice| choice.to_string() == text).ok_or_else(|| {
+            let names: Vec<_> = Self::all().map(|choice| choice.to_string()).collect();
+            format!("expected one of {}, not {text:?}", names.join(", "))
         })
     }
 }
 
 impl fmt::Display for SchedulerChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.kind.name(), if self.karras { "-karras" } else { "" })
+        write!(f, "{}{}", self.kind.name(), self.steps.map_or("", ChosenSteps::suffix))
     }
 }
 
@@ -155,6 +210,20 @@ impl PredictionType {
             Self::Epsilon => "epsilon",
             Self::Velocity => "v_prediction",
             Self::Sample => "sample",
+        }
+    }
+
+    /// The picture and the noise of a sample, of which there is so much of either, by a model's output.
+    pub(super) fn picture_and_noise(
+        self,
+        output: f32,
+        sample: f32,
+        (signal, noise): (f32, f32),
+    ) -> (f32, f32) {
+        match self {
+            Self::Epsilon => ((sample - noise * output) / signal, output),
+            Self::Sample => (output, (sample - signal * output) / noise),
+            Self::Velocity => (signal * sample - noise * output, signal * output + noise * sample),
         }
     }
 }

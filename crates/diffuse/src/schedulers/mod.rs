@@ -1,6 +1,7 @@
 //! From noise to a picture in steps: what to ask a model for, and what to make of its answer.
 
 mod config;
+mod consistency;
 mod ddim;
 mod dpm_solver;
 mod euler;
@@ -13,11 +14,12 @@ mod sigmas;
 
 pub use self::config::SchedulerConfig;
 use self::config::Spacing;
+use self::consistency::Consistency;
 use self::ddim::Ddim;
 use self::dpm_solver::DpmSolver;
 use self::euler::Euler;
 use self::flow_match::FlowMatchEuler;
-pub use self::kind::{PredictionType, SchedulerChoice, SchedulerKind};
+pub use self::kind::{ChosenSteps, PredictionType, SchedulerChoice, SchedulerKind};
 use self::pndm::Pndm;
 use crate::error::Error;
 
@@ -37,6 +39,7 @@ enum Method {
     Euler(Euler),
     DpmSolver(DpmSolver),
     FlowMatchEuler(FlowMatchEuler),
+    Consistency(Consistency),
 }
 
 impl Scheduler {
@@ -63,7 +66,11 @@ impl Scheduler {
                 let (method, timesteps) = Pndm::new(config, steps);
                 (timesteps, Method::Pndm(method))
             }
-            SchedulerKind::Euler => {
+            SchedulerKind::Lcm | SchedulerKind::Tcd => {
+                let (method, timesteps) = Consistency::new(config, steps).map_err(refused)?;
+                (timesteps, Method::Consistency(method))
+            }
+            SchedulerKind::Euler | SchedulerKind::EulerAncestral => {
                 let (method, timesteps) = Euler::new(config, steps);
                 (timesteps, Method::Euler(method))
             }
@@ -106,7 +113,7 @@ impl Scheduler {
         let (mut tried, mut sample) = (self.clone(), [0.5]);
         self.timesteps.iter().copied().find(|_| {
             let divisor = tried.input_divisor();
-            tried.step(&[0.25], &mut sample);
+            tried.step(&[0.25], &mut sample, &mut || vec![1.0]);
             !divisor.is_finite() || !sample[0].is_finite()
         })
     }
@@ -130,6 +137,7 @@ impl Scheduler {
         let (signal, deviation) = match &self.method {
             Method::Ddim(ddim) => of_alpha(ddim.alpha(timestep as i64)),
             Method::Pndm(pndm) => of_alpha(pndm.alpha(timestep as i64)),
+            Method::Consistency(consistency) => of_alpha(consistency.alpha(timestep as i64)),
             Method::Euler(euler) => (1.0, euler.sigma(self.index)),
             Method::DpmSolver(solver) => solver.shares(self.index),
             Method::FlowMatchEuler(euler) => {
@@ -158,16 +166,17 @@ impl Scheduler {
     }
 
     /// One step: `output` is what the model made of `sample` at the next of the [timesteps](Self::timesteps), and `sample`
-    /// becomes what the model is to see then. Both have the same length; any order of values will do. Does nothing once all
-    /// timesteps are done.
-    pub fn step(&mut self, output: &[f32], sample: &mut [f32]) {
+    /// becomes what the model is to see then. Both have the same length; any order of values will do. `draw` gives as much normal
+    /// noise, in that order, for schedulers that add some. Does nothing once all timesteps are done.
+    pub fn step(&mut self, output: &[f32], sample: &mut [f32], draw: &mut dyn FnMut() -> Vec<f32>) {
         let Some(&timestep) = self.timesteps.get(self.index) else {
             return;
         };
         match &mut self.method {
             Method::Ddim(ddim) => ddim.step(timestep as i64, output, sample),
             Method::Pndm(pndm) => pndm.step(timestep as i64, output, sample),
-            Method::Euler(euler) => euler.step(self.index, output, sample),
+            Method::Euler(euler) => euler.step(self.index, output, sample, draw),
+            Method::Consistency(consistency) => consistency.step(self.index, output, sample, draw),
             Method::DpmSolver(solver) => solver.step(self.index, output, sample),
             Method::FlowMatchEuler(flow) => flow.step(self.index, output, sample),
         }
