@@ -103,6 +103,8 @@ impl BegunLatents {
                 Beside::Seen { mask: mask.clone(), latents: kept.sample(draw()) }
             }
             (None, Some(mask), Some(latents)) => {
+                // Diffusers draws the latents of what is kept, and leaves them: what schedulers add is drawn behind them.
+                draw();
                 Beside::Kept { mask: mask.clone(), latents, noise }
             }
             _ => Beside::Nothing,

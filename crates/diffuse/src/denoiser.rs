@@ -77,9 +77,14 @@ impl Denoiser {
     /// Whether it is told how closely to follow the text, instead of looking at a negative prompt too.
     pub fn is_guided(&self) -> bool {
         match self {
-            Unet(_) => false,
+            Unet(part) => part.config.config.guidance_channels.is_some(),
             Flux(part) => part.config.config.guidance_embeds,
         }
+    }
+
+    /// Whether it can look at a negative prompt, in twice the work.
+    pub fn hears_negative(&self) -> bool {
+        matches!(self, Unet(_)) && !self.is_guided()
     }
 
     /// Rows and columns of latents that it was trained with.

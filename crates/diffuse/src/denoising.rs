@@ -43,7 +43,8 @@ impl Denoising<'_> {
         match denoiser {
             Denoiser::Unet(part) => {
                 let pass = |model: &Unet2dConditionModel, latents, timestep| {
-                    model.forward(latents, timestep, context.clone(), added.as_ref())
+                    let guidance = Some(self.guidance_scale);
+                    model.forward(latents, timestep, guidance, context.clone(), added.as_ref())
                 };
                 self.run_module(part, turn, &pass, observe)
             }

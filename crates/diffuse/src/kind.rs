@@ -9,15 +9,17 @@ pub enum PipelineKind {
     StableDiffusion,
     /// Stable Diffusion XL. Podell et al. 2023.
     StableDiffusionXl,
+    /// Latent consistency models, made of Stable Diffusion. Luo et al. 2023.
+    LatentConsistency,
     /// FLUX.1. Black Forest Labs 2024.
     Flux,
 }
 
-use PipelineKind::{Flux, StableDiffusion, StableDiffusionXl};
+use PipelineKind::{Flux, LatentConsistency, StableDiffusion, StableDiffusionXl};
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 3] = [StableDiffusion, StableDiffusionXl, Flux];
+    pub const ALL: [Self; 4] = [StableDiffusion, StableDiffusionXl, LatentConsistency, Flux];
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {
@@ -37,6 +39,9 @@ impl PipelineKind {
                 "StableDiffusionXLImg2ImgPipeline",
                 "StableDiffusionXLInpaintPipeline",
             ],
+            LatentConsistency => {
+                &["LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"]
+            }
             Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
         }
     }
@@ -45,7 +50,7 @@ impl PipelineKind {
     pub fn parts(self) -> &'static [PipelinePart] {
         use PipelinePart::{TextEncoder, TextEncoder2, Transformer, Unet, Vae};
         match self {
-            StableDiffusion => &[TextEncoder, Unet, Vae],
+            StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
             Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
         }
@@ -67,7 +72,7 @@ impl PipelineKind {
     pub(crate) fn tokenizers(self) -> &'static [(&'static str, &'static [&'static str])] {
         const CLIP: &[&str] = &["CLIPTokenizer", "CLIPTokenizerFast"];
         match self {
-            StableDiffusion => &[("tokenizer", CLIP)],
+            StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
             Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
         }
@@ -78,6 +83,7 @@ impl PipelineKind {
         match self {
             StableDiffusion => 7.5,
             StableDiffusionXl => 5.0,
+            LatentConsistency => 8.5,
             Flux => 3.5,
         }
     }
@@ -86,8 +92,8 @@ impl PipelineKind {
     /// others.
     pub fn strength(self, has_mask: bool) -> f32 {
         match (self, has_mask) {
-            (StableDiffusion, false) => 0.8,
-            (StableDiffusion, true) => 1.0,
+            (StableDiffusion | LatentConsistency, false) => 0.8,
+            (StableDiffusion | LatentConsistency, true) => 1.0,
             (StableDiffusionXl, false) => 0.3,
             (StableDiffusionXl, true) => 0.9999,
             (Flux, _) => 0.6,
@@ -98,6 +104,7 @@ impl PipelineKind {
     pub fn steps(self) -> usize {
         match self {
             StableDiffusion | StableDiffusionXl => 50,
+            LatentConsistency => 4,
             Flux => 28,
         }
     }

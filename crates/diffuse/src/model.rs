@@ -14,7 +14,7 @@ use crate::files::{PipelineFiles, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
 use crate::part::{AnyPart, Part, PartDescription, PipelinePart};
 use crate::picture::PREVIEW_CHANNELS;
-use crate::schedulers::{SchedulerConfig, SchedulerKind};
+use crate::schedulers::{Scheduler, SchedulerConfig, SchedulerKind};
 use crate::settings::{ImageRequest, InitialImage};
 use crate::text_encoder::TextEncoder;
 use crate::tokenizer::PromptTokenizerFiles;
@@ -22,7 +22,7 @@ use crate::tokenizer::PromptTokenizerFiles;
 /// The most rows and columns of a picture.
 const MAX_SIDE: usize = 1 << 14;
 
-/// Steps of a transformer that was distilled to make pictures in few, if nobody says how many.
+/// Steps of a denoiser that was distilled to make pictures in few, if nobody says how many.
 const FEW_STEPS: usize = 4;
 
 /// What a pipeline's files say, wherever they are.
@@ -203,8 +203,9 @@ impl ImageModel {
     /// Steps of the scheduler.
     pub fn steps(&self, request: &ImageRequest) -> usize {
         let usual = match &self.denoiser {
-            // It was distilled to need no guidance, and few steps.
+            // It was distilled to need no guidance by a second pass, and few steps.
             Denoiser::Flux(_) if !self.denoiser.is_guided() => FEW_STEPS,
+            Denoiser::Unet(_) if self.denoiser.is_guided() => FEW_STEPS,
             _ => self.kind.steps(),
         };
         request.steps.unwrap_or(usual)
@@ -232,23 +233,37 @@ impl ImageModel {
         image.and_then(|image| image.strength).unwrap_or(self.kind.strength(has_mask))
     }
 
-    /// Steps that a picture to begin with leaves out.
+    /// The scheduler as it begins.
     ///
     /// # Errors
-    /// A strength beyond 0 to 1, or that leaves no step.
-    pub(crate) fn skipped_steps(&self, request: &ImageRequest) -> Result<usize, Error> {
-        if request.image.is_none() {
-            return Ok(0);
-        }
+    /// What is not built in, steps that it cannot make, and a strength beyond 0 to 1, or that leaves no step.
+    pub(crate) fn begun_scheduler(&self, request: &ImageRequest) -> Result<Scheduler, Error> {
+        let (mut config, _) = self.scheduler(request)?;
         let (steps, strength) = (self.steps(request), self.strength(request));
+        let Some(image) = &request.image else {
+            return Scheduler::new(&config, steps);
+        };
         if !(0.0..=1.0).contains(&strength) {
             return Err(Error::Strength { strength, steps });
         }
+        if self.kind == PipelineKind::LatentConsistency && image.mask.is_none() {
+            // All steps are made, from less noise.
+            if config.begin_at(decimal(strength)) {
+                return Scheduler::new(&config, steps);
+            }
+        }
+        let mut scheduler = Scheduler::new(&config, steps)?;
+        scheduler.skip(self.skipped_steps(steps, strength)?);
+        Ok(scheduler)
+    }
+
+    /// Steps that a picture to begin with leaves out.
+    fn skipped_steps(&self, steps: usize, strength: f32) -> Result<usize, Error> {
         // In 64 bits and rounded as diffusers does.
         let made = steps as f64 * decimal(strength);
         let made = match self.kind {
             PipelineKind::Flux => made.ceil(),
-            PipelineKind::StableDiffusion | PipelineKind::StableDiffusionXl => made.floor(),
+            _ => made.floor(),
         } as usize;
         match made {
             0 => Err(Error::Strength { strength, steps }),
@@ -258,10 +273,8 @@ impl ImageModel {
 
     /// The same if both are looked at.
     pub(crate) fn guidance(&self, request: &ImageRequest) -> Option<f32> {
-        match self.denoiser {
-            Denoiser::Unet(_) => Some(self.guidance_scale(request)).filter(|scale| *scale > 1.0),
-            Denoiser::Flux(_) => None,
-        }
+        let scale = self.guidance_scale(request);
+        (self.denoiser.hears_negative() && scale > 1.0).then_some(scale)
     }
 
     /// Whether a pass looks at the negative prompt too, which is twice the work.
@@ -296,7 +309,7 @@ impl ImageModel {
         }
         let changed = match self.kind {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
-            PipelineKind::StableDiffusionXl => Vec::new(),
+            PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
             PipelineKind::Flux => {
                 let packing = self.denoiser.packing();
                 let [rows, columns] = self.latents(request)?.map(|side| side / packing);

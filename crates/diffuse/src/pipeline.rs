@@ -10,7 +10,7 @@ use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AddedConditions, AutoencoderKl};
 
 use crate::begun::{BegunLatents, LatentDistribution, ResizedImage};
-use crate::denoiser::{Conditions, Denoiser};
+use crate::denoiser::Conditions;
 use crate::denoising::{Denoising, values};
 use crate::error::Error;
 use crate::kind::PipelineKind;
@@ -18,7 +18,6 @@ use crate::model::ImageModel;
 use crate::part::{PipelinePart, Turn};
 use crate::picture::{COLOURS, Picture, byte};
 use crate::progress::ImageProgress;
-use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextStates;
 use crate::tokenizer::PromptTokenizerFiles;
@@ -79,15 +78,14 @@ impl ImagePipeline {
         if !scale.is_finite() {
             return Err(Error::Guidance { scale });
         }
-        if matches!(model.denoiser, Denoiser::Flux(_)) && !request.negative_prompt.is_empty() {
+        if !model.denoiser.hears_negative() && !request.negative_prompt.is_empty() {
             return Err(Error::NegativePrompt);
         }
         let mask = request.image.as_ref().and_then(|image| image.mask.as_ref());
         if model.fills_masks() && mask.is_none() {
             return Err(Error::NoMask);
         }
-        let mut scheduler = Scheduler::new(&model.scheduler(request)?.0, model.steps(request))?;
-        scheduler.skip(model.skipped_steps(request)?);
+        let scheduler = model.begun_scheduler(request)?;
         let mut settings = settings.clone();
         for number in settings.gpus().collect::<Vec<_>>() {
             // Before the GPU is opened.
@@ -235,7 +233,7 @@ impl ImagePipeline {
     ) -> Result<Conditions, Error> {
         let model = &self.model;
         match model.kind() {
-            PipelineKind::StableDiffusion => {
+            PipelineKind::StableDiffusion | PipelineKind::LatentConsistency => {
                 let context = states.into_iter().map(|states| states.last).collect();
                 Ok(Conditions { context: Tensor::cat(context, 2), added: None, pooled: None })
             }

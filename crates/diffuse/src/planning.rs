@@ -9,7 +9,6 @@ use crate::error::Error;
 use crate::model::ImageModel;
 use crate::part::{PartNeeds, PartPlan, PassBytes, PipelinePart};
 use crate::picture::COLOURS;
-use crate::schedulers::Scheduler;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextEncoder;
 
@@ -76,10 +75,7 @@ impl ImageModel {
         plans: &[PartPlan],
         request: &ImageRequest,
     ) -> Result<ImagePrediction, Error> {
-        let (config, _) = self.scheduler(request)?;
-        let mut scheduler = Scheduler::new(&config, self.steps(request))?;
-        scheduler.skip(self.skipped_steps(request)?);
-        let steps = scheduler.timesteps().len();
+        let steps = self.begun_scheduler(request)?.timesteps().len();
         let pictures = request.seeds.len();
         let (mut text, mut denoiser, mut vae, mut seconds_per_step) = (0.0, 0.0, 0.0, 0.0);
         for PartPlan { part, prediction, .. } in plans {

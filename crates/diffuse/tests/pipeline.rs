@@ -90,6 +90,7 @@ fn assert_recorded(fixture_name: &str) {
             config["prediction_type"] = prediction.into();
             fs::write(&path, config.to_string()).unwrap();
         }
+        let steps = entry["steps"].as_u64().unwrap_or(steps);
         let request = request(folder.path(), prompt, steps as usize, entry);
         let pictures = open(folder.path(), "cpu=1GB").generate(&request).unwrap();
         let tensor = expected.get(name).unwrap();
@@ -190,6 +191,11 @@ fn pictures_of_xl_are_those_of_diffusers() {
 }
 
 #[test]
+fn pictures_of_a_consistency_model_are_those_of_diffusers() {
+    assert_recorded("pipeline-lcm");
+}
+
+#[test]
 fn pictures_of_flux_are_those_of_diffusers() {
     assert_recorded("pipeline-flux");
     assert_recorded("pipeline-schnell");
@@ -285,7 +291,7 @@ fn requests_that_cannot_be_made_are_refused() {
 fn parts_that_do_not_belong_together_are_refused() {
     for (file, field, value, named) in [
         ("unet/config.json", "cross_attention_dim", 12, "attn2.to_k.weight"),
-        ("unet/config.json", "time_cond_proj_dim", 8, "`time_cond_proj_dim` is 8"),
+        ("unet/config.json", "time_cond_proj_dim", 8, "time_embedding.cond_proj.weight"),
         ("vae/config.json", "latent_channels", 5, "encoder.conv_out.weight"),
         ("vae/config.json", "latents_mean", 1, "`latents_mean` is 1"),
         ("text_encoder/config.json", "hidden_size", 7, "7"),
@@ -298,6 +304,40 @@ fn parts_that_do_not_belong_together_are_refused() {
         let error = ImageModel::open(folder.path(), None).unwrap_err().to_string();
         assert!(error.contains(named), "{error}");
     }
+    let folder = copied("pipeline");
+    let path = folder.path().join("model_index.json");
+    let index = fs::read_to_string(&path).unwrap();
+    let renamed = index.replace("StableDiffusionPipeline", "LatentConsistencyModelPipeline");
+    fs::write(&path, renamed).unwrap();
+    let error = ImageModel::open(folder.path(), None).unwrap_err().to_string();
+    assert!(error.contains("`time_cond_proj_dim` is unset"), "{error}");
+}
+
+#[test]
+fn steps_of_a_consistency_model_are_those_that_it_was_taught() {
+    let folder = fixture("pipeline-lcm");
+    let pipeline = open(&folder, "cpu=1GB");
+    let image = |strength| {
+        let picture = Picture::read(folder.join("image.png")).unwrap();
+        InitialImage { picture, mask: None, strength: Some(strength) }
+    };
+    let cat = || ImageRequest::new("a cat");
+    let message = |request| pipeline.generate(&request).unwrap_err().to_string();
+    for (request, named) in [
+        (ImageRequest { steps: Some(51), ..cat() }, "the model was taught 50"),
+        (ImageRequest { image: Some(image(0.05)), ..cat() }, "leaves 2 of those"),
+        (ImageRequest { negative_prompt: "a dog".into(), ..cat() }, "a negative prompt"),
+    ] {
+        let error = message(request);
+        assert!(error.contains(named), "{error}");
+    }
+    let usual = [pipeline.model().steps(&cat()) as f32, pipeline.model().guidance_scale(&cat())];
+    assert_eq!(usual, [4.0, 8.5]);
+    assert!(!pipeline.model().looks_at_negative_prompts(&cat()));
+    // All steps are made, whatever the strength.
+    let begun = ImageRequest { image: Some(image(0.3)), ..cat() };
+    let plans = pipeline.model().plan(pipeline.settings(), &begun).unwrap();
+    assert_eq!(pipeline.model().predict(&plans, &begun).unwrap().steps, 4);
 }
 
 #[test]

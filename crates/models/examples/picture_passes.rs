@@ -96,7 +96,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     });
     time(passes, &budget, || {
         let (latents, context) = (latents.clone(), context.clone());
-        model.run(|model| drop(model.forward(latents, 500.0, context, added.as_ref())))?;
+        model
+            .run(|model| drop(model.forward(latents, 500.0, Some(8.5), context, added.as_ref())))?;
         Ok(model.stats().bytes_read)
     })
 }

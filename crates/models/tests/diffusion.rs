@@ -93,7 +93,13 @@ fn a_pass_reads_each_streamed_weight_once() {
         "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"]}"#;
     let ones = |sides| Tensor::<4>::ones(sides, (&Device::flex(), DType::F32));
     assert_reads_once(text, |model: &Unet2dConditionModel| {
-        drop(model.forward(ones([2, 8, 8, 4]), 7.0, ones([2, 9, 64, 1]).squeeze_dim(3), None));
+        drop(model.forward(
+            ones([2, 8, 8, 4]),
+            7.0,
+            None,
+            ones([2, 9, 64, 1]).squeeze_dim(3),
+            None,
+        ));
     });
 }
 

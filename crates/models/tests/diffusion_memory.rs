@@ -92,7 +92,7 @@ fn memory_is_what_is_said() {
         let model = Unet2dConditionModel::new(&unet.config, &init);
         let size = PictureSize { batch: 2, rows: 48, columns: 32 };
         let (latents, context) = (zeros([2, 48, 32, 4]), zeros([2, 77, 32]));
-        let measured = peak(|| model.forward(latents.clone(), 7.0, context.clone(), None));
+        let measured = peak(|| model.forward(latents.clone(), 7.0, None, context.clone(), None));
         let said = unet.model().activation_bytes(size, 77, threads);
         check(&format!("denoiser of {channels}"), measured, said);
     }

@@ -102,6 +102,12 @@ impl ImageModel {
                 );
             }
         }
+        if self.kind == PipelineKind::LatentConsistency && unet.guidance_channels.is_none() {
+            let class = self.kind.class_name();
+            let reason =
+                format!("`time_cond_proj_dim` is unset, but a {class} is told the guidance");
+            return self.refused(PipelinePart::Unet, reason);
+        }
         let latent = vae.latent_channels;
         for (field, channels, filling) in [
             ("in_channels", unet.in_channels, with_mask(latent)),

@@ -50,6 +50,8 @@ pub struct SchedulerConfig {
     pub(crate) lambda_min: f64,
     /// Steps that a consistency model was taught to go, of which some are gone.
     pub(crate) taught_steps: usize,
+    /// How many of these there are from the noise to begin with on.
+    pub(crate) begun_steps: usize,
     /// See `Consistency`.
     pub(crate) timestep_scaling: f64,
     /// Of flow matching, to which most of the others mean nothing.
@@ -108,6 +110,13 @@ impl SchedulerConfig {
             karras || flag(has_sigmas || flow, "use_karras_sigmas", false)?,
             flag((has_sigmas || flow) && !karras, "use_exponential_sigmas", false)?,
         ];
+        let taught_steps = match consistency {
+            true => {
+                let most = train_timesteps.max(1);
+                fields.size_or("original_inference_steps", 50.min(most), most)?.max(1)
+            }
+            false => 1,
+        };
         let sigma = |field| match has_sigmas && fields.get(field).is_some() {
             true => fields.number_within(field, f64::from(f32::MIN_POSITIVE), 1e6).map(Some),
             false => Ok(None),
@@ -183,13 +192,8 @@ impl SchedulerConfig {
                 true => fields.number("lambda_min_clipped")?,
                 false => f64::NEG_INFINITY,
             },
-            taught_steps: match consistency {
-                true => {
-                    let most = train_timesteps.max(1);
-                    fields.size_or("original_inference_steps", 50.min(most), most)?.max(1)
-                }
-                false => 1,
-            },
+            taught_steps,
+            begun_steps: taught_steps,
             timestep_scaling: match lcm && fields.get("timestep_scaling").is_some() {
                 true => fields.number_within("timestep_scaling", 0.0, 1e6)?,
                 false => 10.0,
@@ -218,6 +222,13 @@ impl SchedulerConfig {
         self.check_flow_match()?;
         self.flow = self.flow.clone().with_image_tokens(image_tokens);
         Ok(())
+    }
+
+    /// The configuration as diffusers' pipeline of latent consistency runs it from a picture to begin with: all steps go from as
+    /// much noise as `strength` says, from 0 to 1. Whether it is one that can be run so.
+    pub fn begin_at(&mut self, strength: f64) -> bool {
+        self.begun_steps = (self.taught_steps as f64 * strength).floor() as usize;
+        self.kind.is_consistency()
     }
 
     fn check_flow_match(&self) -> Result<(), Error> {

@@ -22,9 +22,12 @@ pub(super) struct Consistency {
 impl Consistency {
     /// Fails with what is wrong about the number of steps.
     pub fn new(config: &SchedulerConfig, steps: usize) -> Result<(Self, Vec<f32>), String> {
-        let (taught, stride) = (config.taught_steps, config.train_timesteps / config.taught_steps);
+        let (taught, stride) = (config.begun_steps, config.train_timesteps / config.taught_steps);
         if steps > taught {
-            return Err(format!("the model was taught {taught}: choose 1 to {taught}"));
+            return Err(match config.taught_steps > taught {
+                true => format!("that strength leaves {taught} of those the model was taught"),
+                false => format!("the model was taught {taught}: choose 1 to {taught}"),
+            });
         }
         // As evenly as whole numbers allow, in 64 bits as diffusers does.
         let index = |step: usize| (step as f64 * (taught as f64 / steps as f64)).floor() as usize;

@@ -10,9 +10,15 @@ use crate::Init;
 /// The longest period of the sines that tell the time.
 const MAX_PERIOD: f32 = 10_000.0;
 
+/// How a consistency model is told the guidance less one, and what that is multiplied with. Luo et al. 2023 (arXiv:2310.04378).
+const OF_GUIDANCE: Sinusoids = Sinusoids { cosines_first: false, freq_shift: 1.0 };
+const GUIDANCE_SCALE: f32 = 1000.0;
+
 /// `linear_2(silu(linear_1(x)))`.
 #[derive(Module, Debug)]
 pub struct TimestepEmbedding {
+    /// `[in, condition]`: what is told besides, before the other layers.
+    pub cond_proj: Option<Linear>,
     /// `[width, in]`.
     pub linear_1: Linear,
     /// `[width, width]`.
@@ -32,9 +38,17 @@ impl TimestepEmbedding {
     /// Layers without storage, for `inputs` values.
     pub fn new(inputs: usize, width: usize, init: &Init) -> Self {
         Self {
+            cond_proj: None,
             linear_1: Linear::new(inputs, width, true, init),
             linear_2: Linear::new(width, width, true, init),
         }
+    }
+
+    /// The same that is told `condition` values besides, if there are any.
+    pub(crate) fn with_condition(self, condition: Option<usize>, init: &Init) -> Self {
+        let [_, inputs] = self.linear_1.widths();
+        let cond_proj = condition.map(|condition| Linear::new(condition, inputs, false, init));
+        Self { cond_proj, ..self }
     }
 
     /// `[rows, in]` f32 to `[rows, width]` f32.
@@ -46,6 +60,25 @@ impl TimestepEmbedding {
     pub(crate) fn embed(&self, number: f32, sinusoids: Sinusoids, device: &Device) -> Tensor<2> {
         let [_, inputs] = self.linear_1.widths();
         self.forward(sinusoids.of(&[number], inputs, device))
+    }
+
+    /// The same of a time, where it is told how closely to follow the text, if the layers are told that.
+    pub(crate) fn embed_guided(
+        &self,
+        number: f32,
+        guidance: Option<f32>,
+        sinusoids: Sinusoids,
+        device: &Device,
+    ) -> Tensor<2> {
+        let Some(cond_proj) = &self.cond_proj else {
+            return self.embed(number, sinusoids, device);
+        };
+        let guidance = guidance.expect("this model is told how closely to follow the text");
+        let [inputs, condition] = cond_proj.widths();
+        let told = OF_GUIDANCE.of(&[GUIDANCE_SCALE * (guidance - 1.0)], condition, device);
+        let told = cond_proj.forward(told);
+        let number = sinusoids.of(&[number], inputs, &told.device());
+        self.forward(number + told)
     }
 }
 

@@ -17,7 +17,7 @@ use super::dispatched::placed_in;
 use super::reference::{ROUNDED_TOLERANCE, assert_within};
 
 pub const CLIPS: [&str; 4] = ["clip-text-v1", "clip-text-v2", "clip-text-xl", "clip-text-eos"];
-pub const UNETS: [&str; 4] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl"];
+pub const UNETS: [&str; 5] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl", "unet-lcm"];
 pub const VAES: [&str; 3] = ["vae", "vae-old", "vae-flux"];
 pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
 pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
@@ -86,7 +86,8 @@ pub fn denoise(name: &str, model: &Unet2dConditionModel) -> Vec<f32> {
         text_embeds: tensor(name, "text_embeds", &device),
         time_ids: expected(name, "time_ids").0[..TIME_IDS].try_into().unwrap(),
     });
-    values(model.forward(latents, timestep, context, added.as_ref()))
+    let guidance = name.ends_with("-lcm").then(|| expected(name, "guidance").0[0]);
+    values(model.forward(latents, timestep, guidance, context, added.as_ref()))
 }
 
 pub fn decode(name: &str, model: &AutoencoderKl) -> Vec<f32> {

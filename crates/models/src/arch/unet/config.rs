@@ -44,6 +44,8 @@ pub struct Unet2dConditionConfig {
     pub sample_size: Option<usize>,
     /// What is added to the embedding of time (`addition_embed_type`).
     pub addition: Option<UnetAddition>,
+    /// In how many values it is told how closely to follow the text, as consistency models are (`time_cond_proj_dim`).
+    pub guidance_channels: Option<usize>,
 }
 
 /// An embedding of a text as a whole and of sizes, which is added to that of time (`text_time`).
@@ -124,6 +126,16 @@ impl Unet2dConditionConfig {
                     size_channels: fields.size("addition_time_embed_dim", MAX_HIDDEN)?,
                     inputs: fields.size("projection_class_embeddings_input_dim", MAX_HIDDEN)?,
                 }),
+                None => None,
+            },
+            guidance_channels: match fields.get("time_cond_proj_dim") {
+                Some(_) => match fields.size("time_cond_proj_dim", MAX_HIDDEN)? {
+                    channels if channels >= 4 => Some(channels),
+                    _ => {
+                        let expected = "it must be at least 4".to_owned();
+                        return Err(fields.refuse("time_cond_proj_dim", expected));
+                    }
+                },
                 None => None,
             },
         })
@@ -268,7 +280,7 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("resnet_time_scale_shift", Only(&["\"default\""])),
     ("reverse_transformer_layers_per_block", Effect::UNSET),
     ("sample_size", Read),
-    ("time_cond_proj_dim", Effect::UNSET),
+    ("time_cond_proj_dim", Read),
     ("time_embedding_act_fn", Effect::UNSET),
     ("time_embedding_dim", Effect::UNSET),
     ("time_embedding_type", Only(&["\"positional\""])),

@@ -105,7 +105,8 @@ impl Architecture for Unet2dConditionModel {
             UnetBlock::up(config, level, attends, inputs, level > 0, init)
         };
         Self {
-            time_embedding: TimestepEmbedding::new(first, time, init),
+            time_embedding: TimestepEmbedding::new(first, time, init)
+                .with_condition(config.guidance_channels, init),
             add_embedding: config
                 .addition
                 .map(|addition| TimestepEmbedding::new(addition.inputs, time, init)),
@@ -142,18 +143,20 @@ impl Component for Unet2dConditionModel {
 impl Unet2dConditionModel {
     /// What is to be taken off noisy latents `[batch, rows, columns, in]` f32 at a time of the training's schedule, for a
     /// text `[batch, tokens, text]` f32: `[batch, rows, columns, out]` f32, in main memory. What is `added` counts if the
-    /// configuration has an [`addition`](Unet2dConditionConfig::addition).
+    /// configuration has an [`addition`](Unet2dConditionConfig::addition), and the `guidance`, how closely to follow the text, if it
+    /// has [channels](Unet2dConditionConfig::guidance_channels) for it.
     ///
     /// # Panics
-    /// If the latents have other channels, the texts another width or number, or nothing is added to a denoiser that needs it.
+    /// If the latents have other channels, the texts another width or number, or a denoiser that needs an addition or the guidance has none.
     pub fn forward(
         &self,
         latents: Tensor<4>,
         timestep: f32,
+        guidance: Option<f32>,
         context: Tensor<3>,
         added: Option<&AddedConditions>,
     ) -> Tensor<4> {
-        let time = self.embed_time(timestep, added, &latents.device());
+        let time = self.embed_time(timestep, guidance, added, &latents.device());
         // Once for all blocks.
         let context = entered(context, &self.conv_in.weight);
         let mut x = self.conv_in.forward(latents);
@@ -198,12 +201,13 @@ impl Unet2dConditionModel {
     fn embed_time(
         &self,
         timestep: f32,
+        guidance: Option<f32>,
         added: Option<&AddedConditions>,
         device: &Device,
     ) -> Tensor<2> {
         let (cosines_first, freq_shift) = (self.cosines_first, self.freq_shift);
         let sinusoids = Sinusoids { cosines_first, freq_shift };
-        let time = self.time_embedding.embed(timestep, sinusoids, device);
+        let time = self.time_embedding.embed_guided(timestep, guidance, sinusoids, device);
         let Some(embedding) = &self.add_embedding else {
             return silu(time);
         };
