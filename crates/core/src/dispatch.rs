@@ -213,8 +213,11 @@ impl Reparameterizer for &mut Attach<'_> {
             low_rank: RwLock::default(),
             tape: self.tape.clone(),
         });
-        if let [rows, columns] = param.lazy_shape()[..] {
-            let shape = if entry.transposed { [columns, rows] } else { [rows, columns] };
+        if let [rows, columns @ ..] = &param.lazy_shape()[..]
+            && !columns.is_empty()
+        {
+            let columns = columns.iter().product();
+            let shape = if entry.transposed { [columns, *rows] } else { [*rows, columns] };
             self.matrices.push((handle.clone(), shape));
         }
         (param, Some(handle))

@@ -131,8 +131,8 @@ impl Streamed {
         }
     }
 
-    /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by [`Self::weight`] or
-    /// [`Self::tiles`] adds it to what is computed with that.
+    /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by [`Self::weight`],
+    /// [`Self::value_alone`] or [`Self::tiles`] adds it to what is computed with that.
     pub fn low_rank(&self) -> Option<LowRank> {
         let low_rank = self.inner.low_rank.read().unwrap_or_else(PoisonError::into_inner);
         low_rank.as_deref().cloned()
@@ -142,6 +142,14 @@ impl Streamed {
     pub(crate) fn set_low_rank(&self, low_rank: Option<LowRank>) {
         *self.inner.low_rank.write().unwrap_or_else(PoisonError::into_inner) =
             low_rank.map(Box::new);
+    }
+
+    /// What `Param::val()` is without what an adapter adds.
+    ///
+    /// # Unwinds
+    /// As that.
+    pub fn value_alone<const D: usize>(&self) -> Tensor<D> {
+        self.inner.or_raise(self.inner.value())
     }
 
     /// Where its block computes in this pass: where what it is used with should be.

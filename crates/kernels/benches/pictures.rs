@@ -94,7 +94,7 @@ fn convolution(compute: ActivationDtype, sides: [usize; 4], n: usize, window: Co
             x: black_box(&x),
             shape,
             weight: Weight::F16(&weight),
-            bias: &bias,
+            bias: Some(&bias),
             y: &mut y,
             n,
             outputs: 0..n,

@@ -56,6 +56,7 @@ pub fn convolution_into(
             bias.into_dispatch(),
             window,
             start,
+            false,
             compute,
         ));
     }
@@ -80,6 +81,37 @@ pub fn convolution_into(
         return found;
     }
     y.slice_assign([0..batch, 0..height, 0..width, start..start + outputs], found)
+}
+
+/// Adds all outputs of a convolution without a bias to `y [batch, rows, columns, outputs]`: otherwise as [`convolution_into`].
+///
+/// # Panics
+///
+/// If sizes do not fit each other.
+pub fn add_convolution(
+    compute: ActivationDtype,
+    y: Tensor<4>,
+    x: Tensor<4>,
+    weight: Tensor<2>,
+    window: ConvolutionWindow,
+) -> Tensor<4> {
+    let device = x.device();
+    let bias = Tensor::zeros([weight.dims()[0]], (&device, DType::F32));
+    let plain = [&x, &y].into_iter().all(|x| is_flex(&x.device()) && x.dtype() == DType::F32);
+    if plain && is_flex(&weight.device()) && is_stored(weight.dtype()) {
+        return Tensor::from_dispatch(Dispatch::convolution_into(
+            y.into_dispatch(),
+            x.into_dispatch(),
+            weight.into_dispatch(),
+            bias.into_dispatch(),
+            window,
+            0,
+            true,
+            compute,
+        ));
+    }
+    let more = unwritten(y.dims(), &device);
+    y + convolution_into(compute, more, x, weight, bias, window, 0)
 }
 
 /// Sums over the rows of a picture for group normalisation, added to those `before`, of the rows

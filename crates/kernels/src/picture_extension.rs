@@ -17,8 +17,8 @@ use crate::{ActivationDtype, Isa, buffer, loops};
 #[backend_extension(Flex)]
 pub trait PictureOps: Backend {
     /// Writes the outputs that `weight [outputs, channels · taps]` (bf16, f16 or f32) gives of `x` f32
-    /// to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]` added. In
-    /// place where `y` has no other owner.
+    /// to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]` added; or adds
+    /// them to what `y` holds, if that is `added_to`. In place where `y` has no other owner.
     ///
     /// # Panics
     ///
@@ -30,6 +30,7 @@ pub trait PictureOps: Backend {
         bias: FloatTensor<Self>,
         window: ConvolutionWindow,
         start: usize,
+        added_to: bool,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
@@ -91,6 +92,7 @@ impl PictureOps for Flex {
         bias: FlexTensor,
         window: ConvolutionWindow,
         start: usize,
+        added_to: bool,
         compute: ActivationDtype,
     ) -> FlexTensor {
         let (x, weight, bias) = (contiguous(x), contiguous(weight), contiguous(bias));
@@ -99,11 +101,12 @@ impl PictureOps for Flex {
         let [.., n] = dims::<4>(&y, "convolution: y");
         let [outputs, _] = dims(&weight, "convolution: weight");
         let shape = ConvolutionShape { batch, rows: height, columns, channels, window };
+        let bias = stored(&bias, "convolution: bias").widened();
         let convolution = Convolution {
             x: f32_elements(&x, "convolution: x"),
             shape,
             weight: stored(&weight, "convolution: weight"),
-            bias: &stored(&bias, "convolution: bias").widened(),
+            bias: (!added_to).then_some(&*bias),
             y: y.storage_mut(),
             n,
             outputs: start..start + outputs,

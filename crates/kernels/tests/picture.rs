@@ -66,6 +66,7 @@ fn convolved(
     bias: &[f32],
     n: usize,
 ) -> Vec<f32> {
+    let bias = Some(bias);
     let [height, width] = shape.output();
     let mut y = vec![f32::NAN; shape.batch * height * width * n];
     let weight = stored.weight();
@@ -157,7 +158,7 @@ proptest! {
                 let k = channels * 9;
                 let weight = stored.weight().slice(outputs.start * k, outputs.end * k);
                 let (bias, y) = (&bias[outputs.clone()], &mut tiles[..]);
-                convolve_into(way.0, way.1, Convolution { x: &x, shape: whole, weight, bias, y, n, outputs });
+                convolve_into(way.0, way.1, Convolution { x: &x, shape: whole, weight, bias: Some(bias), y, n, outputs });
             }
             prop_assert_eq!(bits(&tiles), bits(&y), "{:?} cut at output {}", way, cut_outputs);
         }

@@ -5,10 +5,10 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, activate, add_layer_norm,
-    add_linear_in_out, attend_pixels, convolution_into, embedding, gate_halves, gated,
-    gated_linear, group_norm, layer_norm, linear, linear_qkv, linear_tiles, linear_with, rotate,
-    unwritten, upsample_nearest,
+    ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, activate, add_convolution,
+    add_layer_norm, add_linear_in_out, attend_pixels, convolution_into, embedding, gate_halves,
+    gated, gated_linear, group_norm, layer_norm, linear, linear_qkv, linear_tiles, linear_with,
+    rotate, unwritten, upsample_nearest,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -370,6 +370,15 @@ fn pictures_are_the_same_on_an_autodiff_device() {
             y
         };
         close("convolution", convolved(&here), convolved(&there));
+        let added = |device: &Device| {
+            let (y, compute) = (convolved(device), ActivationDtype::F32);
+            let weight = weight.clone().to_device(device);
+            add_convolution(compute, y, x.clone().to_device(device), weight, window)
+        };
+        close("convolution added", added(&here), added(&there));
+        // Without its bias, once more.
+        let bias = bias.clone().reshape([1, 1, 1, 9]);
+        close("twice", added(&here) + bias, convolved(&here) * 2.0);
     }
     let (scale, shift): (Tensor<1>, Tensor<1>) = (tensor([8], 4), tensor([8], 5));
     let affine = (scale.clone(), shift.clone());

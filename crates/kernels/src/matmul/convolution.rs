@@ -129,8 +129,8 @@ pub struct Convolution<'a> {
     pub shape: ConvolutionShape,
     /// `[outputs, channels, 3, 3]`, or `[outputs, channels]`; not in blocks.
     pub weight: Weight<'a>,
-    /// What is added to each of the outputs; nothing if empty.
-    pub bias: &'a [f32],
+    /// What is added to each of the outputs; nothing if empty. If there is none at all, they are added to what `y` holds.
+    pub bias: Option<&'a [f32]>,
     /// `[batch, rows, columns, n]`.
     pub y: &'a mut [f32],
     /// Values of an output pixel.
@@ -148,7 +148,7 @@ pub fn convolution_bytes() -> u64 {
 /// Writes the convolution's outputs.
 ///
 /// As for [matmuls](crate#the-contract), the bits of an output depend on what it sees, on the
-/// weight's row, the bias, the [`Isa`] and the [`ActivationDtype`], and on nothing else: not on the
+/// weight's row, the bias or what `y` held, the [`Isa`] and the [`ActivationDtype`], and on nothing else: not on the
 /// picture's size, nor on the rows or outputs that are computed in the same call.
 ///
 /// # Accuracy
@@ -178,7 +178,8 @@ pub fn convolve_into(isa: Isa, compute: ActivationDtype, convolution: Convolutio
         "weight must hold {} rows of {channels} channels",
         outputs.len()
     );
-    assert!(bias.is_empty() || bias.len() == outputs.len(), "each output has a bias");
+    let biases = bias.map_or(0, <[f32]>::len);
+    assert!(biases == 0 || biases == outputs.len(), "each output has a bias");
     if batch * height * width * outputs.len() == 0 {
         return;
     }
@@ -216,7 +217,7 @@ fn convolve<E: Element>(
             let (index, group_index) = (block / groups, block % groups);
             let some = index * panel..outputs.len().min((index + 1) * panel);
             let mut beginning = [0.0; MAX_COLUMNS];
-            if !bias.is_empty() {
+            if let Some(bias) = bias.filter(|bias| !bias.is_empty()) {
                 beginning[..some.len()].copy_from_slice(&bias[some.clone()]);
             }
             for channels in chunks.all() {
@@ -236,7 +237,7 @@ fn convolve<E: Element>(
                         y: output.column(line * lines.width * n + outputs.start + some.start),
                         n,
                         columns: some.len(),
-                        bias: (channels.start == 0).then_some(&beginning),
+                        bias: (channels.start == 0 && bias.is_some()).then_some(&beginning),
                     };
                     // SAFETY: the assertions: the processor has the instructions, and the slices
                     // have the lengths that the shape asks for. The pixels that a line of outputs

@@ -1,14 +1,15 @@
 //! Convolutions with a weight that may be streamed.
 
 use burn::module::Param;
-use burn::tensor::Tensor;
-use outsize_core::{Access, Streamed};
-use outsize_kernels::{ActivationDtype, ConvolutionWindow, convolution_into, is_gpu};
+use burn::tensor::{DType, Tensor};
+use outsize_core::{Access, LowRank, Streamed};
+use outsize_kernels::{
+    ActivationDtype, ConvolutionWindow, add_convolution, convolution_into, is_gpu,
+};
 
 use super::entered::entered;
 
-/// A convolution with a weight that is in memory, or that comes tile by tile: the same bits either way, since each output
-/// depends on its own row of the weight alone. It is computed where the weight's block is.
+/// A convolution, and what an adapter adds to it. It is computed where the weight's block is.
 pub(super) fn convolved<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<4>,
@@ -17,6 +18,41 @@ pub(super) fn convolved<const D: usize>(
     window: ConvolutionWindow,
 ) -> Tensor<4> {
     let x = entered(x, weight);
+    match Streamed::of(weight).and_then(Streamed::low_rank) {
+        Some(adapter) => {
+            let y = convolved_alone(compute, x.clone(), weight, bias, window);
+            adapted(compute, y, x, adapter, window)
+        }
+        None => convolved_alone(compute, x, weight, bias, window),
+    }
+}
+
+/// `y` and a convolution by `down`, of whose values one by `up` is added.
+fn adapted(
+    compute: ActivationDtype,
+    y: Tensor<4>,
+    x: Tensor<4>,
+    LowRank { down, up, scale, .. }: LowRank,
+    window: ConvolutionWindow,
+) -> Tensor<4> {
+    let device = x.device();
+    let [rank, _] = down.dims();
+    let [down, up] = [down, up].map(|part| part.to_device(&device));
+    let none = Tensor::zeros([rank], (&device, DType::F32));
+    let inner = output_of(&x, window, rank);
+    let inner = convolution_into(compute, inner, x, down, none, window, 0) * scale;
+    add_convolution(compute, y, inner, up, ConvolutionWindow::One)
+}
+
+/// A convolution with a weight that is in memory, or that comes tile by tile: the same bits either way, since each output
+/// depends on its own row of the weight alone.
+fn convolved_alone<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<4>,
+    weight: &Param<Tensor<D>>,
+    bias: Tensor<1>,
+    window: ConvolutionWindow,
+) -> Tensor<4> {
     let device = x.device();
     let bias = bias.to_device(&device);
     let y = output_of(&x, window, weight.lazy_shape()[0]);
@@ -40,14 +76,14 @@ pub(super) fn convolved<const D: usize>(
     }
 }
 
-/// A whole weight, `[out, ..]`, as a matrix `[out, all others]`; on a GPU in f32.
+/// A whole weight, `[out, ..]`, as a matrix `[out, all others]`, without what an adapter adds; on a GPU in f32.
 pub(super) fn matrix<const D: usize>(weight: &Param<Tensor<D>>) -> Tensor<2> {
     if let Some(streamed) = Streamed::of(weight).filter(|weight| is_gpu(weight.device())) {
         let tiles = streamed.tiles_on(streamed.device());
         let tiles: Vec<_> = tiles.map(|(_, tile)| tile.into_float(streamed.device())).collect();
         return Tensor::cat(tiles, 0);
     }
-    let weight = weight.val();
+    let weight = Streamed::of(weight).map_or_else(|| weight.val(), Streamed::value_alone);
     let outputs = weight.dims()[0];
     let inputs = weight.dims()[1..].iter().product::<usize>();
     weight.reshape([outputs, inputs])
