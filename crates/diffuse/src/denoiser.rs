@@ -6,8 +6,10 @@ use burn::tensor::Tensor;
 use outsize_models::PicturePass;
 use outsize_models::arch::{AddedConditions, FluxTransformer2dModel, Unet2dConditionModel};
 
+use crate::adapter::{AdapterFile, ModuleNames, UnetNames};
 use crate::error::Error;
-use crate::part::{AnyPart, Part, PartDescription, PassBytes, PipelinePart};
+use crate::part::{AnyPart, Part, PartDescription, PassBytes};
+use crate::pipeline_part::PipelinePart;
 use crate::settings::ImageSettings;
 
 /// A denoiser that is described.
@@ -54,6 +56,18 @@ impl Denoiser {
         match self {
             Unet(part) => &**part,
             Flux(part) => &**part,
+        }
+    }
+
+    /// Adds what an adapter's file has for it.
+    pub fn adapt(&mut self, file: &AdapterFile) -> Result<Vec<String>, Error> {
+        match self {
+            Unet(part) => {
+                let config = &part.config.config;
+                let (layers, up_attention) = (config.layers, config.up_attention.clone());
+                part.adapt(file, &ModuleNames::Unet(UnetNames { layers, up_attention }))
+            }
+            Flux(part) => part.adapt(file, &ModuleNames::Flux),
         }
     }
 
@@ -111,6 +125,7 @@ impl Denoiser {
         // Matmuls of pixels are convolutions; what is left has a row for each text.
         let products = self.any().packed_bytes(settings, size.batch as u64);
         let packed = convolutions.saturating_add(products);
-        PassBytes { activations, on_gpu: activations, beside_gpu: 0, packed }
+        let alone = PassBytes { activations, on_gpu: activations, beside_gpu: 0, packed };
+        alone.and(self.any().adapter_bytes(pass))
     }
 }

@@ -129,6 +129,14 @@ pub enum Error {
         /// What diffusers calls the scheduler.
         class: &'static str,
     },
+    /// An adapter that cannot be read, or that is not for this model.
+    #[error("{}: {reason}", path.display())]
+    Adapter {
+        /// The adapter's file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
     /// A number of steps that the scheduler cannot make.
     #[error("{steps} steps are not possible: {reason}")]
     Steps {

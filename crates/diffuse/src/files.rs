@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::error::Error;
 use crate::kind::PipelineKind;
-use crate::part::PipelinePart;
+use crate::pipeline_part::PipelinePart;
 
 /// The file that says what a pipeline is made of.
 pub const MODEL_INDEX: &str = "model_index.json";

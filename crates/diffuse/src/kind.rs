@@ -1,6 +1,6 @@
 //! The kinds of pipelines that are built in.
 
-use crate::part::PipelinePart;
+use crate::pipeline_part::PipelinePart;
 
 /// A kind of text-to-image pipeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,7 @@
 //! - [`Picture`] is what comes out, and can be written as a PNG.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod begun;
 mod denoiser;
 mod denoising;
@@ -20,6 +21,7 @@ mod noise;
 mod part;
 mod picture;
 mod pipeline;
+mod pipeline_part;
 mod planning;
 mod presets;
 mod progress;
@@ -29,14 +31,16 @@ mod task;
 mod text_encoder;
 mod tokenizer;
 
+pub use adapter::ADAPTER_FILES;
 pub use error::Error;
 pub use files::{MODEL_INDEX, PartFiles, PipelineFiles, SCHEDULER_CONFIG};
 pub use kind::PipelineKind;
 pub use model::{ImageModel, PipelineDescription};
 pub use noise::Noise;
-pub use part::{PartDescription, PartPlan, PipelinePart};
+pub use part::{PartDescription, PartPlan};
 pub use picture::Picture;
 pub use pipeline::ImagePipeline;
+pub use pipeline_part::PipelinePart;
 pub use planning::ImagePrediction;
 pub use presets::{PIPELINE_PRESETS, PipelinePreset, PresetPart};
 pub use progress::ImageProgress;

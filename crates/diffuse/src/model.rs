@@ -8,12 +8,14 @@ use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::process_bytes;
 use outsize_models::arch::{AutoencoderKl, AutoencoderKlEncoder};
 
+use crate::adapter::AdapterFile;
 use crate::denoiser::Denoiser;
 use crate::error::Error;
 use crate::files::{PipelineFiles, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
-use crate::part::{AnyPart, Part, PartDescription, PipelinePart};
+use crate::part::{AnyPart, Part, PartDescription};
 use crate::picture::PREVIEW_CHANNELS;
+use crate::pipeline_part::PipelinePart;
 use crate::schedulers::{Scheduler, SchedulerConfig, SchedulerKind};
 use crate::settings::{ImageRequest, InitialImage};
 use crate::text_encoder::TextEncoder;
@@ -145,6 +147,20 @@ impl ImageModel {
         };
         model.check()?;
         Ok(model)
+    }
+
+    /// Adds a LoRA adapter, a file or a folder of one of [`ADAPTER_FILES`](crate::ADAPTER_FILES), to what layers give; `scale`
+    /// says how much of it. Of several the sum is added.
+    ///
+    /// # Errors
+    /// [`Error::Adapter`]: what is no such adapter, or has matrices that are not for this model.
+    pub fn adapt(&mut self, path: &Path, scale: f64) -> Result<(), Error> {
+        let file = AdapterFile::open(path, scale)?;
+        let mut claimed = self.denoiser.adapt(&file)?;
+        for encoder in &mut self.text_encoders {
+            claimed.extend(encoder.adapt(&file)?);
+        }
+        file.refuse_others(&claimed)
     }
 
     /// What kind of pipeline it is.

@@ -10,57 +10,10 @@ use outsize_plan::{
     predict,
 };
 
+use crate::adapter::{AdaptedLayer, AdaptedLayers, AdapterFile, ModuleNames};
 use crate::error::Error;
+use crate::pipeline_part::PipelinePart;
 use crate::settings::ImageSettings;
-
-/// The parts of a pipeline, in the order in which they take turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PipelinePart {
-    /// Prompts to what the denoiser is told.
-    TextEncoder,
-    /// The same by another encoder.
-    TextEncoder2,
-    /// A picture to begin with to latents.
-    VaeEncoder,
-    /// Noisy latents to less noisy ones, step by step.
-    Unet,
-    /// The same by a transformer without convolutions.
-    Transformer,
-    /// Latents to pictures.
-    Vae,
-}
-
-impl PipelinePart {
-    /// Whether it reads prompts.
-    pub fn is_text_encoder(self) -> bool {
-        matches!(self, Self::TextEncoder | Self::TextEncoder2)
-    }
-
-    /// Whether it runs once for each step of a picture.
-    pub fn is_denoiser(self) -> bool {
-        matches!(self, Self::Unet | Self::Transformer)
-    }
-
-    /// The name of its folder.
-    pub fn folder(self) -> &'static str {
-        match self {
-            Self::VaeEncoder => Self::Vae.name(),
-            part => part.name(),
-        }
-    }
-
-    /// Its name: that of its folder, but for the encoder of pictures.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::VaeEncoder => "vae_encoder",
-            Self::TextEncoder => "text_encoder",
-            Self::TextEncoder2 => "text_encoder_2",
-            Self::Unet => "unet",
-            Self::Transformer => "transformer",
-            Self::Vae => "vae",
-        }
-    }
-}
 
 /// Where the weights of a part live while it is its turn.
 #[derive(Debug, Clone)]
@@ -115,6 +68,18 @@ pub(crate) struct PassBytes {
     pub packed: u64,
 }
 
+impl PassBytes {
+    /// Both at once.
+    pub fn and(self, more: Self) -> Self {
+        Self {
+            activations: self.activations.saturating_add(more.activations),
+            on_gpu: self.on_gpu.saturating_add(more.on_gpu),
+            beside_gpu: self.beside_gpu.saturating_add(more.beside_gpu),
+            packed: self.packed.max(more.packed),
+        }
+    }
+}
+
 /// A part, whatever its module.
 pub(crate) trait AnyPart {
     /// Which one it is.
@@ -137,6 +102,12 @@ pub(crate) trait AnyPart {
         needs: &PartNeeds,
         pass: &PicturePass,
     ) -> Result<PartPlan, Error>;
+
+    /// What its adapters take in a pass.
+    fn adapter_bytes(&self, pass: &PicturePass) -> PassBytes;
+
+    /// Adds what an adapter's file has for it. Gives the modules of the file that it was for.
+    fn adapt(&mut self, file: &AdapterFile, names: &ModuleNames) -> Result<Vec<String>, Error>;
 
     /// What it takes as it is stored.
     fn estimate(&self, settings: &ImageSettings, needs: MemoryOverhead) -> Result<Estimate, Error>;
@@ -166,6 +137,7 @@ pub(crate) struct Part<C: Component> {
     pub tree: Tree,
     /// Without what depends on settings.
     options: outsize_core::Options,
+    adapted: AdaptedLayers,
 }
 
 impl<C: Component> Part<C> {
@@ -180,7 +152,7 @@ impl<C: Component> Part<C> {
             .map_err(|error| Error::field(&place.join("config.json"), error))?;
         let tree = config.tree(&place.to_string_lossy(), &description.tensors)?;
         let options = config.options(&description.tensors);
-        Ok(Self { part, config, tree, options })
+        Ok(Self { part, config, tree, options, adapted: AdaptedLayers::default() })
     }
 
     /// [`plan`](AnyPart::plan) on one device.
@@ -220,7 +192,11 @@ impl<C: Component> Part<C> {
         let mut init = Init::new(&settings.device);
         init.compute = settings.compute;
         let options = self.options(settings, *plan.map.needs());
-        self.config.dispatch(&init, checkpoint, &plan.map, &options)
+        let dispatched = self.config.dispatch(&init, checkpoint, &plan.map, &options)?;
+        if !self.adapted.is_empty() {
+            dispatched.set_low_rank(&self.adapted.read()?)?;
+        }
+        Ok(dispatched)
     }
 
     fn options(&self, settings: &ImageSettings, needs: MemoryOverhead) -> outsize_core::Options {
@@ -283,6 +259,27 @@ impl<C: Component> AnyPart for Part<C> {
                 (best, _) => best,
             };
         plans.reduce(faster).expect("the processors are there")
+    }
+
+    fn adapter_bytes(&self, pass: &PicturePass) -> PassBytes {
+        let (mut matrices, mut activations, mut on_gpu) = (0, 0, 0);
+        for AdaptedLayer { path, outputs, rank, bytes } in self.adapted.iter() {
+            let rows = C::weight_use(&self.config.config, path, pass).rows;
+            // What goes from the one matrix to the other, what that is scaled to, and what it is packed into.
+            let inner = 4 * 3 * rank * rows;
+            let more = 4 * outputs * rows;
+            // What convolutions give is added to in place.
+            let is_product = self.part.is_text_encoder() || rows <= pass.latents.batch as u64;
+            activations = if is_product { inner + more } else { inner }.max(activations);
+            on_gpu = (inner + more + 2 * bytes).max(on_gpu);
+            matrices += bytes;
+        }
+        activations += matrices;
+        PassBytes { activations, on_gpu, beside_gpu: matrices, packed: 0 }
+    }
+
+    fn adapt(&mut self, file: &AdapterFile, names: &ModuleNames) -> Result<Vec<String>, Error> {
+        self.adapted.add(file, self.part, names, &self.config.weights())
     }
 
     fn estimate(&self, settings: &ImageSettings, needs: MemoryOverhead) -> Result<Estimate, Error> {

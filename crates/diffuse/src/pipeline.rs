@@ -15,8 +15,9 @@ use crate::denoising::{Denoising, values};
 use crate::error::Error;
 use crate::kind::PipelineKind;
 use crate::model::ImageModel;
-use crate::part::{PipelinePart, Turn};
+use crate::part::Turn;
 use crate::picture::{COLOURS, Picture, byte};
+use crate::pipeline_part::PipelinePart;
 use crate::progress::ImageProgress;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextStates;
@@ -44,6 +45,14 @@ impl ImagePipeline {
     ) -> Result<Self, Error> {
         let (model, checkpoints) = ImageModel::with_checkpoints(folder, variant)?;
         Ok(Self { model, checkpoints, settings })
+    }
+
+    /// Adds an adapter: see [`ImageModel::adapt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn adapt(&mut self, path: &Path, scale: f64) -> Result<(), Error> {
+        self.model.adapt(path, scale)
     }
 
     /// The model: what it can make, and what that takes.

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::model::ImageModel;
-use crate::part::{PartNeeds, PartPlan, PassBytes, PipelinePart};
+use crate::part::{PartNeeds, PartPlan, PassBytes};
 use crate::picture::COLOURS;
+use crate::pipeline_part::PipelinePart;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextEncoder;
 

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::files::{MODEL_INDEX, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
-use crate::part::PipelinePart;
+use crate::pipeline_part::PipelinePart;
 
 /// The names of the built-in pipelines.
 ///

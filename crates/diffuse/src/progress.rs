@@ -3,7 +3,8 @@
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
-use crate::part::{PartPlan, PipelinePart};
+use crate::part::PartPlan;
+use crate::pipeline_part::PipelinePart;
 use crate::planning::ImagePrediction;
 
 /// What is being done, for those who want to watch.

@@ -1,5 +1,7 @@
 //! Text to image as a task of [`pipeline`](outsize_generate::pipeline()).
 
+use std::path::PathBuf;
+
 use outsize_generate::{PipelineBuilder, PipelineTask};
 
 use crate::error::Error;
@@ -23,20 +25,27 @@ use crate::settings::ImageSettings;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImageTask {
     variant: Option<String>,
+    adapters: Vec<(PathBuf, f64)>,
 }
 
 impl ImageTask {
     /// With plain weights, or those of `fp16` if there are no others.
     pub const fn new() -> Self {
-        Self { variant: None }
+        Self { variant: None, adapters: Vec::new() }
     }
 
     /// With weights of this variant.
     pub fn variant(self, name: impl Into<String>) -> Self {
-        Self { variant: Some(name.into()) }
+        Self { variant: Some(name.into()), ..self }
+    }
+
+    /// With a LoRA adapter, of which so much is added: see [`ImageModel::adapt`](crate::ImageModel::adapt).
+    pub fn adapter(mut self, path: impl Into<PathBuf>, scale: f64) -> Self {
+        self.adapters.push((path.into(), scale));
+        self
     }
 }
 
@@ -52,6 +61,10 @@ impl PipelineTask for ImageTask {
             return Err(Error::DeviceMap);
         }
         let settings = ImageSettings { compute, planning, stop, ..ImageSettings::new(max_memory) };
-        ImagePipeline::open(&model, task.variant.as_deref(), settings)
+        let mut pipeline = ImagePipeline::open(&model, task.variant.as_deref(), settings)?;
+        for (path, scale) in &task.adapters {
+            pipeline.adapt(path, *scale)?;
+        }
+        Ok(pipeline)
     }
 }

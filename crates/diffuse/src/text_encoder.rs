@@ -7,9 +7,11 @@ use outsize_models::arch::{ClipTextModel, T5EncoderModel};
 use outsize_models::{Component, PicturePass};
 use outsize_stream::Stats;
 
+use crate::adapter::{AdapterFile, ModuleNames};
 use crate::error::Error;
 use crate::kind::PipelineKind;
-use crate::part::{AnyPart, Part, PartDescription, PassBytes, PipelinePart, Turn};
+use crate::part::{AnyPart, Part, PartDescription, PassBytes, Turn};
+use crate::pipeline_part::PipelinePart;
 use crate::settings::ImageSettings;
 use crate::tokenizer::{PromptTokenizer, PromptTokenizerFiles};
 
@@ -64,6 +66,14 @@ impl TextEncoder {
         }
     }
 
+    /// Adds what an adapter's file has for it.
+    pub fn adapt(&mut self, file: &AdapterFile) -> Result<Vec<String>, Error> {
+        match self {
+            Clip(part) => part.adapt(file, &ModuleNames::TextEncoder),
+            T5(part) => part.adapt(file, &ModuleNames::TextEncoder),
+        }
+    }
+
     /// Width of what it makes of each token.
     pub fn width(&self) -> usize {
         match self {
@@ -111,7 +121,8 @@ impl TextEncoder {
         let packed = self.any().packed_bytes(settings, pass.all_tokens());
         // Rows of tables, beside what is passed on.
         let beside_gpu = 4 * pass.all_tokens() * self.width() as u64;
-        PassBytes { activations, on_gpu: activations, beside_gpu, packed }
+        let alone = PassBytes { activations, on_gpu: activations, beside_gpu, packed };
+        alone.and(self.any().adapter_bytes(pass))
     }
 
     /// Reads `texts` texts of equal length, whose ids are one behind the other, when it is its turn.

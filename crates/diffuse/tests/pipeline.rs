@@ -92,7 +92,12 @@ fn assert_recorded(fixture_name: &str) {
         }
         let steps = entry["steps"].as_u64().unwrap_or(steps);
         let request = request(folder.path(), prompt, steps as usize, entry);
-        let pictures = open(folder.path(), "cpu=1GB").generate(&request).unwrap();
+        let mut pipeline = open(folder.path(), "cpu=1GB");
+        for adapter in entry["adapters"].as_array().into_iter().flatten() {
+            let (file, scale) = (adapter[0].as_str().unwrap(), adapter[1].as_f64().unwrap());
+            pipeline.adapt(&folder.path().join(file), scale).unwrap();
+        }
+        let pictures = pipeline.generate(&request).unwrap();
         let tensor = expected.get(name).unwrap();
         let [width, height] = [pictures[0].width, pictures[0].height];
         assert_eq!(tensor.shape, [pictures.len(), height, width, 3], "{name}");

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::fields::{Fields, is_unset};
+use crate::pattern::first_matches;
 use crate::{Error, ModulePattern};
 
 /// The file that an adapter's configuration is in.
@@ -235,6 +236,17 @@ impl LoraConfig {
             "use_rslora": self.use_rslora,
         });
         format!("{value:#}\n")
+    }
+
+    /// What is added is multiplied by this, for each of some modules, by their names, whose matrices have such ranks.
+    ///
+    /// # Errors
+    /// [`Error::Field`]: an expression that is none.
+    pub fn scales(&self, modules: &[Vec<String>], ranks: &[usize]) -> Result<Vec<f64>, Error> {
+        let alphas = first_matches("alpha_pattern", &self.alpha_pattern, modules)?;
+        let scale =
+            |(alpha, rank): (Option<f64>, &usize)| self.scale(*rank, alpha.unwrap_or(self.alpha));
+        Ok(alphas.into_iter().zip(ranks).map(scale).collect())
     }
 
     /// What is added is multiplied by this, at a rank and an `alpha` of a module.

@@ -6,8 +6,8 @@ use super::{ImageModel, with_mask};
 use crate::denoiser::Denoiser;
 use crate::error::Error;
 use crate::kind::PipelineKind;
-use crate::part::PipelinePart;
 use crate::picture::COLOURS;
+use crate::pipeline_part::PipelinePart;
 use crate::text_encoder::TextEncoder;
 
 impl ImageModel {

@@ -1,0 +1,16 @@
+//! LoRA adapters of models of pictures ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)): one file of small matrices, added to
+//! what layers give while the model runs.
+
+mod file;
+mod flux_names;
+mod layers;
+mod module_names;
+mod rows;
+mod tensor_name;
+mod unet_names;
+
+pub use self::file::ADAPTER_FILES;
+pub(crate) use self::file::AdapterFile;
+pub(crate) use self::layers::{AdaptedLayer, AdaptedLayers};
+pub(crate) use self::module_names::ModuleNames;
+pub(crate) use self::unet_names::UnetNames;

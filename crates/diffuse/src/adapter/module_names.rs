@@ -1,0 +1,76 @@
+//! What adapters call the modules of a part: as diffusers does, as the software that models were published for, and both with all
+//! dots turned into `_`.
+
+use super::flux_names;
+use super::rows::Rows;
+use super::unet_names::UnetNames;
+use crate::pipeline_part::PipelinePart;
+
+/// What the modules of a part are called.
+#[derive(Debug)]
+pub(crate) enum ModuleNames {
+    /// Those of CLIP's or T5's encoder.
+    TextEncoder,
+    Unet(UnetNames),
+    /// FLUX.1's transformer.
+    Flux,
+}
+
+impl ModuleNames {
+    /// All names that the module of a weight `[out, in, ..]` may have in a file, each with its rows there.
+    pub fn of(&self, part: PipelinePart, module: &str, shape: &[usize]) -> Vec<(String, Rows)> {
+        let all = || Rows::all(shape[0]);
+        let mut dotted = vec![(module.to_owned(), all())];
+        match self {
+            Self::TextEncoder => {
+                let short = module.strip_prefix("text_model.").unwrap_or(module);
+                let former = former_text_module(short);
+                dotted.clear();
+                for name in [Some(short.to_owned()), former].into_iter().flatten() {
+                    dotted.push((format!("text_model.{name}"), all()));
+                    dotted.push((name, all()));
+                }
+            }
+            Self::Unet(names) => {
+                dotted.extend(names.published(module).map(|name| (name, all())));
+            }
+            Self::Flux => dotted.extend(flux_names::published(module, shape)),
+        }
+        let (prefixes, flat_prefixes) = prefixes(part);
+        let mut names = Vec::with_capacity(dotted.len() * 5);
+        for (name, rows) in dotted {
+            let flat = name.replace('.', "_");
+            names.extend(prefixes.iter().map(|prefix| (format!("{prefix}{name}"), rows.clone())));
+            names.extend(
+                flat_prefixes.iter().map(|prefix| (format!("{prefix}{flat}"), rows.clone())),
+            );
+        }
+        names
+    }
+}
+
+/// What names of a part's modules begin with, those with dots and those without.
+fn prefixes(part: PipelinePart) -> (&'static [&'static str], &'static [&'static str]) {
+    match part {
+        PipelinePart::TextEncoder => (&["text_encoder."], &["lora_te_", "lora_te1_"]),
+        PipelinePart::TextEncoder2 => (&["text_encoder_2."], &["lora_te2_", "lora_te3_"]),
+        PipelinePart::Unet => (&["unet.", "diffusion_model.", ""], &["lora_unet_"]),
+        PipelinePart::Transformer => {
+            (&["transformer.", "diffusion_model.", ""], &["lora_unet_", "lora_transformer_"])
+        }
+        PipelinePart::VaeEncoder | PipelinePart::Vae => (&[], &[]),
+    }
+}
+
+/// What former diffusers called a layer of CLIP's attention: as those of other attentions.
+fn former_text_module(module: &str) -> Option<String> {
+    let (attention, layer) = module.rsplit_once('.')?;
+    let layer = match layer {
+        "q_proj" => "to_q",
+        "k_proj" => "to_k",
+        "v_proj" => "to_v",
+        "out_proj" => "to_out.0",
+        _ => return None,
+    };
+    Some(format!("{attention}.{layer}"))
+}
