@@ -39,6 +39,8 @@ pub enum Wanted<'a> {
     Pictures(Option<&'a str>),
     /// A LoRA adapter.
     Adapter,
+    /// A LoRA adapter of a model of pictures, or that file of several.
+    PictureAdapter(Option<&'a str>),
     /// A language model, or one of pictures.
     Any(Option<&'a str>),
 }
@@ -50,7 +52,7 @@ impl<'a> Wanted<'a> {
     /// It is not wanted.
     fn variant(self, address: &Address) -> Result<Option<&'a str>, Failure> {
         match self {
-            Self::Text | Self::Adapter => Err(Failure::usage(format!(
+            Self::Text | Self::Adapter | Self::PictureAdapter(_) => Err(Failure::usage(format!(
                 "{address} is a model that makes pictures: `outsize image` runs it"
             ))),
             Self::Pictures(variant) | Self::Any(variant) => Ok(variant),

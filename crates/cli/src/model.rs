@@ -130,23 +130,40 @@ pub fn opened(args: &ModelArgs, config: ModelConfig) -> Result<OpenedModel, Fail
 
 /// Where an adapter is: the path itself, or the snapshot of a name on the Hub.
 pub fn adapter_folder(path: &Path) -> Result<PathBuf, Failure> {
+    let what =
+        "the folder of adapter_config.json and adapter_model.safetensors, or a name on the Hub";
+    adapter_at(path, path.to_str().unwrap_or_default(), Wanted::Adapter, what)
+}
+
+/// The same of an adapter of a model of pictures: `org/name/FILE` names one of several files on the Hub.
+pub fn picture_adapter(path: &Path) -> Result<PathBuf, Failure> {
+    let name = path.to_str().unwrap_or_default();
+    let (mark, on_hub) = name.split_at(if name.starts_with("hf://") { "hf://".len() } else { 0 });
+    let slash = on_hub.match_indices('/').nth(1).map(|(slash, _)| mark.len() + slash);
+    let (repository, file) = slash.map_or((name, None), |at| (&name[..at], Some(&name[at + 1..])));
+    let what = "its .safetensors file, or org/name or org/name/FILE on the Hub";
+    let found = adapter_at(path, repository, Wanted::PictureAdapter(file), what)?;
+    Ok(match file.filter(|_| found != path) {
+        Some(file) => found.join(file),
+        None => found,
+    })
+}
+
+/// An adapter at `path`, or by its name on the Hub.
+fn adapter_at(path: &Path, name: &str, wanted: Wanted<'_>, what: &str) -> Result<PathBuf, Failure> {
     if path.symlink_metadata().is_ok() {
         return Ok(path.to_owned());
     }
-    let name = path.to_str().unwrap_or_default();
     let on_hub = name.strip_prefix("hf://");
     let Some(address) = Address::parse(on_hub.unwrap_or(name)) else {
-        return Err(Failure::usage(format!(
-            "--adapter: {} does not exist: give the folder of adapter_config.json and adapter_model.safetensors, or a name on \
-             the Hub",
-            shown(name, 200)
-        )));
+        let path = shown(&path.to_string_lossy(), 200);
+        return Err(Failure::usage(format!("--adapter: {path} does not exist: give {what}")));
     };
     if on_hub.is_none() && Path::new(&address.org).is_dir() {
         return Err(beside_folder(&shown(name, 200), &address));
     }
     let settings = hub::HubSettings::from_env()?;
-    Ok(hub::cached_or_fetched(&settings, &address, Wanted::Adapter)?.folder)
+    Ok(hub::cached_or_fetched(&settings, &address, wanted)?.folder)
 }
 
 /// Describes a model without its weights, and of a model of pictures a variant. `path` is a folder, a file, the name of a preset

@@ -98,6 +98,62 @@ fn a_picture_begins_with_another_one() {
 }
 
 #[test]
+fn a_picture_is_made_with_adapters() {
+    let folder = folder();
+    let output = folder.path().join("cat.png");
+    let steps = ["--steps", "2", "--force"];
+    let run = |more: &[&str]| image(&output, &[&steps, more].concat());
+    let made = |more: &[&str]| {
+        done(&run(more));
+        std::fs::read(&output).unwrap()
+    };
+    let (kohya, peft) = (fixture().join("kohya.safetensors"), fixture().join("peft.safetensors"));
+    let both = ["--adapter", path(&kohya), "--adapter", path(&peft)];
+    let once = ["--adapter-scale", "1", "--adapter-scale", "1"];
+    let none = ["--adapter-scale", "0", "--adapter-scale", "-0"];
+    let adapted = made(&both);
+    assert!(text(&adapted).contains("adapters\0kohya.safetensors 1, peft.safetensors 1"));
+    assert_eq!(made(&[&both[..], &once].concat()), adapted);
+    let pixels = |bytes: &[u8]| {
+        std::fs::write(&output, bytes).unwrap();
+        outsize::diffuse::Picture::read(&output).unwrap().rgb
+    };
+    let plain = pixels(&made(&[]));
+    assert_ne!(pixels(&adapted), plain);
+    assert_eq!(pixels(&made(&[&both[..], &none].concat())), plain);
+    // In the least budget that is not refused too.
+    let tight = |budget: &str| run(&[&both[..], &["--max-memory", budget]].concat());
+    let error = failed(&tight("cpu=1MB"), 1);
+    let least = error.split_once("at least cpu=").unwrap().1.split(' ').next().unwrap();
+    done(&tight(&format!("cpu={least}")));
+    assert_eq!(std::fs::read(&output).unwrap(), adapted);
+    // A folder of one, and what it takes.
+    let saved = folder.path().join("saved");
+    std::fs::create_dir(&saved).unwrap();
+    std::fs::copy(&kohya, saved.join("pytorch_lora_weights.safetensors")).unwrap();
+    let [of_folder, of_file] = [&saved, &kohya].map(|one| made(&["--adapter", path(one)]));
+    assert_eq!(pixels(&of_folder), pixels(&of_file));
+    let plan = |more: &[&str]| {
+        let fixture = fixture();
+        let args = ["plan", path(&fixture), "--json", "--max-memory", "cpu=1GB"];
+        let report: Value = serde_json::from_str(&done(&outsize(&[&args, more].concat()))).unwrap();
+        report["parts"][1]["estimate"]["least"].as_u64().unwrap()
+    };
+    assert!(plan(&["--adapter", path(&saved)]) > plan(&[]) + 30_000);
+    let text_model = fixture().join("text_encoder/model.fp16.safetensors");
+    for (more, code, named) in [
+        (vec!["--adapter", "none.safetensors"], 2, "none.safetensors does not exist"),
+        (vec!["--adapter", path(&text_model)], 1, "is no matrix of a LoRA adapter"),
+        (vec!["--adapter-scale", "1"], 2, "--adapter"),
+        ([&both[..], &["--adapter-scale", "1"]].concat(), 2, "there are 1 for 2 adapters"),
+        (vec!["--adapter", path(folder.path())], 1, "pytorch_lora_weights.safetensors"),
+    ] {
+        let error = failed(&run(&more), code);
+        assert!(error.contains(named), "{error}");
+    }
+}
+
+#[test]
 fn a_large_picture_to_begin_with_is_within_the_budget() {
     let folder = folder();
     let (large, output) = (folder.path().join("large.png"), folder.path().join("cat.png"));
@@ -198,7 +254,7 @@ fn another_scheduler_leaves_sizes_known() {
     let model = folder.path().join("tiny");
     done(&outsize(&["synth", "stable-diffusion-tiny", path(&model), "--dtype", "f16"]));
     let config = model.join("scheduler/scheduler_config.json");
-    std::fs::write(&config, r#"{"_class_name": "LCMScheduler"}"#).unwrap();
+    std::fs::write(&config, r#"{"_class_name": "HeunDiscreteScheduler"}"#).unwrap();
     let shown = done(&outsize(&["estimate", path(&model)]));
     assert!(shown.contains("text_encoder") && shown.contains("no speed is predicted"), "{shown}");
 }

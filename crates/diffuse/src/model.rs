@@ -149,8 +149,8 @@ impl ImageModel {
         Ok(model)
     }
 
-    /// Adds a LoRA adapter, a file or a folder of one of [`ADAPTER_FILES`](crate::ADAPTER_FILES), to what layers give; `scale`
-    /// says how much of it. Of several the sum is added.
+    /// Adds a LoRA adapter, a file or a [folder of one](crate::adapter_file()), to what layers give; `scale` says how
+    /// much of it. Of several the sum is added.
     ///
     /// # Errors
     /// [`Error::Adapter`]: what is no such adapter, or has matrices that are not for this model.

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use outsize_checkpoint::{Dtype, FileWriter};
+use outsize_checkpoint::{Dtype, FileWriter, TensorSpec};
 use outsize_diffuse::{ImagePipeline, ImageRequest, ImageTask, PipelinePreset};
 use outsize_generate::pipeline;
+use outsize_models::WeightKind;
 use outsize_plan::{Budget, Tier};
 
 /// A built-in pipeline, in which every weight is a small number.
@@ -36,10 +37,40 @@ fn write_pipeline(name: &str, folder: &Path) {
     }
 }
 
+/// An adapter for all matrices and convolutions of a pipeline's denoiser, as PEFT has it.
+fn write_adapter(name: &str, file: &Path) {
+    const RANK: usize = 64;
+    let preset = PipelinePreset::named(name, Dtype::F16).unwrap().unwrap();
+    let denoiser = preset.parts.iter().find(|part| !part.folder.starts_with("text")).unwrap();
+    let weights = denoiser.weights.iter();
+    let weights = weights.filter(|weight| weight.kind == WeightKind::Linear);
+    let mut specs = Vec::new();
+    for weight in weights.filter(|weight| weight.shape.len() > 1) {
+        let module = weight.name.strip_suffix(".weight").unwrap();
+        let down = [&[RANK], &weight.shape[1..]].concat();
+        let name = |side| format!("{}.{module}.lora_{side}.weight", denoiser.folder);
+        specs.push(TensorSpec::new(name('A'), Dtype::F16, down));
+        specs.push(TensorSpec::new(name('B'), Dtype::F16, [weight.shape[0], RANK]));
+    }
+    let mut writer = FileWriter::create(file, specs.clone()).unwrap();
+    for (index, spec) in specs.iter().enumerate() {
+        // 2^-8 and 2^-9: small beside the weights.
+        let value = if index % 3 == 0 { 0x1c00u16 } else { 0x9800 };
+        let values: usize = spec.shape.iter().product();
+        writer.write(&spec.name, &value.to_le_bytes().repeat(values)).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
 fn built(folder: &str, bytes: u64) -> ImagePipeline {
     let mut budget = Budget::default();
     budget.set(Tier::Cpu, bytes);
-    pipeline(ImageTask::new(), folder).max_memory(budget).build().unwrap()
+    let adapter = Path::new(folder).join("adapter.safetensors");
+    let task = match adapter.exists() {
+        true => ImageTask::new().adapter(adapter, 0.5),
+        false => ImageTask::new(),
+    };
+    pipeline(task, folder).max_memory(budget).build().unwrap()
 }
 
 #[test]
@@ -70,10 +101,18 @@ fn child() {
 
 #[test]
 fn a_built_pipeline_stays_within_its_budget() {
-    for (name, least_streamed) in [("stable-diffusion-tiny", 30_000_000), ("flux-tiny", 15_000_000)]
-    {
+    for (name, is_adapted, least_streamed) in [
+        ("stable-diffusion-tiny", false, 30_000_000),
+        ("stable-diffusion-tiny", true, 20_000_000),
+        ("flux-tiny", false, 15_000_000),
+        ("flux-tiny", true, 10_000_000),
+    ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());
+        let adapter = folder.path().join("adapter.safetensors");
+        if is_adapted {
+            write_adapter(name, &adapter);
+        }
         let output = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture", "--test-threads=1"])
             .env("OUTSIZE_CHILD_PIPELINE", folder.path())
@@ -85,7 +124,8 @@ fn a_built_pipeline_stays_within_its_budget() {
             let (_, rest) = text.split_once(name).unwrap();
             rest.split_whitespace().next().unwrap().parse::<u64>().unwrap()
         });
-        eprintln!("{name}: budget {budget}, peak {peak}, streamed {streamed}");
+        let adapted = adapter.metadata().map_or(0, |file| file.len());
+        eprintln!("{name}: adapter {adapted}, budget {budget}, peak {peak}, streamed {streamed}");
         assert!(streamed > least_streamed, "{name}: {streamed}");
         assert!(peak <= budget, "{name}: {peak} > {budget}");
     }

@@ -30,6 +30,13 @@ pub struct ImageArgs {
     /// Take weights of this variant, such as fp16 [default: plain files, or fp16 if there are no others]
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
+    /// Add a LoRA adapter: its .safetensors file, a folder as diffusers saves it, or one on the Hub, org/name or
+    /// org/name/FILE; several, if given more than once
+    #[arg(long, value_name = "FILE")]
+    pub adapter: Vec<PathBuf>,
+    /// How much of each --adapter is added, once for each of them [default: 1]
+    #[arg(long, value_name = "S", requires = "adapter", allow_negative_numbers = true)]
+    pub adapter_scale: Vec<f64>,
     /// Write a small picture of the latents beside the output, every K steps
     #[arg(long, value_name = "K", value_parser = some())]
     pub preview: Option<usize>,
@@ -58,10 +65,12 @@ pub struct PictureArgs {
     )]
     pub negative_prompt: String,
     /// How much more the prompt counts than the negative one; up to 1 there is no guidance
-    /// [default: as in diffusers, 7.5 for Stable Diffusion, 5 for XL, 3.5 for FLUX.1]
+    /// [default: as in diffusers, 7.5 for Stable Diffusion, 5 for XL, 8.5 for latent consistency models, 3.5
+    /// for FLUX.1]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub guidance_scale: Option<f32>,
-    /// Steps of the scheduler [default: 50 for Stable Diffusion, 28 for FLUX.1, 4 for its schnell]
+    /// Steps of the scheduler [default: 50 for Stable Diffusion, 28 for FLUX.1, 4 for its schnell and for latent
+    /// consistency models]
     #[arg(long, value_name = "N")]
     pub steps: Option<usize>,
     /// Pixels of a row, a multiple of 8, for FLUX.1 of 16 [default: what the model was trained with]
@@ -88,7 +97,8 @@ pub struct PictureArgs {
     /// it; 0.6 for FLUX.1]
     #[arg(long, value_name = "S", requires = "image")]
     pub strength: Option<f32>,
-    /// Scheduler: ddim, pndm, euler, dpm++, euler-karras or dpm++-karras [default: the model's own]
+    /// Scheduler: ddim, pndm, euler, euler-a, dpm++, lcm, tcd or flow-euler; -karras or -trailing may be behind
+    /// some, as in dpm++-karras [default: the model's own]
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<SchedulerChoice>,
 }

@@ -22,7 +22,8 @@ pub struct PlanArgs {
     /// there are no others]
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
-    /// Count the memory of a LoRA adapter: a folder as PEFT saves it, or one on the Hub
+    /// Count the memory of a LoRA adapter: a folder as PEFT saves it, or one on the Hub; for a model of pictures
+    /// also a .safetensors file
     #[arg(long, value_name = "FOLDER")]
     pub adapter: Option<PathBuf>,
     /// Print one JSON object instead of the drawing; its key `device_map` is in Accelerate's format

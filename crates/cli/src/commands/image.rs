@@ -34,7 +34,11 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let (figures, provenance) = cache::figures(&machine, &folder);
     let settings = settings(args.max_memory.as_ref(), args.compute, &machine, figures)?;
     model::check_gpus(&settings.max_memory)?;
-    let pipeline = ImagePipeline::open(&folder, variant, settings)?;
+    let mut pipeline = ImagePipeline::open(&folder, variant, settings)?;
+    let adapters = adapters(args)?;
+    for (path, scale) in &adapters {
+        pipeline.adapt(path, *scale)?;
+    }
     let model = pipeline.model();
     // What pictures take is counted beside what the process does.
     let request = args.picture.request()?;
@@ -73,8 +77,13 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
             ("model", name(&args.model)),
             ("software", concat!("outsize ", env!("CARGO_PKG_VERSION")).to_owned()),
         ];
+        let file =
+            |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !adapters.is_empty() {
+            let names = adapters.iter().map(|(path, scale)| format!("{} {scale}", file(path)));
+            texts.push(("adapters", names.collect::<Vec<_>>().join(", ")));
+        }
         if let Some(image) = &args.picture.image {
-            let file = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into();
             texts.push(("image", file(image)));
             texts.extend(args.picture.mask.iter().map(|mask| ("mask", file(mask))));
             texts.push(("strength", model.strength(&request).to_string()));
@@ -106,6 +115,24 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     }
 }
 
+/// The files of the adapters that are asked for, and how much of each.
+fn adapters(args: &ImageArgs) -> Result<Vec<(PathBuf, f64)>, Failure> {
+    let ImageArgs { adapter: paths, adapter_scale: scales, .. } = args;
+    if !scales.is_empty() && scales.len() != paths.len() {
+        return Err(Failure::usage(format!(
+            "--adapter-scale: there are {} for {} adapters: give one for each, or none",
+            scales.len(),
+            paths.len()
+        )));
+    }
+    let scales = scales.iter().copied().chain(std::iter::repeat(1.0));
+    paths
+        .iter()
+        .zip(scales)
+        .map(|(path, scale)| Ok((model::picture_adapter(path)?, scale)))
+        .collect()
+}
+
 /// What a pipeline is run with under a budget, on a machine whose speed is known.
 fn settings(
     budget: Option<&Budget>,
@@ -125,9 +152,12 @@ fn settings(
 pub fn plan(
     args: &PlanArgs,
     path: &Path,
-    model: &ImageModel,
+    mut model: ImageModel,
     mut notes: Vec<String>,
 ) -> Result<(), Failure> {
+    if let Some(adapter) = &args.adapter {
+        model.adapt(&model::picture_adapter(adapter)?, 1.0)?;
+    }
     let refused = [
         ("--svg", args.svg.is_some()),
         ("--device-map", args.places.device_map.is_some()),
@@ -153,7 +183,7 @@ pub fn plan(
     let plans = model.plan(&settings, &request)?;
     let placement = (&plans[..], &plans[..], source);
     notes.extend(workload::gpu_notes(&settings.max_memory, &settings.planning.figures));
-    show(path, model, (&settings, &request), placement, notes, args.json)
+    show(path, &model, (&settings, &request), placement, notes, args.json)
 }
 
 /// What each part of a model needs, and how long pictures take if all of it is in memory: of `outsize estimate`.

@@ -30,7 +30,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let described = match model::described(path, args.variant.as_deref())? {
         ModelDescription::Text(described) => *described,
         ModelDescription::Pictures(described, notes) => {
-            return image::plan(args, path, &described, notes);
+            return image::plan(args, path, *described, notes);
         }
     };
     let mut request = workload::request(&args.workload, &described)?;

@@ -2,7 +2,7 @@
 
 use super::{Address, HubSettings, Wanted, gguf};
 use outsize::checkpoint::{Checkpoint, read_text};
-use outsize::diffuse::PipelineFiles;
+use outsize::diffuse::{PipelineFiles, adapter_file};
 use outsize::generate::SizeSource;
 use outsize::lora::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
 use std::path::{Path, PathBuf};
@@ -58,6 +58,11 @@ impl Snapshot {
             Wanted::Adapter => {
                 let mut weights = ADAPTER_WEIGHTS.iter().map(|name| self.folder.join(name));
                 self.folder.join(ADAPTER_CONFIG).exists() && weights.any(is_there)
+            }
+            Wanted::PictureAdapter(file) => {
+                let names = names(&self.folder);
+                let file = file.or_else(|| adapter_file(names.iter().map(String::as_str)));
+                file.is_some_and(|file| is_there(self.folder.join(file)))
             }
             _ => {
                 let is_whole = gguf::is_one(&self.folder.to_string_lossy());

@@ -12,8 +12,8 @@ use crate::error::Failure;
 use crate::interrupt;
 use crate::views::{output::say, progress};
 use indicatif::ProgressBar;
-use outsize::checkpoint::weights_file;
-use outsize::diffuse::MODEL_INDEX;
+use outsize::checkpoint::{shown, weights_file};
+use outsize::diffuse::{MODEL_INDEX, adapter_file};
 use outsize::lora::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
 use outsize::machine::volume;
 use outsize::plan::format_size;
@@ -63,6 +63,7 @@ pub fn fetch(
     let client = Client::open(settings, address)?;
     let names = match (pictures::is_one(&client), wanted) {
         (_, Wanted::Adapter) => adapter_names(&client)?,
+        (_, Wanted::PictureAdapter(file)) => vec![picture_adapter_name(&client, file)?],
         (true, wanted) => pictures::names(&client, wanted.variant(address)?)?,
         (false, Wanted::Pictures(_)) => {
             return Err(Failure::usage(format!(
@@ -159,6 +160,24 @@ fn adapter_names(client: &Client<'_>) -> Result<Vec<String>, Failure> {
             ADAPTER_WEIGHTS.join(" or ")
         ))),
     }
+}
+
+/// The file of an adapter of a model of pictures, or the one that is asked for.
+fn picture_adapter_name(client: &Client<'_>, file: Option<&str>) -> Result<String, Failure> {
+    let mut names = client.files.iter().map(|file| &*file.name);
+    let found = match file {
+        Some(file) => names.find(|name| *name == file),
+        None => adapter_file(names),
+    };
+    let address = client.address;
+    found.map(str::to_owned).ok_or_else(|| {
+        Failure::Failed(match file {
+            Some(file) => format!("{address} has no file {}", shown(file, 200)),
+            None => format!(
+                "{address} has no file that is known to be an adapter of a model of pictures: give {address}/FILE"
+            ),
+        })
+    })
 }
 
 /// The model in the cache, downloaded if it is not there.

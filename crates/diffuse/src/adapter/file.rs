@@ -11,9 +11,17 @@ use super::tensor_name::{Role, other_kind, parsed};
 use crate::error::Error;
 use crate::pipeline_part::PipelinePart;
 
-/// The files of an adapter that are looked for in a folder, as diffusers saves them.
-pub const ADAPTER_FILES: [&str; 2] =
-    ["pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"];
+/// The files of an adapter that diffusers saves.
+const ADAPTER_FILES: [&str; 2] = ["pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"];
+
+/// Which of the files of a folder or a repository holds an adapter of a model of pictures: one that diffusers saved, or else the
+/// only one of safetensors.
+pub fn adapter_file<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let names: Vec<_> = names.filter(|name| !name.contains('/')).collect();
+    let saved = ADAPTER_FILES.iter().find_map(|saved| names.iter().find(|name| *name == saved));
+    let mut others = names.iter().filter(|name| name.ends_with(".safetensors"));
+    saved.or_else(|| others.next().filter(|_| others.next().is_none())).copied()
+}
 
 /// Where diffusers notes what PEFT knows of the adapter.
 const NOTE: &str = "lora_adapter_metadata";
@@ -178,8 +186,11 @@ fn located(path: &Path) -> Result<PathBuf, Error> {
             false => Err(fault("there is no such file".to_owned())),
         };
     }
-    let mut found = ADAPTER_FILES.iter().map(|name| path.join(name)).filter(|file| file.is_file());
-    found.next().ok_or_else(|| {
+    let entries = path.read_dir().map_err(|error| fault(error.to_string()))?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names: Vec<String> = names.collect();
+    let found = adapter_file(names.iter().map(String::as_str));
+    found.map(|name| path.join(name)).ok_or_else(|| {
         fault(format!("it has no {}: give the file of the adapter", ADAPTER_FILES.join(" or ")))
     })
 }

@@ -13,8 +13,8 @@ use super::rows::Rows;
 use crate::error::Error;
 use crate::pipeline_part::PipelinePart;
 
-/// What a matrix takes beside its values, in bytes.
-const PER_MATRIX: u64 = 512;
+/// What a matrix takes beside its values, what is known of it in its file included, in bytes.
+const PER_MATRIX: u64 = 1024;
 
 /// What adapters add to the layers of a part.
 #[derive(Debug, Default)]
