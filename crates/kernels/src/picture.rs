@@ -55,8 +55,7 @@ pub fn convolution_into(
             weight.into_dispatch(),
             bias.into_dispatch(),
             window,
-            start,
-            false,
+            Some(start),
             compute,
         ));
     }
@@ -105,8 +104,7 @@ pub fn add_convolution(
             weight.into_dispatch(),
             bias.into_dispatch(),
             window,
-            0,
-            true,
+            None,
             compute,
         ));
     }

@@ -17,8 +17,8 @@ use crate::{ActivationDtype, Isa, buffer, loops};
 #[backend_extension(Flex)]
 pub trait PictureOps: Backend {
     /// Writes the outputs that `weight [outputs, channels · taps]` (bf16, f16 or f32) gives of `x` f32
-    /// to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]` added; or adds
-    /// them to what `y` holds, if that is `added_to`. In place where `y` has no other owner.
+    /// to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]` added; without a
+    /// start, adds all `n` of them to what `y` holds. In place where `y` has no other owner.
     ///
     /// # Panics
     ///
@@ -29,8 +29,7 @@ pub trait PictureOps: Backend {
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
         window: ConvolutionWindow,
-        start: usize,
-        added_to: bool,
+        start: Option<usize>,
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
@@ -91,8 +90,7 @@ impl PictureOps for Flex {
         weight: FlexTensor,
         bias: FlexTensor,
         window: ConvolutionWindow,
-        start: usize,
-        added_to: bool,
+        start: Option<usize>,
         compute: ActivationDtype,
     ) -> FlexTensor {
         let (x, weight, bias) = (contiguous(x), contiguous(weight), contiguous(bias));
@@ -102,14 +100,15 @@ impl PictureOps for Flex {
         let [outputs, _] = dims(&weight, "convolution: weight");
         let shape = ConvolutionShape { batch, rows: height, columns, channels, window };
         let bias = stored(&bias, "convolution: bias").widened();
+        let first = start.unwrap_or(0);
         let convolution = Convolution {
             x: f32_elements(&x, "convolution: x"),
             shape,
             weight: stored(&weight, "convolution: weight"),
-            bias: (!added_to).then_some(&*bias),
+            bias: start.map(|_| &*bias),
             y: y.storage_mut(),
             n,
-            outputs: start..start + outputs,
+            outputs: first..first + outputs,
         };
         convolve_into(Isa::detected(), compute, convolution);
         y

@@ -80,7 +80,8 @@ impl AdapterFile {
             return Err(self.tensor_fault(&tensor.name, reason));
         };
         let known = [Dtype::F32, Dtype::F16, Dtype::BF16].contains(&tensor.dtype);
-        if !known && !(role == Role::Alpha && tensor.dtype == Dtype::I64) {
+        let counts = role == Role::Alpha && tensor.dtype == Dtype::I64;
+        if !(known || counts) {
             let reason = format!("is of {:?}, and must be of F32, BF16 or F16", tensor.dtype);
             return Err(self.tensor_fault(&tensor.name, reason));
         }

@@ -50,11 +50,11 @@ pub(super) fn published(module: &str, shape: &[usize]) -> Option<(String, Rows)>
     };
     let some = |index: usize, of: usize| {
         let start = index * inputs;
-        Rows { ranges: vec![start..start + out], of }
+        Rows::some(start..start + out, of)
     };
     if module == "norm_out.linear" {
         // Shifts come before scales there.
-        let ranges = vec![out / 2..out, 0..out / 2];
+        let ranges = [out / 2..out, 0..out / 2];
         return Some(("final_layer.adaLN_modulation.1".to_owned(), Rows { ranges, of: out }));
     }
     if let Some(name) = same(WHOLE, module) {
