@@ -117,6 +117,22 @@ impl Checkpoint {
         &self.inner.ignored
     }
 
+    /// A checkpoint of the same files that has these tensors: some of this one's, or rows of them, under any names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if a tensor lies beyond its file, or its bytes are not those of its shape.
+    pub fn with_tensors(&self, mut tensors: Vec<TensorInfo>) -> Result<Self, Error> {
+        for tensor in &tensors {
+            let len = tensor.dtype.bytes_of(&tensor.shape).filter(|len| *len == tensor.len);
+            self.check_range(tensor, 0, len.unwrap_or(u64::MAX))?;
+        }
+        tensors.sort_by_key(|tensor| (tensor.file, tensor.offset));
+        let Inner { folder, files, .. } = &*self.inner;
+        let inner = Inner::new(folder.clone(), files.clone(), tensors, Vec::new());
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
     /// Reads the bytes of one whole tensor, little endian.
     ///
     /// # Errors

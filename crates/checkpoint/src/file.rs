@@ -11,7 +11,7 @@ use crate::header::{Header, LENGTH_BYTES};
 const FIRST_READ: u64 = 16 << 10;
 
 /// One file of a checkpoint, of safetensors or of `torch.save`, kept open.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ShardFile {
     path: PathBuf,
     file: Arc<File>,

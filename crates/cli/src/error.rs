@@ -97,6 +97,7 @@ impl From<outsize::diffuse::Error> for Failure {
             error if error.is_stopped() => return Self::Interrupted,
             Error::Core(error) => core_flags(error),
             Error::Size { .. } => "--width, --height",
+            Error::SingleFile { .. } => "--base",
             Error::Adapter { .. } => "--adapter, --adapter-scale",
             Error::Steps { .. } => "--steps, --scheduler",
             Error::Guidance { .. } => "--guidance-scale",

@@ -39,6 +39,8 @@ pub enum Wanted<'a> {
     Pictures(Option<&'a str>),
     /// A LoRA adapter.
     Adapter,
+    /// A model of pictures without its weights.
+    PictureBase,
     /// A LoRA adapter of a model of pictures, or that file of several.
     PictureAdapter(Option<&'a str>),
     /// A language model, or one of pictures.
@@ -56,6 +58,7 @@ impl<'a> Wanted<'a> {
                 "{address} is a model that makes pictures: `outsize image` runs it"
             ))),
             Self::Pictures(variant) | Self::Any(variant) => Ok(variant),
+            Self::PictureBase => Ok(None),
         }
     }
 }

@@ -6,10 +6,11 @@ use burn::tensor::Tensor;
 use outsize_models::PicturePass;
 use outsize_models::arch::{AddedConditions, FluxTransformer2dModel, Unet2dConditionModel};
 
-use crate::adapter::{AdapterFile, ModuleNames, UnetNames};
+use crate::adapter::{AdapterFile, ModuleNames};
 use crate::error::Error;
 use crate::part::{AnyPart, Part, PartDescription, PassBytes};
 use crate::pipeline_part::PipelinePart;
+use crate::published::UnetNames;
 use crate::settings::ImageSettings;
 
 /// A denoiser that is described.
@@ -63,9 +64,8 @@ impl Denoiser {
     pub fn adapt(&mut self, file: &AdapterFile) -> Result<Vec<String>, Error> {
         match self {
             Unet(part) => {
-                let config = &part.config.config;
-                let (layers, up_attention) = (config.layers, config.up_attention.clone());
-                part.adapt(file, &ModuleNames::Unet(UnetNames { layers, up_attention }))
+                let names = UnetNames::new(&part.config.config);
+                part.adapt(file, &ModuleNames::Unet(names))
             }
             Flux(part) => part.adapt(file, &ModuleNames::Flux),
         }

@@ -137,6 +137,14 @@ pub enum Error {
         /// What is wrong with it, and what to do.
         reason: String,
     },
+    /// A checkpoint in one file that cannot be run.
+    #[error("{}: {reason}", path.display())]
+    SingleFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
     /// A number of steps that the scheduler cannot make.
     #[error("{steps} steps are not possible: {reason}")]
     Steps {

@@ -67,6 +67,18 @@ impl PipelineFiles {
         Self::choose(folder, &index, variant, |name| folder.join(name).is_file())
     }
 
+    /// The same of a pipeline of which only configurations and tokenizers are read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn without_weights(folder: &Path) -> Result<Self, Error> {
+        let index = read_object(&folder.join(MODEL_INDEX))?;
+        let index = index.ok_or_else(|| Error::no_file(folder, MODEL_INDEX))?;
+        Self::choose(folder, &index, None, |name| {
+            name.ends_with(".safetensors") || folder.join(name).is_file()
+        })
+    }
+
     /// Chooses from the files that a pipeline has, at `place`, whose `model_index.json` holds `index`. Safetensors are preferred
     /// to `.bin` files. With a `variant`, such as `fp16`, only weights of that variant are taken; else plain ones, or those of
     /// `fp16` if there are no others.
@@ -141,6 +153,12 @@ impl PipelineFiles {
             .into_iter()
             .chain(self.tokenizers.iter().map(String::as_str))
             .chain(parts)
+    }
+
+    /// All but the weights.
+    pub fn names_without_weights(&self) -> impl Iterator<Item = &str> {
+        let is_weights = |name: &&str| self.parts.iter().any(|part| part.weights == *name);
+        self.names().filter(move |name| !is_weights(name))
     }
 }
 

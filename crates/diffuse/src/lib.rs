@@ -25,6 +25,7 @@ mod pipeline_part;
 mod planning;
 mod presets;
 mod progress;
+mod published;
 mod schedulers;
 mod settings;
 mod task;
@@ -44,6 +45,7 @@ pub use pipeline_part::PipelinePart;
 pub use planning::ImagePrediction;
 pub use presets::{PIPELINE_PRESETS, PipelinePreset, PresetPart};
 pub use progress::ImageProgress;
+pub use published::usual_base;
 pub use schedulers::{
     ChosenSteps, PredictionType, Scheduler, SchedulerChoice, SchedulerConfig, SchedulerKind,
 };

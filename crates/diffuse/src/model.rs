@@ -11,11 +11,12 @@ use outsize_models::arch::{AutoencoderKl, AutoencoderKlEncoder};
 use crate::adapter::AdapterFile;
 use crate::denoiser::Denoiser;
 use crate::error::Error;
-use crate::files::{PipelineFiles, SCHEDULER_CONFIG};
+use crate::files::{PartFiles, PipelineFiles, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
 use crate::part::{AnyPart, Part, PartDescription};
 use crate::picture::PREVIEW_CHANNELS;
 use crate::pipeline_part::PipelinePart;
+use crate::published::SingleFile;
 use crate::schedulers::{Scheduler, SchedulerConfig, SchedulerKind};
 use crate::settings::{ImageRequest, InitialImage};
 use crate::text_encoder::TextEncoder;
@@ -76,16 +77,37 @@ impl ImageModel {
         variant: Option<&str>,
     ) -> Result<(Self, Vec<Checkpoint>), Error> {
         let files = PipelineFiles::open(folder, variant)?;
+        Self::described(folder, files, |_, files, _| {
+            let opened = Checkpoint::open(folder.join(&files.weights));
+            Ok(opened.map_err(outsize_core::Error::from)?)
+        })
+    }
+
+    /// The same of weights that are all in one `file`, with the configurations and tokenizers in the folder `base`.
+    pub(crate) fn of_file(file: &Path, base: &Path) -> Result<(Self, Vec<Checkpoint>), Error> {
+        let (files, file) = (PipelineFiles::without_weights(base)?, SingleFile::open(file)?);
+        file.check(files.kind)?;
+        Self::described(base, files, |part, files, config| {
+            file.part(part, &base.join(&files.config), config)
+        })
+    }
+
+    /// A pipeline whose configurations are in `folder`, and whose weights `open` finds for each part with its configuration.
+    fn described(
+        folder: &Path,
+        files: PipelineFiles,
+        open: impl Fn(PipelinePart, &PartFiles, &str) -> Result<Checkpoint, Error>,
+    ) -> Result<(Self, Vec<Checkpoint>), Error> {
         let text = |name: &str| {
             let text = read_optional_text(&folder.join(name), CONFIG_LIMIT)?;
             text.ok_or_else(|| Error::no_file(folder, name))
         };
         let (mut parts, mut checkpoints) = (Vec::new(), Vec::new());
-        for part in &files.parts {
-            let checkpoint = Checkpoint::open(folder.join(&part.weights));
-            let checkpoint = checkpoint.map_err(outsize_core::Error::from)?;
+        for (part, part_files) in files.kind.parts().iter().zip(&files.parts) {
+            let config = text(&part_files.config)?;
+            let checkpoint = open(*part, part_files, &config)?;
             let tensors = checkpoint.tensors().to_vec();
-            parts.push(PartDescription { config: text(&part.config)?, tensors });
+            parts.push(PartDescription { config, tensors });
             checkpoints.push(checkpoint);
         }
         let mut tokenizer_bytes = 0;

@@ -147,9 +147,20 @@ impl<C: Component> Part<C> {
         place: &Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
+        Self::changed(part, place, description, |_| {})
+    }
+
+    /// The same with a configuration that is changed.
+    pub fn changed(
+        part: PipelinePart,
+        place: &Path,
+        description: &PartDescription,
+        change: impl FnOnce(&mut C::Config),
+    ) -> Result<Self, Error> {
         let place = place.join(part.folder());
         let config = ComponentConfig::from_json(&description.config)
             .map_err(|error| Error::field(&place.join("config.json"), error))?;
+        let config = config.changed(change);
         let tree = config.tree(&place.to_string_lossy(), &description.tensors)?;
         let options = config.options(&description.tensors);
         Ok(Self { part, config, tree, options, adapted: AdaptedLayers::default() })

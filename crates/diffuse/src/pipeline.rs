@@ -47,6 +47,16 @@ impl ImagePipeline {
         Ok(Self { model, checkpoints, settings })
     }
 
+    /// Opens a checkpoint of Stable Diffusion in one `file`, as it is published for other software; configurations and tokenizers
+    /// are those in the folder `base`, as diffusers saves a model of the same kind: see [`usual_base`](crate::usual_base()).
+    ///
+    /// # Errors
+    /// What is missing, damaged or not built in, and what does not belong together.
+    pub fn open_file(file: &Path, base: &Path, settings: ImageSettings) -> Result<Self, Error> {
+        let (model, checkpoints) = ImageModel::of_file(file, base)?;
+        Ok(Self { model, checkpoints, settings })
+    }
+
     /// Adds an adapter: see [`ImageModel::adapt`].
     ///
     /// # Errors

@@ -29,17 +29,23 @@ use crate::settings::ImageSettings;
 pub struct ImageTask {
     variant: Option<String>,
     adapters: Vec<(PathBuf, f64)>,
+    base: Option<PathBuf>,
 }
 
 impl ImageTask {
     /// With plain weights, or those of `fp16` if there are no others.
     pub const fn new() -> Self {
-        Self { variant: None, adapters: Vec::new() }
+        Self { variant: None, adapters: Vec::new(), base: None }
     }
 
     /// With weights of this variant.
     pub fn variant(self, name: impl Into<String>) -> Self {
         Self { variant: Some(name.into()), ..self }
+    }
+
+    /// With weights in one file, which is the model's path, and all else in this folder: see [`ImagePipeline::open_file`].
+    pub fn base(self, folder: impl Into<PathBuf>) -> Self {
+        Self { base: Some(folder.into()), ..self }
     }
 
     /// With a LoRA adapter, of which so much is added: see [`ImageModel::adapt`](crate::ImageModel::adapt).
@@ -61,7 +67,10 @@ impl PipelineTask for ImageTask {
             return Err(Error::DeviceMap);
         }
         let settings = ImageSettings { compute, planning, stop, ..ImageSettings::new(max_memory) };
-        let mut pipeline = ImagePipeline::open(&model, task.variant.as_deref(), settings)?;
+        let mut pipeline = match &task.base {
+            Some(base) => ImagePipeline::open_file(&model, base, settings)?,
+            None => ImagePipeline::open(&model, task.variant.as_deref(), settings)?,
+        };
         for (path, scale) in &task.adapters {
             pipeline.adapt(path, *scale)?;
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use outsize_models::arch::{ClipTextModel, T5EncoderModel};
+use outsize_models::arch::{ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, T5EncoderModel};
 use outsize_models::{Component, PicturePass};
 use outsize_stream::Stats;
 
@@ -55,7 +55,12 @@ impl TextEncoder {
             (PipelineKind::Flux, PipelinePart::TextEncoder2) => {
                 Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
-            _ => Ok(Clip(Box::new(Part::new(part, place, description)?))),
+            _ => {
+                let mut tensors = description.tensors.iter();
+                let in_out = tensors.any(|tensor| tensor.name == PROJECTION_IN_OUT);
+                let change = |config: &mut ClipTextConfig| config.projection_in_out = in_out;
+                Ok(Clip(Box::new(Part::changed(part, place, description, change)?)))
+            }
         }
     }
 
@@ -69,8 +74,11 @@ impl TextEncoder {
     /// Adds what an adapter's file has for it.
     pub fn adapt(&mut self, file: &AdapterFile) -> Result<Vec<String>, Error> {
         match self {
-            Clip(part) => part.adapt(file, &ModuleNames::TextEncoder),
-            T5(part) => part.adapt(file, &ModuleNames::TextEncoder),
+            Clip(part) => {
+                let projection_in_out = part.config.config.projection_in_out;
+                part.adapt(file, &ModuleNames::TextEncoder { projection_in_out })
+            }
+            T5(part) => part.adapt(file, &ModuleNames::TextEncoder { projection_in_out: false }),
         }
     }
 

@@ -96,6 +96,14 @@ impl<C: Component> ComponentConfig<C> {
         })
     }
 
+    /// The same with another configuration.
+    pub fn changed(mut self, change: impl FnOnce(&mut C::Config)) -> Self {
+        change(&mut self.config);
+        self.model = C::new(&self.config, &Init::new(&Device::flex()));
+        self.parameters = parameters(&self.model);
+        self
+    }
+
     /// The module without storage: what it says of itself needs no weights.
     pub fn model(&self) -> &C {
         &self.model

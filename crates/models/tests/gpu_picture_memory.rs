@@ -99,7 +99,8 @@ fn check_denoiser(config: &str, size: PictureSize, placed: (&str, Option<&str>))
     check(&config, config.model().activation_bytes(size, 77, 1), placed, |model| {
         // Pools have grown to what they need after some steps.
         for step in [501.0, 251.0, 1.0] {
-            let made = model.forward(latents.clone(), step, None, context.clone(), None).into_data();
+            let made =
+                model.forward(latents.clone(), step, None, context.clone(), None).into_data();
             assert!(made.iter::<f32>().all(f32::is_finite));
         }
     });

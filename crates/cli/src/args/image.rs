@@ -12,8 +12,13 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct ImageArgs {
     /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a model on the
-    /// Hub, org/name or org/name@revision, which is downloaded to the Hub's cache unless it is there
+    /// Hub, org/name or org/name@revision, which is downloaded to the Hub's cache unless it is there; or a
+    /// checkpoint of Stable Diffusion in one file
     pub model: PathBuf,
+    /// Of a checkpoint in one file, where its configurations and tokenizers are: a folder, or a model on the
+    /// Hub, of which no weights are downloaded [default: the model on the Hub that it is made of]
+    #[arg(long, value_name = "MODEL", conflicts_with = "variant")]
+    pub base: Option<PathBuf>,
     /// File to write, a PNG; of several pictures each has its seed in its name
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,

@@ -11,6 +11,7 @@ use indicatif::ProgressBar;
 use outsize::core::Planning;
 use outsize::diffuse::{
     ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, PartPlan, Picture,
+    usual_base,
 };
 use outsize::generate::default_budget;
 use outsize::machine::Machine;
@@ -22,7 +23,11 @@ use std::time::Instant;
 /// Runs the command; `began` is when the process did.
 pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let variant = args.variant.as_deref();
-    let folder = model::located(&args.model, Wanted::Pictures(variant))?;
+    let base = base(args)?;
+    let folder = match &base {
+        Some(_) => args.model.clone(),
+        None => model::located(&args.model, Wanted::Pictures(variant))?,
+    };
     refuse_other_format(&args.output)?;
     output::refuse_missing_folder(&args.output)?;
     let outputs = outputs(&args.output, &args.picture.seeds());
@@ -34,7 +39,10 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let (figures, provenance) = cache::figures(&machine, &folder);
     let settings = settings(args.max_memory.as_ref(), args.compute, &machine, figures)?;
     model::check_gpus(&settings.max_memory)?;
-    let mut pipeline = ImagePipeline::open(&folder, variant, settings)?;
+    let mut pipeline = match &base {
+        Some(base) => ImagePipeline::open_file(&folder, base, settings)?,
+        None => ImagePipeline::open(&folder, variant, settings)?,
+    };
     let adapters = adapters(args)?;
     for (path, scale) in &adapters {
         pipeline.adapt(path, *scale)?;
@@ -113,6 +121,21 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+/// Where configurations and tokenizers of a checkpoint in one file are; none of a folder or a model on the Hub.
+fn base(args: &ImageArgs) -> Result<Option<PathBuf>, Failure> {
+    let file = args.model.is_file().then_some(&*args.model);
+    let base = match (file, &args.base) {
+        (None, None) => return Ok(None),
+        (None, Some(_)) => {
+            let what = "--base: only for a checkpoint in one file: leave it out";
+            return Err(Failure::usage(what.to_owned()));
+        }
+        (Some(_), Some(base)) => base.clone(),
+        (Some(file), None) => PathBuf::from(format!("hf://{}", usual_base(file)?)),
+    };
+    Ok(Some(model::located(&base, Wanted::PictureBase)?))
 }
 
 /// The files of the adapters that are asked for, and how much of each.

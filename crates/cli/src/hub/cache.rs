@@ -59,6 +59,11 @@ impl Snapshot {
                 let mut weights = ADAPTER_WEIGHTS.iter().map(|name| self.folder.join(name));
                 self.folder.join(ADAPTER_CONFIG).exists() && weights.any(is_there)
             }
+            Wanted::PictureBase => {
+                PipelineFiles::without_weights(&self.folder).is_ok_and(|files| {
+                    files.names_without_weights().all(|name| self.folder.join(name).is_file())
+                })
+            }
             Wanted::PictureAdapter(file) => {
                 let names = names(&self.folder);
                 let file = file.or_else(|| adapter_file(names.iter().map(String::as_str)));

@@ -64,8 +64,9 @@ pub fn fetch(
     let names = match (pictures::is_one(&client), wanted) {
         (_, Wanted::Adapter) => adapter_names(&client)?,
         (_, Wanted::PictureAdapter(file)) => vec![picture_adapter_name(&client, file)?],
+        (true, Wanted::PictureBase) => pictures::names_without_weights(&client)?,
         (true, wanted) => pictures::names(&client, wanted.variant(address)?)?,
-        (false, Wanted::Pictures(_)) => {
+        (false, Wanted::Pictures(_) | Wanted::PictureBase) => {
             return Err(Failure::usage(format!(
                 "{address} has no {MODEL_INDEX}, as models that make pictures have"
             )));

@@ -27,6 +27,11 @@ pub fn names(client: &Client<'_>, variant: Option<&str>) -> Result<Vec<String>, 
     Ok(names)
 }
 
+/// The same without weights.
+pub fn names_without_weights(client: &Client<'_>) -> Result<Vec<String>, Failure> {
+    Ok(choose(client, None)?.names_without_weights().map(Into::into).collect())
+}
+
 /// Describes it by its configurations and the headers of its weights; and says so.
 pub fn describe(
     client: &Client<'_>,

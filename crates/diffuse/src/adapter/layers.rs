@@ -35,6 +35,27 @@ struct Layer {
     inputs: usize,
     rank: usize,
     scale: f64,
+    /// Whether the weight is stored as `[in, out]`.
+    in_out: bool,
+}
+
+/// What a file has for a weight.
+struct Found<'a> {
+    /// The path of the weight.
+    path: &'a str,
+    /// Its module, as diffusers calls it, and as the file does.
+    module: &'a str,
+    name: String,
+    rows: Rows,
+    matrices: &'a Matrices,
+    in_out: bool,
+}
+
+impl Found<'_> {
+    /// Values between the matrices; none if there is no first one.
+    fn rank(&self) -> usize {
+        self.matrices.down.as_ref().and_then(|down| down.shape.first().copied()).unwrap_or(0)
+    }
 }
 
 /// What all adapters add to one weight, for the account of memory.
@@ -62,32 +83,34 @@ impl AdaptedLayers {
         let mut found = Vec::new();
         for weight in weights.iter().filter(|weight| weight.kind == WeightKind::Linear) {
             let Some(module) = weight.name.strip_suffix(".weight") else { continue };
-            let mut of_weight = None;
-            for (name, rows) in names.of(part, module, &weight.shape) {
-                let Some(matrices) = file.modules.get(&name) else { continue };
-                if of_weight.is_some() {
-                    let name = shown(&name, MAX_QUOTE);
-                    return Err(
-                        file.fault(format!("the module {name} is there under another name too"))
-                    );
-                }
-                of_weight = Some((name, rows, matrices));
+            let in_out = names.is_in_out(module);
+            let mut shape = weight.shape.clone();
+            if in_out {
+                shape.reverse();
             }
-            if let Some((name, rows, matrices)) = of_weight {
-                found.push((weight, module, name, rows, matrices));
+            let mut candidates =
+                names.of(part, module, &shape).into_iter().filter_map(|(name, rows)| {
+                    let matrices = file.modules.get(&name)?;
+                    Some(Found { path: &weight.name, module, name, rows, matrices, in_out })
+                });
+            let Some(first) = candidates.next() else { continue };
+            if let Some(other) = candidates.next() {
+                let name = shown(&other.name, MAX_QUOTE);
+                return Err(
+                    file.fault(format!("the module {name} is there under another name too"))
+                );
             }
+            found.push((first, shape[1..].iter().product()));
         }
-        let ranks = |(_, _, _, _, matrices): &(_, _, _, _, &Matrices)| {
-            matrices.down.as_ref().and_then(|down| down.shape.first().copied()).unwrap_or(0)
-        };
-        let modules: Vec<_> = found.iter().map(|found| vec![found.1.to_owned()]).collect();
-        let ranks: Vec<_> = found.iter().map(ranks).collect();
+        let modules: Vec<_> =
+            found.iter().map(|(found, _)| vec![found.module.to_owned()]).collect();
+        let ranks: Vec<_> = found.iter().map(|(found, _)| found.rank()).collect();
         let scales = file.scales(part, &modules, &ranks)?;
         let mut claimed = Vec::with_capacity(found.len());
-        for ((weight, _, name, rows, matrices), noted) in found.into_iter().zip(scales) {
-            let layer = Layer::new(file, &name, weight, (rows, matrices), noted)?;
-            self.layers.entry(weight.name.clone()).or_default().push(layer);
-            claimed.push(name);
+        for ((found, inputs), noted) in found.into_iter().zip(scales) {
+            let layer = Layer::new(file, &found, inputs, noted)?;
+            self.layers.entry(found.path.to_owned()).or_default().push(layer);
+            claimed.push(found.name);
         }
         Ok(claimed)
     }
@@ -127,30 +150,30 @@ impl AdaptedLayers {
 /// The sum of several, as one.
 fn joined(parts: Vec<LowRank>) -> LowRank {
     let (mut downs, mut ups) = (Vec::new(), Vec::new());
+    let in_out = parts.iter().any(|part| part.in_out);
     for LowRank { down, up, scale, .. } in parts {
         downs.push(down.cast(DType::F32));
         ups.push(up.cast(DType::F32) * scale);
     }
-    LowRank { down: Tensor::cat(downs, 0), up: Tensor::cat(ups, 1), scale: 1.0, in_out: false }
+    LowRank { down: Tensor::cat(downs, 0), up: Tensor::cat(ups, 1), scale: 1.0, in_out }
 }
 
 impl Layer {
-    /// Checks what the file has for `weight` under that name, with the scale that PEFT noted.
+    /// Checks what the file has for a weight, whose rows hold so many values, with the scale that PEFT noted.
     fn new(
         file: &AdapterFile,
-        name: &str,
-        weight: &WeightSpec,
-        (rows, matrices): (Rows, &Matrices),
+        found: &Found<'_>,
+        inputs: usize,
         noted: Option<f64>,
     ) -> Result<Self, Error> {
+        let Found { matrices, rows, in_out, .. } = found;
         let (Some(down), Some(up)) = (&matrices.down, &matrices.up) else {
-            let name = shown(name, MAX_QUOTE);
+            let name = shown(&found.name, MAX_QUOTE);
             return Err(
                 file.fault(format!("the module {name} has not two matrices, but one or none"))
             );
         };
-        let inputs = weight.shape[1..].iter().product();
-        let rank = down.shape.first().copied().unwrap_or(0);
+        let rank = found.rank();
         let values = |tensor: &TensorInfo| tensor.shape.get(1..).map(|rest| rest.iter().product());
         for (tensor, expected) in [(down, [rank, inputs]), (up, [rows.of, rank])] {
             let found = [tensor.shape.first().copied(), values(tensor)];
@@ -171,10 +194,11 @@ impl Layer {
             checkpoint: file.checkpoint.clone(),
             down: down.clone(),
             up: up.clone(),
-            rows,
+            rows: rows.clone(),
             inputs,
             rank,
             scale: scale * file.scale,
+            in_out: *in_out,
         })
     }
 
@@ -183,7 +207,7 @@ impl Layer {
             down: self.matrix(&self.down, &Rows::all(self.rank))?,
             up: self.matrix(&self.up, &self.rows)?,
             scale: self.scale,
-            in_out: false,
+            in_out: self.in_out,
         })
     }
 

@@ -7,10 +7,8 @@ mod layers;
 mod module_names;
 mod rows;
 mod tensor_name;
-mod unet_names;
 
 pub(crate) use self::file::AdapterFile;
 pub use self::file::adapter_file;
 pub(crate) use self::layers::{AdaptedLayer, AdaptedLayers};
 pub(crate) use self::module_names::ModuleNames;
-pub(crate) use self::unet_names::UnetNames;

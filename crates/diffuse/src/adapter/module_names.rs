@@ -3,26 +3,35 @@
 
 use super::flux_names;
 use super::rows::Rows;
-use super::unet_names::UnetNames;
 use crate::pipeline_part::PipelinePart;
+use crate::published::UnetNames;
 
 /// What the modules of a part are called.
 #[derive(Debug)]
 pub(crate) enum ModuleNames {
     /// Those of CLIP's or T5's encoder.
-    TextEncoder,
+    TextEncoder {
+        /// Whether the projection is stored the other way round.
+        projection_in_out: bool,
+    },
     Unet(UnetNames),
     /// FLUX.1's transformer.
     Flux,
 }
 
 impl ModuleNames {
+    /// Whether a module's weight is stored as `[in, out]`.
+    pub fn is_in_out(&self, module: &str) -> bool {
+        let Self::TextEncoder { projection_in_out } = self else { return false };
+        *projection_in_out && module == "text_projection"
+    }
+
     /// All names that the module of a weight `[out, in, ..]` may have in a file, each with its rows there.
     pub fn of(&self, part: PipelinePart, module: &str, shape: &[usize]) -> Vec<(String, Rows)> {
         let all = || Rows::all(shape[0]);
         let mut dotted = vec![(module.to_owned(), all())];
         match self {
-            Self::TextEncoder => {
+            Self::TextEncoder { .. } => {
                 let short = module.strip_prefix("text_model.").unwrap_or(module);
                 let former = former_text_module(short);
                 dotted.clear();

@@ -2,6 +2,8 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
+use outsize_checkpoint::TensorInfo;
+use outsize_core::Names;
 use serde_json::Value;
 
 use crate::architecture::{Architecture, Init};
@@ -16,6 +18,9 @@ use crate::{Activations, Error, PicturePass, WeightUse};
 
 use super::sizes::LayerNormSizes;
 
+/// The name of a projection's tensor that is stored the other way round, as OpenCLIP has it.
+pub const PROJECTION_IN_OUT: &str = "text_projection";
+
 /// The configuration of a CLIP text encoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClipTextConfig {
@@ -25,6 +30,8 @@ pub struct ClipTextConfig {
     pub eos_token_id: Option<u32>,
     /// Width of what is made of that place (`projection_dim`), in a `CLIPTextModelWithProjection`.
     pub projection: Option<usize>,
+    /// Whether the projection is stored as `[hidden, projection]`, as OpenCLIP has it, under `text_projection`.
+    pub projection_in_out: bool,
 }
 
 impl ClipTextConfig {
@@ -162,6 +169,7 @@ impl Architecture for ClipTextModel {
                 }
                 None => (sizes.vocabulary > EOS as usize).then_some(EOS),
             },
+            projection_in_out: false,
             projection: match projects {
                 true => Some(fields.size_or("projection_dim", 512, MAX_HIDDEN)?),
                 false => None,
@@ -199,13 +207,23 @@ impl Architecture for ClipTextModel {
                 encoder: ClipTextEncoder { layers: (0..sizes.layers).map(layer).collect() },
                 final_layer_norm: sizes.norm(init),
             },
-            text_projection: config.projection.map(|width| Linear::new(hidden, width, false, init)),
+            text_projection: config.projection.map(|width| match config.projection_in_out {
+                true => Linear::in_out(hidden, width, false, init),
+                false => Linear::new(hidden, width, false, init),
+            }),
             eos_token_id: config.eos_token_id,
         }
     }
 }
 
 impl Component for ClipTextModel {
+    fn names(_: &[TensorInfo]) -> Names {
+        let names = Names::default().optional_prefix(Self::OPTIONAL_PREFIX);
+        let projection = names.clone().or_rename(r"^text_projection\.weight$", PROJECTION_IN_OUT);
+        // The expression is ours, and valid.
+        projection.unwrap_or(names)
+    }
+
     fn weight_use(_: &ClipTextConfig, path: &str, pass: &PicturePass) -> WeightUse {
         if path.starts_with("text_projection.") {
             return WeightUse::of_rows(pass.latents.batch as u64);

@@ -67,7 +67,7 @@ pub use bamba::{BambaDecoderLayer, BambaForCausalLm};
 pub use bloom::{BloomBlock, BloomConfig, BloomForCausalLm, BloomModel};
 pub use clip_text::{
     ClipTextAttention, ClipTextConfig, ClipTextEmbeddings, ClipTextEncoder, ClipTextEncoderLayer,
-    ClipTextMlp, ClipTextModel, ClipTextStates, ClipTextTransformer,
+    ClipTextMlp, ClipTextModel, ClipTextStates, ClipTextTransformer, PROJECTION_IN_OUT,
 };
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
 pub use dense::LlamaForCausalLm;

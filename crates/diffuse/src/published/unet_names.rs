@@ -1,15 +1,21 @@
 //! What the software that Stable Diffusion was published for calls the modules of its denoiser.
 
+use outsize_models::arch::Unet2dConditionConfig;
+
 /// The sizes that the names depend on.
 #[derive(Debug)]
 pub(crate) struct UnetNames {
     /// Residual blocks of a level on the way down; on the way up there is one more.
-    pub layers: usize,
+    layers: usize,
     /// Whether each level has transformers on the way up, from the lowest level on.
-    pub up_attention: Vec<bool>,
+    up_attention: Vec<bool>,
 }
 
 impl UnetNames {
+    pub fn new(config: &Unet2dConditionConfig) -> Self {
+        Self { layers: config.layers, up_attention: config.up_attention.clone() }
+    }
+
     /// The published name of the module that diffusers calls `module`.
     pub fn published(&self, module: &str) -> Option<String> {
         let parts: Vec<&str> = module.split('.').collect();
@@ -18,6 +24,7 @@ impl UnetNames {
             |level: &str, more: &str| Some(number(level)? * (self.layers + 1) + number(more)?);
         Some(match &parts[..] {
             ["conv_in"] => "input_blocks.0.0".to_owned(),
+            ["conv_norm_out"] => "out.0".to_owned(),
             ["conv_out"] => "out.2".to_owned(),
             ["time_embedding", "linear_1"] => "time_embed.0".to_owned(),
             ["time_embedding", "linear_2"] => "time_embed.2".to_owned(),
@@ -57,8 +64,10 @@ impl UnetNames {
 
 fn of_resnet(layer: &str) -> Option<&'static str> {
     Some(match layer {
+        "norm1" => "in_layers.0",
         "conv1" => "in_layers.2",
         "time_emb_proj" => "emb_layers.1",
+        "norm2" => "out_layers.0",
         "conv2" => "out_layers.3",
         "conv_shortcut" => "skip_connection",
         _ => return None,
