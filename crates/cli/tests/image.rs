@@ -154,6 +154,31 @@ fn a_picture_is_made_with_adapters() {
 }
 
 #[test]
+fn a_checkpoint_in_one_file_is_run() {
+    let folder = folder();
+    let output = folder.path().join("cat.png");
+    let (fixture, file) = (fixture(), fixture().join("single.safetensors"));
+    let rest = ["--output", path(&output), "--prompt", "a cat", "--steps", "3", "--force"];
+    let run =
+        |model: &Path, more: &[&str]| outsize(&[&["image", path(model)], &rest[..], more].concat());
+    done(&run(&fixture, &[]));
+    let expected = outsize::diffuse::Picture::read(&output).unwrap();
+    done(&run(&file, &["--base", path(&fixture)]));
+    assert_eq!(outsize::diffuse::Picture::read(&output).unwrap(), expected);
+    let part = fixture.join("unet/diffusion_pytorch_model.fp16.safetensors");
+    for (model, more, code, named) in [
+        (&fixture, vec!["--base", path(&fixture)], 2, "--base: only for a checkpoint in one file"),
+        (&file, vec!["--base", "nowhere"], 2, "nowhere does not exist"),
+        (&file, vec!["--base", path(&fixture), "--variant", "fp16"], 2, "--variant"),
+        (&part, vec![], 1, "as checkpoints of Stable Diffusion in one file have"),
+        (&part, vec!["--base", path(&fixture)], 1, "--base"),
+    ] {
+        let error = failed(&run(model, &more), code);
+        assert!(error.contains(named), "{error}");
+    }
+}
+
+#[test]
 fn a_large_picture_to_begin_with_is_within_the_budget() {
     let folder = folder();
     let (large, output) = (folder.path().join("large.png"), folder.path().join("cat.png"));
