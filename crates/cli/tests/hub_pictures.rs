@@ -135,6 +135,50 @@ fn a_variant_and_files_of_torch_are_fetched() {
 }
 
 #[test]
+fn a_base_is_fetched_without_weights_and_an_adapter_by_its_name() {
+    let home = folder();
+    let server = Server::of(repository(), |_, reply| reply);
+    let file = fixture("pipeline").join("single.safetensors");
+    let run = |endpoint: Option<&str>, more: &[&str]| {
+        let args = ["image", path(&file), "--base", "org/model", "--prompt", "a cat", "--force"];
+        let rest = ["--output", "a.png", "--steps", "2"];
+        outsize(home.path(), endpoint, &[&args[..], &rest, more].concat())
+    };
+    let url = server.url();
+    done(&run(Some(&url), &[]));
+    let names = || files(&snapshot(home.path())).into_keys().collect::<Vec<_>>();
+    assert_eq!(names(), SMALL);
+    let plain = fs::read(home.path().join("a.png")).unwrap();
+    let adapter = ["--adapter", "org/model/kohya.safetensors"];
+    done(&run(Some(&url), &adapter));
+    assert_ne!(fs::read(home.path().join("a.png")).unwrap(), plain);
+    assert_eq!(names().len(), SMALL.len() + 1);
+    // Again, and without the Hub.
+    let asked = server.asked().len();
+    done(&run(None, &adapter));
+    done(&run(Some(&url), &adapter));
+    assert_eq!(server.asked().len(), asked);
+    for (adapter, named) in [
+        ("org/model", "give org/model/FILE"),
+        ("org/model/none.safetensors", "org/model has no file none.safetensors"),
+    ] {
+        let error = failed(&run(Some(&url), &["--adapter", adapter]), 1);
+        assert!(error.contains(named), "{error}");
+    }
+    // The only one of a repository is taken without its name.
+    let one = fixture("pipeline").join("peft.safetensors");
+    let only = BTreeMap::from([("style.safetensors".to_owned(), fs::read(one).unwrap())]);
+    let (home, server) = (folder(), Server::of(only, |_, reply| reply));
+    let model = fixture("pipeline");
+    let args = ["image", path(&model), "--prompt", "a cat", "--output", "a.png", "--steps", "2"];
+    done(&outsize(
+        home.path(),
+        Some(&server.url()),
+        &[&args[..], &["--adapter", "org/model"]].concat(),
+    ));
+}
+
+#[test]
 fn headers_and_configurations_are_enough_to_plan() {
     for (name, folder_name) in [("pipeline", "pipeline"), ("second", "pipeline-v2")] {
         let home = folder();

@@ -32,7 +32,7 @@ mod task;
 mod text_encoder;
 mod tokenizer;
 
-pub use adapter::adapter_file;
+pub use adapter::{ADAPTER_FILES, adapter_file};
 pub use error::Error;
 pub use files::{MODEL_INDEX, PartFiles, PipelineFiles, SCHEDULER_CONFIG};
 pub use kind::PipelineKind;

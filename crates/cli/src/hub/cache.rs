@@ -2,7 +2,7 @@
 
 use super::{Address, HubSettings, Wanted, gguf};
 use outsize::checkpoint::{Checkpoint, read_text};
-use outsize::diffuse::{PipelineFiles, adapter_file};
+use outsize::diffuse::{ADAPTER_FILES, PipelineFiles};
 use outsize::generate::SizeSource;
 use outsize::lora::{ADAPTER_CONFIG, ADAPTER_WEIGHTS};
 use std::path::{Path, PathBuf};
@@ -64,10 +64,10 @@ impl Snapshot {
                     files.names_without_weights().all(|name| self.folder.join(name).is_file())
                 })
             }
-            Wanted::PictureAdapter(file) => {
-                let names = names(&self.folder);
-                let file = file.or_else(|| adapter_file(names.iter().map(String::as_str)));
-                file.is_some_and(|file| is_there(self.folder.join(file)))
+            Wanted::PictureAdapter(Some(file)) => is_there(self.folder.join(file)),
+            // Of another one the Hub has to say whether it is the only one.
+            Wanted::PictureAdapter(None) => {
+                ADAPTER_FILES.iter().any(|file| is_there(self.folder.join(file)))
             }
             _ => {
                 let is_whole = gguf::is_one(&self.folder.to_string_lossy());

@@ -11,8 +11,9 @@ use super::tensor_name::{Role, other_kind, parsed};
 use crate::error::Error;
 use crate::pipeline_part::PipelinePart;
 
-/// The files of an adapter that diffusers saves.
-const ADAPTER_FILES: [&str; 2] = ["pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"];
+/// The files of an adapter that diffusers saves, of which it takes the first that is there.
+pub const ADAPTER_FILES: [&str; 2] =
+    ["pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"];
 
 /// Which of the files of a folder or a repository holds an adapter of a model of pictures: one that diffusers saved, or else the
 /// only one of safetensors.

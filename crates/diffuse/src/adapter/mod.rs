@@ -9,6 +9,6 @@ mod rows;
 mod tensor_name;
 
 pub(crate) use self::file::AdapterFile;
-pub use self::file::adapter_file;
+pub use self::file::{ADAPTER_FILES, adapter_file};
 pub(crate) use self::layers::{AdaptedLayer, AdaptedLayers};
 pub(crate) use self::module_names::ModuleNames;
