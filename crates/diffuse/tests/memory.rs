@@ -70,8 +70,11 @@ fn child() {
 
 #[test]
 fn a_built_pipeline_stays_within_its_budget() {
-    for (name, least_streamed) in [("stable-diffusion-tiny", 30_000_000), ("flux-tiny", 15_000_000)]
-    {
+    for (name, least_streamed) in [
+        ("stable-diffusion-tiny", 30_000_000),
+        ("flux-tiny", 15_000_000),
+        ("z-image-tiny", 15_000_000),
+    ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());
         let output = Command::new(std::env::current_exe().unwrap())

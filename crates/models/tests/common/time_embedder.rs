@@ -29,7 +29,7 @@ pub fn complete(file: &Path, folder: &Path) {
         writer.write(&tensor.name, &checkpoint.read(tensor).unwrap()).unwrap();
     }
     for (name, rows, columns) in more {
-        let value = |index: usize| ((index * 7919 % 127) as f32 - 63.0) / 512.0;
+        let value = |index: usize| ((index * 7919 % 127) as f32 - 63.0) / 1024.0;
         let bytes: Vec<u8> =
             (0..rows * columns).flat_map(|index| value(index).to_le_bytes()).collect();
         writer.write(name, &bytes).unwrap();
