@@ -22,8 +22,8 @@ use crate::part::PipelinePart;
 /// | `stable-diffusion-xl` | 3.4 B | 6.87 GB | Stable Diffusion XL, without the encoder of its autoencoder |
 /// | `flux-dev`, `flux-schnell` | 16.8 B | 33.7 GB | FLUX.1 dev and schnell, without the encoder of their autoencoder |
 /// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
-/// | `z-image` | 10 B | 20 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
-/// | `z-image-tiny` | 13 M | 26 MB | the same parts, smaller |
+/// | `z-image` | 10.1 B | 20.3 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
+/// | `z-image-tiny` | 15.9 M | 31.8 MB | the same parts, smaller |
 pub const PIPELINE_PRESETS: [&str; 8] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
