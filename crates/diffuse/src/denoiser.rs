@@ -4,10 +4,13 @@ use std::path::Path;
 
 use burn::tensor::Tensor;
 use outsize_models::PicturePass;
-use outsize_models::arch::{AddedConditions, FluxTransformer2dModel, Unet2dConditionModel};
+use outsize_models::arch::{
+    AddedConditions, FluxTransformer2dModel, Unet2dConditionModel, ZImageTransformer2dModel,
+};
 
 use crate::adapter::{AdapterFile, ModuleNames};
 use crate::error::Error;
+use crate::kind::PipelineKind;
 use crate::part::{AnyPart, Part, PartDescription, PassBytes};
 use crate::pipeline_part::PipelinePart;
 use crate::published::UnetNames;
@@ -19,9 +22,11 @@ pub(crate) enum Denoiser {
     Unet(Box<Part<Unet2dConditionModel>>),
     /// Of tokens of two by two latents.
     Flux(Box<Part<FluxTransformer2dModel>>),
+    /// The same.
+    ZImage(Box<Part<ZImageTransformer2dModel>>),
 }
 
-use Denoiser::{Flux, Unet};
+use Denoiser::{Flux, Unet, ZImage};
 
 /// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
 const SAMPLE_SIZE: usize = 128;
@@ -34,21 +39,34 @@ pub(crate) const PACKING: usize = 2;
 pub(crate) struct Conditions {
     /// Their tokens, `[texts, tokens, width]` f32.
     pub context: Tensor<3>,
+    /// Of texts that need not be of the same length the tokens of each, which are its last ones.
+    pub lengths: Vec<usize>,
     /// What else a denoiser of Stable Diffusion XL is told.
     pub added: Option<AddedConditions>,
     /// Each text as a whole, `[texts, pooled]` f32, for a transformer.
     pub pooled: Option<Tensor<2>>,
 }
 
+/// How a prompt counts more than a negative one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Guidance {
+    /// How much more.
+    pub scale: f32,
+    /// Whether that is counted from what is made of the prompt, instead of from what is made of the negative one.
+    pub from_prompt: bool,
+}
+
 impl Denoiser {
-    /// The denoiser `part` of the pipeline at `place`.
+    /// The denoiser `part` of a pipeline of that kind at `place`.
     pub fn new(
+        kind: PipelineKind,
         part: PipelinePart,
         place: &Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
-        match part {
-            PipelinePart::Transformer => Ok(Flux(Box::new(Part::new(part, place, description)?))),
+        match kind {
+            PipelineKind::Flux => Ok(Flux(Box::new(Part::new(part, place, description)?))),
+            PipelineKind::ZImage => Ok(ZImage(Box::new(Part::new(part, place, description)?))),
             _ => Ok(Unet(Box::new(Part::new(part, place, description)?))),
         }
     }
@@ -57,6 +75,7 @@ impl Denoiser {
         match self {
             Unet(part) => &**part,
             Flux(part) => &**part,
+            ZImage(part) => &**part,
         }
     }
 
@@ -68,6 +87,7 @@ impl Denoiser {
                 part.adapt(file, &ModuleNames::Unet(names))
             }
             Flux(part) => part.adapt(file, &ModuleNames::Flux),
+            ZImage(part) => part.adapt(file, &ModuleNames::Plain),
         }
     }
 
@@ -77,6 +97,7 @@ impl Denoiser {
         match self {
             Unet(part) => part.config.config.in_channels,
             Flux(part) => part.config.config.in_channels / packed,
+            ZImage(part) => part.config.config.in_channels,
         }
     }
 
@@ -84,7 +105,7 @@ impl Denoiser {
     pub fn packing(&self) -> usize {
         match self {
             Unet(_) => 1,
-            Flux(_) => PACKING,
+            Flux(_) | ZImage(_) => PACKING,
         }
     }
 
@@ -92,20 +113,21 @@ impl Denoiser {
     pub fn is_guided(&self) -> bool {
         match self {
             Unet(part) => part.config.config.guidance_channels.is_some(),
+            ZImage(_) => false,
             Flux(part) => part.config.config.guidance_embeds,
         }
     }
 
     /// Whether it can look at a negative prompt, in twice the work.
     pub fn hears_negative(&self) -> bool {
-        matches!(self, Unet(_)) && !self.is_guided()
+        !matches!(self, Flux(_)) && !self.is_guided()
     }
 
     /// Rows and columns of latents that it was trained with.
     pub fn sample_size(&self) -> Option<usize> {
         match self {
             Unet(part) => part.config.config.sample_size,
-            Flux(_) => Some(SAMPLE_SIZE),
+            Flux(_) | ZImage(_) => Some(SAMPLE_SIZE),
         }
     }
 
@@ -121,6 +143,7 @@ impl Denoiser {
         let activations = match self {
             Unet(part) => part.config.model().activation_bytes(size, tokens, threads),
             Flux(part) => part.config.model().activation_bytes(size, tokens, threads),
+            ZImage(part) => part.config.model().activation_bytes(size, tokens, threads),
         };
         // Matmuls of pixels are convolutions; what is left has a row for each text.
         let products = self.any().packed_bytes(settings, size.batch as u64);

@@ -2,12 +2,16 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_models::Component;
-use outsize_models::arch::{FluxTransformer2dModel, Unet2dConditionModel};
+use outsize_models::arch::{
+    FluxTransformer2dModel, Unet2dConditionModel, ZImageTransformer2dModel,
+};
 use outsize_stream::Stats;
 
 use crate::begun::{BegunLatents, Beside, scaled};
-use crate::denoiser::{Conditions, Denoiser, PACKING};
+use crate::denoiser::{Conditions, Denoiser, Guidance, PACKING};
 use crate::error::Error;
+use crate::latent_tokens::TokenOrder::{Channels, Pixels};
+use crate::latent_tokens::{packed, unpacked};
 use crate::noise::Noise;
 use crate::part::{Part, Turn};
 use crate::progress::ImageProgress;
@@ -18,7 +22,7 @@ use crate::settings::ImageRequest;
 pub(crate) struct Denoising<'a> {
     pub request: &'a ImageRequest,
     /// How much more the prompt counts than the negative one, which is the first of two texts. `None`: there is one text.
-    pub guidance: Option<f32>,
+    pub guidance: Option<Guidance>,
     /// What a denoiser that is told how closely to follow the text is told.
     pub guidance_scale: f32,
     pub scheduler: Scheduler,
@@ -31,13 +35,16 @@ pub(crate) struct Denoising<'a> {
     pub device: &'a Device,
 }
 
+/// The timestep of training at which all is noise.
+const LAST_TIMESTEP: f32 = 1000.0;
+
 impl Denoising<'_> {
     /// The latents of all pictures, when it is the denoiser's turn.
     pub fn run(
         &self,
         denoiser: &Denoiser,
         turn: &Turn<'_>,
-        Conditions { context, added, pooled }: Conditions,
+        Conditions { context, lengths, added, pooled }: Conditions,
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<(Vec<Vec<f32>>, Stats), Error> {
         match denoiser {
@@ -55,9 +62,21 @@ impl Denoising<'_> {
                     let size = [rows / PACKING, columns / PACKING];
                     let (pooled, context) = (pooled.clone(), context.clone());
                     let scale = Some(self.guidance_scale);
-                    let made =
-                        model.forward(packed(latents), size, timestep, scale, pooled, context);
-                    unpacked(made, size)
+                    let latents = packed(latents, Channels);
+                    let made = model.forward(latents, size, timestep, scale, pooled, context);
+                    unpacked(made, size, Channels)
+                };
+                self.run_module(part, turn, &pass, observe)
+            }
+            Denoiser::ZImage(part) => {
+                let pass = |model: &ZImageTransformer2dModel, latents: Tensor<4>, timestep| {
+                    let [_, rows, columns, _] = latents.dims();
+                    let size = [rows / PACKING, columns / PACKING];
+                    // As this model counts time, from noise to pictures.
+                    let time = (LAST_TIMESTEP - timestep) / LAST_TIMESTEP;
+                    let latents = packed(latents, Pixels);
+                    let made = model.forward(latents, size, time, context.clone(), &lengths);
+                    unpacked(made, size, Pixels).neg()
                 };
                 self.run_module(part, turn, &pass, observe)
             }
@@ -108,10 +127,11 @@ impl Denoising<'_> {
             let data = TensorData::new(input.repeat(texts), [texts, rows, columns, inputs]);
             let input = Tensor::<4>::from_data(data, (self.device, DType::F32));
             let mut output = values(pass(input, timestep)?)?;
-            if let Some(scale) = self.guidance {
+            if let Some(Guidance { scale, from_prompt }) = self.guidance {
                 let (without, with) = output.split_at_mut(latents.len());
                 for (without, with) in without.iter_mut().zip(with) {
-                    *without += scale * (*with - *without);
+                    let from = if from_prompt { *with } else { *without };
+                    *without = from + scale * (*with - *without);
                 }
             }
             output.truncate(latents.len());
@@ -125,25 +145,6 @@ impl Denoising<'_> {
         }
         Ok(latents)
     }
-}
-
-/// Latents `[batch, rows, columns, channels]` as tokens of two by two, `[batch, rows · columns / 4, 4 · channels]`: channel by
-/// channel, in each row by row.
-fn packed(latents: Tensor<4>) -> Tensor<3> {
-    let [batch, rows, columns, channels] = latents.dims();
-    let (rows, columns) = (rows / PACKING, columns / PACKING);
-    let pixels = latents.reshape([batch, rows, PACKING, columns, PACKING, channels]);
-    let tokens = pixels.permute([0, 1, 3, 5, 2, 4]);
-    tokens.reshape([batch, rows * columns, channels * PACKING * PACKING])
-}
-
-/// The latents of tokens of two by two.
-fn unpacked(tokens: Tensor<3>, [rows, columns]: [usize; 2]) -> Tensor<4> {
-    let [batch, _, values] = tokens.dims();
-    let channels = values / (PACKING * PACKING);
-    let pixels = tokens.reshape([batch, rows, columns, channels, PACKING, PACKING]);
-    let latents = pixels.permute([0, 1, 4, 2, 5, 3]);
-    latents.reshape([batch, PACKING * rows, PACKING * columns, channels])
 }
 
 /// Noise in the order of `[rows, columns, channels]`, drawn in the order of `[channels, rows, columns]` as diffusers does.

@@ -16,8 +16,9 @@ pub const MODEL_INDEX: &str = "model_index.json";
 pub const SCHEDULER_CONFIG: &str = "scheduler/scheduler_config.json";
 
 /// The files of a tokenizer that are read, as far as they are there.
-const TOKENIZER_FILES: [&str; 5] = [
+const TOKENIZER_FILES: [&str; 6] = [
     "tokenizer.json",
+    "chat_template.jinja",
     "vocab.json",
     "merges.txt",
     "tokenizer_config.json",
@@ -103,8 +104,8 @@ impl PipelineFiles {
                 known.join(", ")
             ))
         })?;
-        let parts = kind.parts().iter().map(|part| (part.name(), vec![kind.class_of(*part)]));
-        let tokenizers = kind.tokenizers().iter().map(|(name, classes)| (*name, classes.to_vec()));
+        let parts = kind.parts().iter().map(|part| (part.name(), kind.classes_of(*part)));
+        let tokenizers = kind.tokenizers().iter().copied();
         for (part, classes) in parts.chain(tokenizers) {
             let found = class_of(index, part).unwrap_or_default();
             if !classes.contains(&found) {
@@ -130,6 +131,14 @@ impl PipelineFiles {
             Ok(PartFiles { config, weights })
         };
         let parts = kind.parts().iter().map(part).collect::<Result<_, _>>()?;
+        // CLIP's can be made of other files.
+        let alone = |(_, classes): &&(&str, &[&str])| !classes.contains(&"CLIPTokenizer");
+        for (folder, _) in kind.tokenizers().iter().filter(alone) {
+            let file = format!("{folder}/tokenizer.json");
+            if !has(&file) {
+                return Err(Error::no_file(place, &file));
+            }
+        }
         if !has(SCHEDULER_CONFIG) {
             return Err(Error::no_file(place, SCHEDULER_CONFIG));
         }

@@ -13,13 +13,16 @@ pub enum PipelineKind {
     LatentConsistency,
     /// FLUX.1. Black Forest Labs 2024.
     Flux,
+    /// Z-Image. Z-Image Team 2025.
+    ZImage,
 }
 
-use PipelineKind::{Flux, LatentConsistency, StableDiffusion, StableDiffusionXl};
+use PipelineKind::{Flux, LatentConsistency, StableDiffusion, StableDiffusionXl, ZImage};
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 4] = [StableDiffusion, StableDiffusionXl, LatentConsistency, Flux];
+    pub const ALL: [Self; 5] =
+        [StableDiffusion, StableDiffusionXl, LatentConsistency, Flux, ZImage];
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {
@@ -43,6 +46,7 @@ impl PipelineKind {
                 &["LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"]
             }
             Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
+            ZImage => &["ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"],
         }
     }
 
@@ -53,18 +57,21 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
             Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
+            ZImage => &[TextEncoder, Transformer, Vae],
         }
     }
 
-    /// The class of a part.
-    pub(crate) fn class_of(self, part: PipelinePart) -> &'static str {
-        match part {
-            PipelinePart::TextEncoder => "CLIPTextModel",
-            PipelinePart::TextEncoder2 if self == Flux => "T5EncoderModel",
-            PipelinePart::TextEncoder2 => "CLIPTextModelWithProjection",
-            PipelinePart::Unet => "UNet2DConditionModel",
-            PipelinePart::Transformer => "FluxTransformer2DModel",
-            PipelinePart::VaeEncoder | PipelinePart::Vae => "AutoencoderKL",
+    /// The classes that a part may have, the usual one first.
+    pub(crate) fn classes_of(self, part: PipelinePart) -> &'static [&'static str] {
+        match (part, self) {
+            (PipelinePart::TextEncoder, ZImage) => &["Qwen3ForCausalLM", "Qwen3Model"],
+            (PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
+            (PipelinePart::TextEncoder2, Flux) => &["T5EncoderModel"],
+            (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
+            (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
+            (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
+            (PipelinePart::Transformer, _) => &["FluxTransformer2DModel"],
+            (PipelinePart::VaeEncoder | PipelinePart::Vae, _) => &["AutoencoderKL"],
         }
     }
 
@@ -75,14 +82,20 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
             Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
+            ZImage => &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])],
         }
+    }
+
+    /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
+    pub(crate) fn matches_flows(self) -> bool {
+        matches!(self, Flux | ZImage)
     }
 
     /// How much more a prompt counts than the negative one if nobody says it, as in diffusers.
     pub fn guidance_scale(self) -> f32 {
         match self {
             StableDiffusion => 7.5,
-            StableDiffusionXl => 5.0,
+            StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
             Flux => 3.5,
         }
@@ -96,14 +109,15 @@ impl PipelineKind {
             (StableDiffusion | LatentConsistency, true) => 1.0,
             (StableDiffusionXl, false) => 0.3,
             (StableDiffusionXl, true) => 0.9999,
-            (Flux, _) => 0.6,
+            (Flux, _) | (ZImage, false) => 0.6,
+            (ZImage, true) => 1.0,
         }
     }
 
     /// Steps if nobody says how many, as in diffusers.
     pub fn steps(self) -> usize {
         match self {
-            StableDiffusion | StableDiffusionXl => 50,
+            StableDiffusion | StableDiffusionXl | ZImage => 50,
             LatentConsistency => 4,
             Flux => 28,
         }

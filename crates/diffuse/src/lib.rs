@@ -16,6 +16,7 @@ mod denoising;
 mod error;
 mod files;
 mod kind;
+mod latent_tokens;
 mod model;
 mod noise;
 mod part;

@@ -9,7 +9,7 @@ use outsize_core::process_bytes;
 use outsize_models::arch::{AutoencoderKl, AutoencoderKlEncoder};
 
 use crate::adapter::AdapterFile;
-use crate::denoiser::Denoiser;
+use crate::denoiser::{Denoiser, Guidance};
 use crate::error::Error;
 use crate::files::{PartFiles, PipelineFiles, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
@@ -17,7 +17,7 @@ use crate::part::{AnyPart, Part, PartDescription};
 use crate::picture::PREVIEW_CHANNELS;
 use crate::pipeline_part::PipelinePart;
 use crate::published::SingleFile;
-use crate::schedulers::{Scheduler, SchedulerConfig, SchedulerKind};
+use crate::schedulers::{Scheduler, SchedulerConfig};
 use crate::settings::{ImageRequest, InitialImage};
 use crate::text_encoder::TextEncoder;
 use crate::tokenizer::PromptTokenizerFiles;
@@ -139,7 +139,7 @@ impl ImageModel {
                     text_encoders.push(TextEncoder::new(files.kind, *part, &place, description)?);
                 }
                 PipelinePart::Unet | PipelinePart::Transformer => {
-                    denoiser = Some(Denoiser::new(*part, &place, description)?);
+                    denoiser = Some(Denoiser::new(files.kind, *part, &place, description)?);
                 }
                 PipelinePart::VaeEncoder | PipelinePart::Vae => {
                     let mut tensors = description.tensors.iter();
@@ -300,7 +300,7 @@ impl ImageModel {
         // In 64 bits and rounded as diffusers does.
         let made = steps as f64 * decimal(strength);
         let made = match self.kind {
-            PipelineKind::Flux => made.ceil(),
+            PipelineKind::Flux | PipelineKind::ZImage => made.ceil(),
             _ => made.floor(),
         } as usize;
         match made {
@@ -310,9 +310,14 @@ impl ImageModel {
     }
 
     /// The same if both are looked at.
-    pub(crate) fn guidance(&self, request: &ImageRequest) -> Option<f32> {
+    pub(crate) fn guidance(&self, request: &ImageRequest) -> Option<Guidance> {
+        let (least, from_prompt) = match self.denoiser {
+            Denoiser::ZImage(_) => (0.0, true),
+            _ => (1.0, false),
+        };
         let scale = self.guidance_scale(request);
-        (self.denoiser.hears_negative() && scale > 1.0).then_some(scale)
+        let is_heard = self.denoiser.hears_negative() && scale > least;
+        is_heard.then_some(Guidance { scale, from_prompt })
     }
 
     /// Whether a pass looks at the negative prompt too, which is twice the work.
@@ -336,8 +341,7 @@ impl ImageModel {
     ) -> Result<(SchedulerConfig, Vec<&'static str>), Error> {
         let path = self.place.join(SCHEDULER_CONFIG);
         let mut config = SchedulerConfig::from_json(&path, &self.scheduler, request.scheduler)?;
-        let is_flow = config.kind == SchedulerKind::FlowMatchEuler;
-        if is_flow && self.kind != PipelineKind::Flux {
+        if config.kind.is_flow_match() && !self.kind.matches_flows() {
             let class = config.kind.class_name();
             let reason = format!(
                 "`_class_name` is \"{class}\", but a {} predicts noise: take the file from the model's own repository",
@@ -348,7 +352,7 @@ impl ImageModel {
         let changed = match self.kind {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
             PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
-            PipelineKind::Flux => {
+            PipelineKind::Flux | PipelineKind::ZImage => {
                 let packing = self.denoiser.packing();
                 let [rows, columns] = self.latents(request)?.map(|side| side / packing);
                 config.for_flux(rows * columns)?;

@@ -190,17 +190,17 @@ impl ImagePipeline {
         let encoder = &self.model.text_encoders[index];
         let files = PromptTokenizerFiles::read(&self.model.place.join(folder))?;
         let tokenizer = encoder.tokenizer(files)?;
-        let mut ids = Vec::with_capacity(texts.len() * tokenizer.length());
+        let mut ids = Vec::with_capacity(texts.len());
         for text in texts {
             let encoded = tokenizer.encode(text)?;
             // Of several tokenizers the last one says what is not heard by any.
             if let Some(cut) = encoded.cut.filter(|_| index + 1 == self.model.text_encoders.len()) {
                 observe(ImageProgress::Cut { text: &cut });
             }
-            ids.extend(encoded.ids);
+            ids.push(encoded.ids);
         }
         drop(tokenizer);
-        let (states, stats) = encoder.encode(turn, &ids, texts.len())?;
+        let (states, stats) = encoder.encode(turn, &ids)?;
         let states = states.map_err(|error| Error::Prompt {
             path: self.model.config_path(turn.plan.part),
             reason: error.to_string(),
@@ -254,7 +254,8 @@ impl ImagePipeline {
         match model.kind() {
             PipelineKind::StableDiffusion | PipelineKind::LatentConsistency => {
                 let context = states.into_iter().map(|states| states.last).collect();
-                Ok(Conditions { context: Tensor::cat(context, 2), added: None, pooled: None })
+                let context = Tensor::cat(context, 2);
+                Ok(Conditions { context, lengths: Vec::new(), added: None, pooled: None })
             }
             PipelineKind::StableDiffusionXl => {
                 let mut pooled = Vec::with_capacity(2);
@@ -274,7 +275,8 @@ impl ImagePipeline {
                     time_ids: [height, width, 0.0, 0.0, height, width],
                 };
                 let context = Tensor::cat(context, 0);
-                Ok(Conditions { context, added: Some(added), pooled: None })
+                let lengths = Vec::new();
+                Ok(Conditions { context, lengths, added: Some(added), pooled: None })
             }
             PipelineKind::Flux => {
                 let (mut pooled, mut context) = (None, Vec::new());
@@ -283,7 +285,14 @@ impl ImagePipeline {
                     context = vec![states.last];
                     pooled = states.pooled.or(pooled);
                 }
-                Ok(Conditions { context: Tensor::cat(context, 0), added: None, pooled })
+                let context = Tensor::cat(context, 0);
+                Ok(Conditions { context, lengths: Vec::new(), added: None, pooled })
+            }
+            PipelineKind::ZImage => {
+                let mut states = states.into_iter();
+                let TextStates { last: context, lengths, .. } =
+                    states.next().expect("it has a text encoder");
+                Ok(Conditions { context, lengths, added: None, pooled: None })
             }
         }
     }

@@ -1,8 +1,10 @@
 //! Built-in pipelines, for checkpoints of random weights.
 
 use outsize_checkpoint::{Dtype, TensorSpec};
+use outsize_generate::byte_level_tokenizer;
 use outsize_models::arch::{
-    AutoencoderKl, ClipTextModel, FluxTransformer2dModel, T5EncoderModel, Unet2dConditionModel,
+    AutoencoderKl, ClipTextModel, FluxTransformer2dModel, Qwen3TextEncoder, T5EncoderModel,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
@@ -20,13 +22,17 @@ use crate::pipeline_part::PipelinePart;
 /// | `stable-diffusion-xl` | 3.4 B | 6.87 GB | Stable Diffusion XL, without the encoder of its autoencoder |
 /// | `flux-dev`, `flux-schnell` | 16.8 B | 33.7 GB | FLUX.1 dev and schnell, without the encoder of their autoencoder |
 /// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
-pub const PIPELINE_PRESETS: [&str; 6] = [
+/// | `z-image` | 10.1 B | 20.3 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
+/// | `z-image-tiny` | 15.9 M | 31.8 MB | the same parts, smaller |
+pub const PIPELINE_PRESETS: [&str; 8] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
     "stable-diffusion-xl",
     "flux-dev",
     "flux-schnell",
     "flux-tiny",
+    "z-image",
+    "z-image-tiny",
 ];
 
 /// The name of a part's file of weights, but for text encoders.
@@ -41,7 +47,7 @@ pub struct PresetPart {
     pub config: String,
     /// The name of its file of weights.
     pub file: &'static str,
-    /// The weights, in the order of use.
+    /// The weights by the names of their tensors, in the order of use.
     pub weights: Vec<WeightSpec>,
     /// The tensors that they are stored as, in the same order.
     pub tensors: Vec<TensorSpec>,
@@ -75,9 +81,11 @@ impl PipelinePreset {
                 });
                 (PipelineKind::StableDiffusionXl, xl(), scheduler)
             }
-            "flux-dev" => (PipelineKind::Flux, flux(true), flow_match(true)),
-            "flux-schnell" => (PipelineKind::Flux, flux(false), flow_match(false)),
-            "flux-tiny" => (PipelineKind::Flux, flux_tiny(), flow_match(true)),
+            "flux-dev" => (PipelineKind::Flux, flux(true), flow_match(true, 3.0)),
+            "flux-schnell" => (PipelineKind::Flux, flux(false), flow_match(false, 1.0)),
+            "flux-tiny" => (PipelineKind::Flux, flux_tiny(), flow_match(true, 3.0)),
+            "z-image" => (PipelineKind::ZImage, z_image(), flow_match(false, 3.0)),
+            "z-image-tiny" => (PipelineKind::ZImage, z_image_tiny(), flow_match(false, 3.0)),
             _ => return None,
         };
         Some(Self::new(kind, &changes, &scheduler, dtype))
@@ -91,6 +99,9 @@ impl PipelinePreset {
         dtype: Dtype,
     ) -> Result<Self, Error> {
         let parts = kind.parts().iter().zip(changes);
+        let parts: Vec<PresetPart> = parts
+            .map(|(part, changes)| of(kind, *part, changes, dtype))
+            .collect::<Result<_, _>>()?;
         let mut files = vec![
             (
                 SCHEDULER_CONFIG.to_owned(),
@@ -105,6 +116,10 @@ impl PipelinePreset {
                 files.push((format!("{folder}/tokenizer_config.json"), config.to_string()));
                 continue;
             }
+            if classes.contains(&"Qwen2Tokenizer") {
+                files.extend(chat_tokenizer(folder, &parts[0].weights)?);
+                continue;
+            }
             let length = json!({ "model_max_length": 77 }).to_string();
             files.extend([
                 (format!("{folder}/vocab.json"), vocabulary()),
@@ -112,12 +127,7 @@ impl PipelinePreset {
                 (format!("{folder}/tokenizer_config.json"), length),
             ]);
         }
-        Ok(Self {
-            parts: parts
-                .map(|(part, changes)| of(kind, *part, changes, dtype))
-                .collect::<Result<_, _>>()?,
-            files,
-        })
+        Ok(Self { parts, files })
     }
 }
 
@@ -171,23 +181,51 @@ fn flux(is_guided: bool) -> Vec<Value> {
 }
 
 fn flux_tiny() -> Vec<Value> {
-    let mut parts = flux(true);
-    let changes = [
-        json!({
-            "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4,
-            "num_hidden_layers": 2,
-        }),
-        json!({
-            "d_ff": 512, "d_kv": 64, "d_model": 256, "num_decoder_layers": 4, "num_heads": 4,
-            "num_layers": 4, "vocab_size": 1024,
-        }),
-        json!({
-            "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 256,
-            "num_attention_heads": 8, "num_layers": 2, "num_single_layers": 4,
-            "pooled_projection_dim": 96,
-        }),
-        json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
-    ];
+    changed(
+        flux(true),
+        [
+            json!({
+                "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4,
+                "num_hidden_layers": 2,
+            }),
+            json!({
+                "d_ff": 512, "d_kv": 64, "d_model": 256, "num_decoder_layers": 4, "num_heads": 4,
+                "num_layers": 4, "vocab_size": 1024,
+            }),
+            json!({
+                "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 256,
+                "num_attention_heads": 8, "num_layers": 2, "num_single_layers": 4,
+                "pooled_projection_dim": 96,
+            }),
+            json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
+        ],
+    )
+}
+
+/// Z-Image, whose autoencoder is that of FLUX.1.
+fn z_image() -> Vec<Value> {
+    vec![json!({}), json!({}), flux(false).remove(3)]
+}
+
+fn z_image_tiny() -> Vec<Value> {
+    changed(
+        z_image(),
+        [
+            json!({
+                "head_dim": 32, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6,
+                "num_hidden_layers": 5, "num_key_value_heads": 2, "vocab_size": 1024,
+            }),
+            json!({
+                "axes_dims": [16, 24, 24], "cap_feat_dim": 192, "dim": 384, "n_heads": 6,
+                "n_kv_heads": 6, "n_layers": 4, "n_refiner_layers": 1,
+            }),
+            json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
+        ],
+    )
+}
+
+/// The configurations of parts with these fields.
+fn changed<const N: usize>(mut parts: Vec<Value>, changes: [Value; N]) -> Vec<Value> {
     for (part, changes) in parts.iter_mut().zip(changes) {
         let (Value::Object(part), Value::Object(changes)) = (part, changes) else { continue };
         part.extend(changes);
@@ -195,12 +233,12 @@ fn flux_tiny() -> Vec<Value> {
     parts
 }
 
-/// The scheduler of FLUX.1.
-fn flow_match(is_dynamic: bool) -> Value {
+/// The scheduler of FLUX.1 or Z-Image.
+fn flow_match(is_dynamic: bool, shift: f64) -> Value {
     json!({
         "_class_name": "FlowMatchEulerDiscreteScheduler", "base_image_seq_len": 256,
         "base_shift": 0.5, "max_image_seq_len": 4096, "max_shift": 1.15,
-        "shift": if is_dynamic { 3.0 } else { 1.0 }, "use_dynamic_shifting": is_dynamic,
+        "shift": shift, "use_dynamic_shifting": is_dynamic,
     })
 }
 
@@ -213,7 +251,7 @@ fn index(kind: PipelineKind) -> Value {
     });
     for part in kind.parts() {
         let library = if part.is_text_encoder() { "transformers" } else { "diffusers" };
-        index[part.name()] = json!([library, kind.class_of(*part)]);
+        index[part.name()] = json!([library, kind.classes_of(*part)[0]]);
     }
     for (folder, classes) in kind.tokenizers() {
         index[folder] = json!(["transformers", classes[0]]);
@@ -221,7 +259,7 @@ fn index(kind: PipelineKind) -> Value {
     index
 }
 
-/// A part, as in Stable Diffusion 1.5 or FLUX.1 with these changes.
+/// A part, as in Stable Diffusion 1.5, FLUX.1 or Z-Image with these changes.
 fn of(
     kind: PipelineKind,
     part: PipelinePart,
@@ -233,6 +271,14 @@ fn of(
         PipelinePart::TextEncoder2 if kind == PipelineKind::Flux => {
             let config = merged(include_str!("presets/t5_encoder.json"), changes)?;
             described::<T5EncoderModel>(name, "model.safetensors", config, dtype)
+        }
+        PipelinePart::TextEncoder if kind == PipelineKind::ZImage => {
+            let config = merged(include_str!("presets/qwen3_encoder.json"), changes)?;
+            described::<Qwen3TextEncoder>(name, "model.safetensors", config, dtype)
+        }
+        PipelinePart::Transformer if kind == PipelineKind::ZImage => {
+            let config = merged(include_str!("presets/z_image.json"), changes)?;
+            described::<ZImageTransformer2dModel>(name, WEIGHTS, config, dtype)
         }
         PipelinePart::Transformer => {
             let config = merged(include_str!("presets/flux.json"), changes)?;
@@ -268,8 +314,14 @@ fn described<C: Component>(
 ) -> Result<PresetPart, Error> {
     let component = ComponentConfig::<C>::from_json(&config)?;
     let tensors = component.tensors(dtype).into_iter();
-    let tensors = tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
-    Ok(PresetPart { folder, config, file, weights: component.weights(), tensors })
+    let tensors: Vec<TensorSpec> =
+        tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
+    let weights = component.weights().into_iter().zip(&tensors);
+    let named = |(weight, tensor): (WeightSpec, &TensorSpec)| WeightSpec {
+        name: tensor.name.clone(),
+        ..weight
+    };
+    Ok(PresetPart { folder, config, file, weights: weights.map(named).collect(), tensors })
 }
 
 /// A tokenizer of single letters, as T5's is made.
@@ -302,6 +354,20 @@ fn unigrams() -> String {
         "model": { "type": "Unigram", "unk_id": 2, "vocab": vocabulary, "byte_fallback": false },
     })
     .to_string()
+}
+
+/// The files of a tokenizer that has as many tokens as the table of these weights, with a chat template.
+fn chat_tokenizer(folder: &str, weights: &[WeightSpec]) -> Result<[(String, String); 2], Error> {
+    const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}\n{{ message.content }}\n{% endfor %}\
+                            {% if add_generation_prompt %}assistant\n{% endif %}";
+    let tokens = weights.first().map_or(0, |table| table.shape[0]);
+    let refused = |error: outsize_generate::Error| Error::Json { message: error.to_string() };
+    let tokenizer = byte_level_tokenizer(tokens).map_err(refused)?;
+    let config = json!({ "chat_template": TEMPLATE, "tokenizer_class": "Qwen2Tokenizer" });
+    Ok([
+        (format!("{folder}/tokenizer.json"), tokenizer),
+        (format!("{folder}/tokenizer_config.json"), config.to_string()),
+    ])
 }
 
 /// A vocabulary of single bytes, with the special tokens where CLIP has them.

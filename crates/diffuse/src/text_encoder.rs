@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use burn::tensor::Tensor;
-use outsize_models::arch::{ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, T5EncoderModel};
+use outsize_models::arch::{
+    ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, Qwen3TextEncoder, T5EncoderModel,
+};
 use outsize_models::{Component, PicturePass};
 use outsize_stream::Stats;
 
@@ -22,18 +24,22 @@ pub(crate) enum TextEncoder {
     Clip(Box<Part<ClipTextModel>>),
     /// Of T5.
     T5(Box<Part<T5EncoderModel>>),
+    /// Of Qwen3, without its last layer.
+    Qwen3(Box<Part<Qwen3TextEncoder>>),
 }
 
-use TextEncoder::{Clip, T5};
+use TextEncoder::{Clip, Qwen3, T5};
 
-/// Tokens of a text of T5, as diffusers' pipelines read it.
-const T5_TOKENS: usize = 512;
+/// Tokens of a text of T5, and the most of one of Qwen3, as diffusers' pipelines read it.
+const MOST_TOKENS: usize = 512;
 
 /// What a text encoder makes of texts, in main memory.
 #[derive(Debug)]
 pub(crate) struct TextStates {
-    /// Of each token, `[texts, tokens, width]` f32.
+    /// Of each token, `[texts, tokens, width]` f32: of the last layer that is run.
     pub last: Tensor<3>,
+    /// Tokens of each text, which are its last ones.
+    pub lengths: Vec<usize>,
     /// The same before the last layer, of CLIP.
     pub penultimate: Option<Tensor<3>>,
     /// Of each text as a whole, `[texts, pooled]` f32, of CLIP.
@@ -55,6 +61,7 @@ impl TextEncoder {
             (PipelineKind::Flux, PipelinePart::TextEncoder2) => {
                 Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
+            (PipelineKind::ZImage, _) => Ok(Qwen3(Box::new(Part::new(part, place, description)?))),
             _ => {
                 let mut tensors = description.tensors.iter();
                 let in_out = tensors.any(|tensor| tensor.name == PROJECTION_IN_OUT);
@@ -68,6 +75,7 @@ impl TextEncoder {
         match self {
             Clip(part) => &**part,
             T5(part) => &**part,
+            Qwen3(part) => &**part,
         }
     }
 
@@ -76,9 +84,10 @@ impl TextEncoder {
         match self {
             Clip(part) => {
                 let projection_in_out = part.config.config.projection_in_out;
-                part.adapt(file, &ModuleNames::TextEncoder { projection_in_out })
+                part.adapt(file, &ModuleNames::Clip { projection_in_out })
             }
-            T5(part) => part.adapt(file, &ModuleNames::TextEncoder { projection_in_out: false }),
+            T5(part) => part.adapt(file, &ModuleNames::Plain),
+            Qwen3(part) => part.adapt(file, &ModuleNames::Plain),
         }
     }
 
@@ -87,6 +96,7 @@ impl TextEncoder {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
             T5(part) => part.config.config.d_model,
+            Qwen3(part) => part.config.config.hidden_size,
         }
     }
 
@@ -94,15 +104,15 @@ impl TextEncoder {
     pub fn pooled_width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.pooled(),
-            T5(_) => 0,
+            T5(_) | Qwen3(_) => 0,
         }
     }
 
-    /// Tokens of a text.
+    /// The most tokens of a text.
     pub fn tokens(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.positions,
-            T5(_) => T5_TOKENS,
+            T5(_) | Qwen3(_) => MOST_TOKENS,
         }
     }
 
@@ -110,7 +120,8 @@ impl TextEncoder {
     pub fn tokenizer(&self, files: PromptTokenizerFiles) -> Result<PromptTokenizer, Error> {
         match self {
             Clip(_) => files.load(),
-            T5(_) => files.with_length(T5_TOKENS).load(),
+            T5(_) => files.with_length(MOST_TOKENS).load(),
+            Qwen3(_) => files.with_length(MOST_TOKENS).load_chat(),
         }
     }
 
@@ -125,6 +136,7 @@ impl TextEncoder {
         let activations = match self {
             Clip(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
             T5(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
+            Qwen3(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
         };
         let packed = self.any().packed_bytes(settings, pass.all_tokens());
         // Rows of tables, beside what is passed on.
@@ -133,26 +145,32 @@ impl TextEncoder {
         alone.and(self.any().adapter_bytes(pass))
     }
 
-    /// Reads `texts` texts of equal length, whose ids are one behind the other, when it is its turn.
+    /// Reads texts, of which these are the ids, when it is its turn.
     pub fn encode(
         &self,
         turn: &Turn<'_>,
-        ids: &[u32],
-        texts: usize,
+        texts: &[Vec<u32>],
     ) -> Result<Encoded, outsize_core::Error> {
+        let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
         match self {
             Clip(part) => run(part, turn, |model| {
-                let states = model.forward(ids, texts)?;
-                let pooled = model.pool(ids, &states.last);
+                let ids = texts.concat();
+                let states = model.forward(&ids, texts.len())?;
+                let pooled = model.pool(&ids, &states.last);
                 Ok(TextStates {
                     last: states.last,
+                    lengths: lengths.clone(),
                     penultimate: Some(states.penultimate),
                     pooled: Some(pooled),
                 })
             }),
             T5(part) => run(part, turn, |model| {
-                let last = model.forward(ids, texts)?;
-                Ok(TextStates { last, penultimate: None, pooled: None })
+                let last = model.forward(&texts.concat(), texts.len())?;
+                Ok(TextStates { last, lengths: lengths.clone(), penultimate: None, pooled: None })
+            }),
+            Qwen3(part) => run(part, turn, |model| {
+                let last = model.forward(texts)?;
+                Ok(TextStates { last, lengths: lengths.clone(), penultimate: None, pooled: None })
             }),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{ConfigFileError, read_object, read_optional_text, shown};
-use outsize_generate::{Tokenizer, TokenizerFile};
+use outsize_generate::{ChatMessage, ChatTemplate, ChatTemplates, Tokenizer, TokenizerFile};
 use serde_json::{Map, Value, json};
 
 use crate::error::Error;
@@ -22,14 +22,24 @@ const MOST_TOKENS: u64 = 1 << 16;
 #[derive(Debug)]
 pub struct PromptTokenizer {
     inner: Tokenizer,
-    pad: u32,
     length: usize,
+    around: AroundPrompt,
+}
+
+/// What stands around a prompt.
+#[derive(Debug)]
+enum AroundPrompt {
+    /// Tokens of beginning and end, and behind them one that fills up the length.
+    Padding(u32),
+    /// What a chat template writes: the prompt is said by a user, and an answer begins.
+    Chat(ChatTemplate),
 }
 
 /// A prompt as the text encoder reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedPrompt {
-    /// As many as the text encoder reads: the tokens between those of beginning and end, and padding.
+    /// As many as the text encoder reads: the tokens between those of beginning and end, and padding. In a chat template those of
+    /// the text that it makes, without padding.
     pub ids: Vec<u32>,
     /// The text of what there was no room for.
     pub cut: Option<String>,
@@ -41,6 +51,7 @@ pub struct PromptTokenizerFiles {
     file: TokenizerFile,
     pad: String,
     pad_path: PathBuf,
+    folder: PathBuf,
     length: usize,
 }
 
@@ -84,10 +95,10 @@ impl PromptTokenizerFiles {
                 assembled(folder, [bos, eos, token("unk_token", "<|endoftext|>")?, pad])?
             }
         };
-        Ok(Self { file, pad: pad_content, pad_path, length })
+        Ok(Self { file, pad: pad_content, pad_path, folder: folder.to_owned(), length })
     }
 
-    /// For texts of so many tokens, whatever the files say.
+    /// For texts of so many tokens (in a chat template of up to so many), whatever the files say.
     pub fn with_length(self, length: usize) -> Self {
         Self { length, ..self }
     }
@@ -102,10 +113,21 @@ impl PromptTokenizerFiles {
     /// # Errors
     /// Files that are no tokenizer.
     pub fn load(self) -> Result<PromptTokenizer, Error> {
-        let Self { file, pad, pad_path, length } = self;
+        let Self { file, pad, pad_path, length, .. } = self;
         let inner = Tokenizer::load(file)?;
         let pad = inner.token_id(&pad).ok_or_else(|| not_in_vocabulary(&pad_path, &pad))?;
-        Ok(PromptTokenizer { inner, pad, length })
+        Ok(PromptTokenizer { inner, length, around: AroundPrompt::Padding(pad) })
+    }
+
+    /// The tokenizer of prompts that stand in the model's chat template, told that an answer may begin with thoughts.
+    ///
+    /// # Errors
+    /// Files that are no tokenizer, or no template.
+    pub fn load_chat(self) -> Result<PromptTokenizer, Error> {
+        let template = ChatTemplates::open(&self.folder)?.default_template()?;
+        let around = AroundPrompt::Chat(template.with_flag("enable_thinking", true));
+        let Self { file, length, .. } = self;
+        Ok(PromptTokenizer { inner: Tokenizer::load(file)?, length, around })
     }
 }
 
@@ -118,16 +140,20 @@ impl PromptTokenizer {
         PromptTokenizerFiles::read(folder)?.load()
     }
 
-    /// Tokens of a prompt, with those of beginning and end.
+    /// Tokens of a prompt, with those of beginning and end; in a chat template the most.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The tokens of a prompt, cut or padded to [`length`](Self::length).
+    /// The tokens of a prompt, cut or padded to [`length`](Self::length); in a chat template cut alone.
     ///
     /// # Errors
-    /// What the tokenizer says.
+    /// What the tokenizer or the template says.
     pub fn encode(&self, text: &str) -> Result<EncodedPrompt, Error> {
+        let pad = match &self.around {
+            AroundPrompt::Padding(pad) => *pad,
+            AroundPrompt::Chat(template) => return self.encode_chat(text, template),
+        };
         let mut ids = self.inner.encode(text, true)?;
         let mut cut = None;
         if ids.len() > self.length {
@@ -136,8 +162,22 @@ impl PromptTokenizer {
             let text = self.inner.decode(&rest, false)?.replace("</w>", " ");
             cut = Some(text.trim().to_owned());
         }
-        ids.resize(self.length, self.pad);
+        ids.resize(self.length, pad);
         Ok(EncodedPrompt { ids, cut })
+    }
+
+    /// The same of a prompt within a template.
+    fn encode_chat(&self, text: &str, template: &ChatTemplate) -> Result<EncodedPrompt, Error> {
+        let written = template.render(&[ChatMessage::new("user", text)], true)?;
+        let mut ids = self.inner.encode(&written, true)?;
+        if ids.len() <= self.length {
+            return Ok(EncodedPrompt { ids, cut: None });
+        }
+        let rest = self.inner.decode(&ids.split_off(self.length), false)?;
+        // Without what the template writes behind the prompt.
+        let behind = written.rsplit_once(text.trim()).map_or("", |(_, behind)| behind);
+        let cut = rest.strip_suffix(behind).map(|cut| cut.trim().to_owned());
+        Ok(EncodedPrompt { ids, cut: cut.filter(|cut| !cut.is_empty()) })
     }
 }
 

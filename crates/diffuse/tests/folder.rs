@@ -139,6 +139,33 @@ fn each_kind_has_its_parts_and_tokenizers() {
 }
 
 #[test]
+fn z_image_has_a_tokenizer_of_one_file_and_a_template() {
+    let index = INDEX
+        .replace("StableDiffusionPipeline", "ZImageInpaintPipeline")
+        .replace("CLIPTextModel", "Qwen3Model")
+        .replace("CLIPTokenizer", "Qwen2Tokenizer")
+        .replace(
+            r#""unet": ["diffusers", "UNet2DConditionModel"]"#,
+            r#""transformer": ["diffusers", "ZImageTransformer2DModel"]"#,
+        );
+    let files = [
+        "text_encoder/model.safetensors.index.json",
+        "transformer/config.json",
+        "transformer/diffusion_pytorch_model.safetensors.index.json",
+        "vae/diffusion_pytorch_model.safetensors",
+        "tokenizer/vocab.json",
+        "tokenizer/tokenizer.json",
+        "tokenizer/chat_template.jinja",
+    ];
+    let without = folder(&index, &files[..5]);
+    assert!(message(without.path(), None).contains("has no tokenizer/tokenizer.json"));
+    let found = PipelineFiles::open(folder(&index, &files).path(), None).unwrap();
+    assert_eq!(found.kind, PipelineKind::ZImage);
+    let tokenizer = ["tokenizer.json", "chat_template.jinja", "vocab.json"];
+    assert_eq!(found.tokenizers, tokenizer.map(|name| format!("tokenizer/{name}")));
+}
+
+#[test]
 fn what_is_missing_or_not_built_in_is_named() {
     let empty = tempfile::tempdir().unwrap();
     assert!(!PipelineFiles::is_at(empty.path()));

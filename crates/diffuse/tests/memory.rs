@@ -106,6 +106,8 @@ fn a_built_pipeline_stays_within_its_budget() {
         ("stable-diffusion-tiny", true, 20_000_000),
         ("flux-tiny", false, 15_000_000),
         ("flux-tiny", true, 10_000_000),
+        ("z-image-tiny", false, 15_000_000),
+        ("z-image-tiny", true, 10_000_000),
     ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());

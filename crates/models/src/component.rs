@@ -28,8 +28,8 @@ pub trait Component: Architecture {
         Names::default().optional_prefix(Self::OPTIONAL_PREFIX)
     }
 
-    /// Whether a tensor belongs to a part of the model that is not built in, as nothing asks for it.
-    fn is_unused(_tensor: &str) -> bool {
+    /// Whether a tensor belongs to a part of the model that is not run, as nothing asks for it.
+    fn is_unused(_config: &Self::Config, _tensor: &str) -> bool {
         false
     }
 
@@ -135,7 +135,7 @@ impl<C: Component> ComponentConfig<C> {
     /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
     pub fn options(&self, tensors: &[TensorInfo]) -> Options {
         let weights = self.weights();
-        let unused = tensors.iter().filter(|tensor| C::is_unused(&tensor.name));
+        let unused = tensors.iter().filter(|tensor| C::is_unused(&self.config, &tensor.name));
         let ignored = C::IGNORED.iter().map(|end| (*end).to_owned());
         let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
         Options {
@@ -172,12 +172,16 @@ impl<C: Component> ComponentConfig<C> {
 
     /// Name, type and shape of each tensor of a checkpoint in `dtype`.
     pub fn tensors(&self, dtype: Dtype) -> Vec<(String, Dtype, Vec<usize>)> {
+        let names = C::names(&[]);
+        let parameters: HashMap<_, _> =
+            self.parameters.iter().map(|parameter| (&*parameter.path, parameter)).collect();
         let tensor = |weight: WeightSpec| {
             let mut shape = weight.shape;
             if C::is_convolution(&self.config, &weight.name) {
                 shape.extend([1, 1]);
             }
-            (weight.name, dtype, shape)
+            let name = parameters.get(&*weight.name).map(|parameter| names.tensor(parameter));
+            (name.unwrap_or(weight.name), dtype, shape)
         };
         self.weights().into_iter().map(tensor).collect()
     }

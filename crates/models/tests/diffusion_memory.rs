@@ -1,10 +1,10 @@
-//! What passes of the modules of Stable Diffusion and FLUX.1 allocate, by a counting allocator, against what the modules say. One test: the
-//! counter sees all threads.
+//! What passes of the modules of Stable Diffusion, FLUX.1 and Z-Image allocate, by a counting allocator, against what the modules
+//! say. One test: the counter sees all threads.
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel, T5EncoderModel,
-    Unet2dConditionModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel, Qwen3TextEncoder,
+    T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize};
 use peak_alloc::PeakAlloc;
@@ -23,7 +23,7 @@ fn peak<T>(work: impl Fn() -> T) -> u64 {
 }
 
 fn read<C: Component>(class: &str, more: &str) -> ComponentConfig<C> {
-    let is_encoder = class.starts_with("clip") || class.starts_with("t5");
+    let is_encoder = ["clip", "t5", "qwen3"].iter().any(|kind| class.starts_with(kind));
     let key = if is_encoder { "model_type" } else { "_class_name" };
     ComponentConfig::from_json(&format!(r#"{{"{key}": "{class}"{more}}}"#)).unwrap()
 }
@@ -78,6 +78,47 @@ fn memory_is_what_is_said() {
         });
         let said = flux.model().activation_bytes(size, tokens, threads);
         check(&format!("transformer of {heads} heads, {tokens} tokens"), measured, said);
+    }
+
+    for (heads, width, texts, size) in [
+        (4, 32, &[77, 40][..], [40, 30]),
+        (2, 48, &[512], [40, 30]),
+        (1, 96, &[33], [20, 30]),
+        (6, 32, &[5; 3], [9, 7]),
+    ] {
+        let [quarter, rest] = [width / 4, 3 * width / 8];
+        let more = format!(
+            r#", "dim": {}, "n_heads": {heads}, "axes_dims": [{quarter}, {rest}, {rest}], "n_layers": 2,
+               "n_refiner_layers": 1, "cap_feat_dim": 64"#,
+            heads * width
+        );
+        let part = read::<ZImageTransformer2dModel>("ZImageTransformer2DModel", &more);
+        let model = ZImageTransformer2dModel::new(&part.config, &init);
+        let (batch, longest) = (texts.len(), texts.iter().copied().max().unwrap());
+        let latents = zeros([batch, size[0] * size[1], 64]);
+        let context = zeros([batch, longest, 64]);
+        let measured = peak(|| model.forward(latents.clone(), size, 0.7, context.clone(), texts));
+        let [rows, columns] = size;
+        let said =
+            part.model().activation_bytes(PictureSize { batch, rows, columns }, longest, threads);
+        check(
+            &format!("transformer of Z-Image, {heads} heads, texts of {texts:?}"),
+            measured,
+            said,
+        );
+    }
+
+    for (layers, heads, lengths) in [(3, 4, [512, 512]), (2, 2, [400, 100])] {
+        let more = format!(
+            r#", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": {layers},
+               "num_attention_heads": {heads}, "num_key_value_heads": 2, "head_dim": 24, "vocab_size": 100"#
+        );
+        let encoder = read::<Qwen3TextEncoder>("qwen3", &more);
+        let model = Qwen3TextEncoder::new(&encoder.config, &init);
+        let texts = lengths.map(|length| vec![3; length]);
+        let measured = peak(|| model.forward(&texts).unwrap());
+        let said = encoder.model().activation_bytes(2, lengths[0], threads);
+        check(&format!("text encoder of {layers} layers"), measured, said);
     }
 
     for (channels, heads, linear) in

@@ -1,16 +1,15 @@
-//! The modules of Stable Diffusion and FLUX.1 on a GPU, or on a software adapter that acts as one, against what `transformers` and
-//! `diffusers` compute in float32, and against themselves with weights elsewhere.
+//! The modules of Stable Diffusion, FLUX.1 and Z-Image on a GPU, or on a software adapter that acts as one, against what
+//! `transformers` and `diffusers` compute in float32, and against themselves with weights elsewhere.
 
 mod common;
 
 use burn::tensor::Device;
 use common::components::{
-    CLIPS, FLUXES, T5_ENCODERS, UNETS, VAES, config, decode, denoise, denoise_packed, encode,
-    encode_t5, expected, folder,
+    CLIPS, FLUXES, QWEN3_ENCODERS, T5_ENCODERS, UNETS, VAES, Z_IMAGES, checkpoint, config, decode,
+    denoise, denoise_packed, denoise_z_image, encode, encode_qwen3, encode_t5, expected,
 };
 use common::gpu::there_is_a_gpu;
 use common::reference::assert_close;
-use outsize_checkpoint::Checkpoint;
 use outsize_core::{Dispatched, Options};
 use outsize_models::arch::AutoencoderKl;
 use outsize_models::{Component, Init};
@@ -22,7 +21,7 @@ const TILE: u64 = 300;
 /// The fixture's module, computed on the GPU with weights where `map` says.
 fn load_on<C: Component>(name: &str, map: &str) -> Dispatched<C> {
     let config = config::<C>(name);
-    let checkpoint = Checkpoint::open(folder(name).join("model.safetensors")).unwrap();
+    let checkpoint = checkpoint(name);
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
     let options = Options {
         budget: Budget::parse("gpu0=64MiB,cpu=64MiB").unwrap(),
@@ -63,12 +62,14 @@ fn same_everywhere<C: Component>(names: &[&str], run: impl Fn(&str, &C) -> Vec<f
 fn denoisers_give_the_reference_wherever_weights_are_kept() {
     same_everywhere(&UNETS, denoise);
     same_everywhere(&FLUXES, denoise_packed);
+    same_everywhere(&Z_IMAGES, denoise_z_image);
 }
 
 #[test]
 fn text_encoders_give_the_reference_wherever_weights_are_kept() {
     same_everywhere(&CLIPS, encode);
     same_everywhere(&T5_ENCODERS, encode_t5);
+    same_everywhere(&QWEN3_ENCODERS, encode_qwen3);
 }
 
 #[test]

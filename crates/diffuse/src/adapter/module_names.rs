@@ -9,8 +9,10 @@ use crate::published::UnetNames;
 /// What the modules of a part are called.
 #[derive(Debug)]
 pub(crate) enum ModuleNames {
-    /// Those of CLIP's or T5's encoder.
-    TextEncoder {
+    /// Those that diffusers or transformers has, and no others.
+    Plain,
+    /// Those of CLIP's text encoder.
+    Clip {
         /// Whether the projection is stored the other way round.
         projection_in_out: bool,
     },
@@ -22,7 +24,7 @@ pub(crate) enum ModuleNames {
 impl ModuleNames {
     /// Whether a module's weight is stored as `[in, out]`.
     pub fn is_in_out(&self, module: &str) -> bool {
-        let Self::TextEncoder { projection_in_out } = self else { return false };
+        let Self::Clip { projection_in_out } = self else { return false };
         *projection_in_out && module == "text_projection"
     }
 
@@ -31,7 +33,8 @@ impl ModuleNames {
         let all = || Rows::all(shape[0]);
         let mut dotted = vec![(module.to_owned(), all())];
         match self {
-            Self::TextEncoder { .. } => {
+            Self::Plain => {}
+            Self::Clip { .. } => {
                 let short = module.strip_prefix("text_model.").unwrap_or(module);
                 let former = former_text_module(short);
                 dotted.clear();

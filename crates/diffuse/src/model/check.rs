@@ -1,6 +1,8 @@
 //! Whether the parts of a pipeline belong together.
 
-use outsize_models::arch::{FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig};
+use outsize_models::arch::{
+    FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig, ZImageTransformer2dConfig,
+};
 
 use super::{ImageModel, with_mask};
 use crate::denoiser::Denoiser;
@@ -16,6 +18,7 @@ impl ImageModel {
         match &self.denoiser {
             Denoiser::Unet(unet) => self.check_unet(&unet.config.config)?,
             Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
+            Denoiser::ZImage(transformer) => self.check_z_image(&transformer.config.config)?,
         }
         let vae = &self.vae.config.config;
         for (field, n) in [("in_channels", vae.in_channels), ("out_channels", vae.out_channels)] {
@@ -33,7 +36,7 @@ impl ImageModel {
         let pooled = self.text_encoders.first().map_or(0, TextEncoder::pooled_width);
         let latent = self.vae.config.config.latent_channels;
         let packed = self.denoiser.packing().pow(2) * latent;
-        for (field, found, of, wanted) in [
+        self.check_transformer(&[
             (
                 "joint_attention_dim",
                 transformer.joint_attention_dim,
@@ -48,13 +51,28 @@ impl ImageModel {
             ),
             ("in_channels", transformer.in_channels, "what four latents have", packed),
             ("out_channels", transformer.out_channels, "what four latents have", packed),
-        ] {
-            if found != wanted {
+        ])
+    }
+
+    /// Whether text encoder, autoencoder and a transformer of Z-Image belong together.
+    fn check_z_image(&self, transformer: &ZImageTransformer2dConfig) -> Result<(), Error> {
+        let width = self.text_encoders.first().map_or(0, TextEncoder::width);
+        let latent = self.vae.config.config.latent_channels;
+        self.check_transformer(&[
+            ("cap_feat_dim", transformer.cap_feat_dim, "the text encoder's `hidden_size`", width),
+            ("in_channels", transformer.in_channels, "the autoencoder's `latent_channels`", latent),
+        ])
+    }
+
+    /// Whether fields of a transformer are what other parts have: the field, its value, whose it should be, and that.
+    fn check_transformer(&self, fields: &[(&str, usize, &str, usize)]) -> Result<(), Error> {
+        match fields.iter().find(|(_, found, _, wanted)| found != wanted) {
+            Some((field, found, of, wanted)) => {
                 let reason = format!("`{field}` is {found}, but {of} is {wanted}");
-                return self.refused(PipelinePart::Transformer, reason);
+                self.refused(PipelinePart::Transformer, reason)
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether text encoders, autoencoder and a denoiser of Stable Diffusion belong together.

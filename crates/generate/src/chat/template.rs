@@ -43,6 +43,7 @@ pub struct ChatTemplate {
     path: PathBuf,
     /// `bos_token` and the like, and their texts.
     tokens: BTreeMap<String, String>,
+    flags: BTreeMap<&'static str, bool>,
 }
 
 impl ChatTemplate {
@@ -55,7 +56,12 @@ impl ChatTemplate {
         source: &str,
         tokens: BTreeMap<String, String>,
     ) -> Result<Self> {
-        let template = Self { source: without_generation(source), path: path.into(), tokens };
+        let template = Self {
+            source: without_generation(source),
+            path: path.into(),
+            tokens,
+            flags: BTreeMap::new(),
+        };
         if source.len() > LONGEST {
             return Err(template.refused(&format!(
                 "it is longer than {LONGEST} bytes, which no chat template should be"
@@ -63,6 +69,12 @@ impl ChatTemplate {
         }
         template.with_stack(|| compiled(&template.source).map(drop))?;
         Ok(template)
+    }
+
+    /// The same told that `name`, which some templates look at, is so, such as `enable_thinking`.
+    pub fn with_flag(mut self, name: &'static str, value: bool) -> Self {
+        self.flags.insert(name, value);
+        self
     }
 
     /// The file that it is of.
@@ -128,6 +140,7 @@ impl ChatTemplate {
             environment.set_fuel(Some(FUEL.saturating_add(bytes.saturating_mul(FUEL_PER_BYTE))));
             let tokens =
                 self.tokens.iter().map(|(name, token)| (name.as_str(), Value::from(token)));
+            let flags = self.flags.iter().map(|(name, flag)| (*name, Value::from(*flag)));
             let tells_null = tells_null_content(&self.source);
             let messages = messages.iter().map(|said| message(said, tells_null));
             let messages: Vec<Value> = messages.collect();
@@ -135,7 +148,7 @@ impl ChatTemplate {
                 [] => Value::from(()),
                 tools => tools.iter().map(|tool| tool.definition.clone()).collect(),
             };
-            let context = tokens.chain([
+            let context = tokens.chain(flags).chain([
                 ("messages", Value::from(messages)),
                 ("tools", tools),
                 ("documents", Value::from(())),
@@ -273,6 +286,16 @@ mod tests {
     fn generation_marks_change_nothing() {
         let source = "a\n  {%- generation -%}\n  b {% set x = 1 %}\n  {%- endgeneration %}\nc{% if x %}d{% endif %}";
         assert_eq!(render(source).unwrap(), "ab c");
+    }
+
+    #[test]
+    fn flags_are_told() {
+        let source = "{{ enable_thinking is defined and enable_thinking is true }}";
+        let messages = [ChatMessage::new("user", "Hi")];
+        let template = template(source).unwrap();
+        assert_eq!(template.render(&messages, true).unwrap(), "False");
+        let told = template.with_flag("enable_thinking", true);
+        assert_eq!(told.render(&messages, true).unwrap(), "True");
     }
 
     #[test]

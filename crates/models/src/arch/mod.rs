@@ -60,6 +60,7 @@ mod starcoder2;
 mod t5;
 mod unet;
 mod vae;
+mod z_image;
 
 pub use apertus::{ApertusForCausalLm, ApertusMlp, Xielu};
 pub use arcee::{ArceeForCausalLm, ArceeMlp};
@@ -99,6 +100,7 @@ pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, Nemot
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
+pub use qwen3::Qwen3TextEncoder;
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
     BlockNormKind, BlockNorms, BranchScales, ConvolutionConfig, ExpertLayout, ExpertsConfig,
@@ -114,3 +116,4 @@ pub use unet::{
     AddedConditions, TIME_IDS, Unet2dConditionConfig, Unet2dConditionModel, UnetAddition, UnetLevel,
 };
 pub use vae::{AutoencoderKl, AutoencoderKlConfig, AutoencoderKlEncoder};
+pub use z_image::{ZImageTransformer2dConfig, ZImageTransformer2dModel};

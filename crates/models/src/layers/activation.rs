@@ -71,6 +71,14 @@ impl Activation {
         }
     }
 
+    /// The function of every element, times `up`: by one operation where the device has kernels.
+    pub(crate) fn gate<const D: usize>(self, gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+        match has_kernels(&gate.device()) {
+            true => outsize_kernels::gated(self.kernel(), gate, up),
+            false => self.apply(gate) * up,
+        }
+    }
+
     /// The kernel that applies it.
     pub(crate) fn kernel(self) -> ActivationFunction {
         match self {

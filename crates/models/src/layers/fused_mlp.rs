@@ -2,7 +2,6 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::has_kernels;
 
 use super::{Activation, Linear};
 use crate::{Activations, Init, PassShape};
@@ -54,10 +53,7 @@ pub(crate) fn fused([first, last]: [&Linear; 2], act: Activation, x: Tensor<3>) 
     let inner = both.dims()[2] / 2;
     let [gate, up] = [0, inner].map(|start| both.clone().narrow(2, start, inner));
     drop(both);
-    last.forward(match has_kernels(&gate.device()) {
-        true => outsize_kernels::gated(act.kernel(), gate, up),
-        false => act.apply(gate) * up,
-    })
+    last.forward(act.gate(gate, up))
 }
 
 /// What that holds at most, besides the residual stream.

@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod axial_rope;
 mod causal_conv1d;
 mod conv1d;
 mod conv2d;
@@ -22,6 +23,8 @@ mod linear;
 mod mamba2;
 mod mlp;
 mod norm;
+mod parameterless;
+mod picture_attention;
 mod resnet_block;
 mod rms_norm;
 mod rms_norm_gated;
@@ -37,6 +40,7 @@ pub(crate) use attention::{
     DistanceBuckets, PositionBias, Scores, attend, attend_all, attend_causal, attend_prompt,
     attend_with,
 };
+pub(crate) use axial_rope::{AXES, AxialRope, axis_widths};
 pub use causal_conv1d::CausalConv1d;
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};
@@ -64,6 +68,8 @@ pub use mamba2::{Mamba2Config, Mamba2Mixer, Mamba2Norm};
 pub use mlp::Mlp;
 pub(crate) use mlp::{gated, gated_activations};
 pub use norm::Norm;
+pub use parameterless::Parameterless;
+pub(crate) use picture_attention::{attend_tokens, heads, normed_heads};
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};
 pub use rms_norm::RmsNorm;
 pub(crate) use rms_norm::unit_rms_norm;

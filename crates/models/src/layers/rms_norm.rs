@@ -47,6 +47,17 @@ impl RmsNorm {
         outsize_kernels::rms_norm(self.entered(x), self.scale(), self.epsilon)
     }
 
+    /// The same, multiplied with `factors [hidden]` f32.
+    pub(crate) fn forward_scaled<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        factors: Tensor<1>,
+    ) -> Tensor<D> {
+        let scale = self.scale().cast(DType::F32);
+        let factors = factors.to_device(&scale.device());
+        outsize_kernels::rms_norm(self.entered(x), scale * factors, self.epsilon)
+    }
+
     /// `x + add`, and the norm of that; `[.., hidden]` f32 each.
     pub fn add_forward<const D: usize>(
         &self,

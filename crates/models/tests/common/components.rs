@@ -1,4 +1,5 @@
-//! The fixtures of modules of Stable Diffusion and FLUX.1 (`scripts/fixtures/diffusion.py` and `flux.py`), and how each is run.
+//! The fixtures of modules of Stable Diffusion, FLUX.1 and Z-Image (`scripts/fixtures/diffusion.py`, `flux.py` and `z_image.py`), and how
+//! each is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,19 +9,23 @@ use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{
     AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel,
-    T5EncoderModel, TIME_IDS, Unet2dConditionModel,
+    Qwen3TextEncoder, T5EncoderModel, TIME_IDS, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Error, Init};
 use outsize_plan::Budget;
 
 use super::dispatched::placed_in;
 use super::reference::{ROUNDED_TOLERANCE, assert_within};
+use super::time_embedder::complete;
 
 pub const CLIPS: [&str; 4] = ["clip-text-v1", "clip-text-v2", "clip-text-xl", "clip-text-eos"];
 pub const UNETS: [&str; 5] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl", "unet-lcm"];
 pub const VAES: [&str; 3] = ["vae", "vae-old", "vae-flux"];
 pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
 pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
+pub const QWEN3_ENCODERS: [&str; 3] =
+    ["qwen3-encoder", "qwen3-encoder-untied", "qwen3-encoder-base"];
+pub const Z_IMAGES: [&str; 2] = ["z-image", "z-image-even"];
 
 pub fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/components").join(name)
@@ -110,6 +115,69 @@ pub fn denoise_packed(name: &str, model: &FluxTransformer2dModel) -> Vec<f32> {
     values(model.forward(latents, size, timestep, Some(guidance), pooled, context))
 }
 
+/// The texts of a fixture, those that are shorter without what stands behind them.
+pub fn texts(name: &str) -> Vec<Vec<u32>> {
+    let ((ids, rows), lengths) = (ids(name), expected(name, "lengths").0);
+    let texts = ids.chunks(ids.len() / rows).zip(&lengths);
+    texts.map(|(text, length)| text[..*length as usize].to_vec()).collect()
+}
+
+/// The states of several texts with zeros where a text has no token, as the reference has them.
+pub fn encode_qwen3(name: &str, model: &Qwen3TextEncoder) -> Vec<f32> {
+    let texts = texts(name);
+    let states = model.forward(&texts).unwrap();
+    let [_, longest, hidden] = states.dims();
+    let mut found = values(states);
+    for (text, states) in texts.iter().zip(found.chunks_mut(longest * hidden)) {
+        states[..(longest - text.len()) * hidden].fill(0.0);
+    }
+    found
+}
+
+/// The inputs of a pass of Z-Image's transformer: tokens, their rows and columns, a time, texts and their lengths.
+pub struct ZImageInputs {
+    pub latents: Tensor<3>,
+    pub size: [usize; 2],
+    pub time: f32,
+    pub context: Tensor<3>,
+    pub lengths: Vec<usize>,
+}
+
+impl ZImageInputs {
+    pub fn of(name: &str) -> Self {
+        let whole =
+            |what| expected(name, what).0.into_iter().map(|n| n as usize).collect::<Vec<_>>();
+        let device = Device::flex();
+        Self {
+            latents: tensor(name, "latents", &device),
+            size: whole("size").try_into().unwrap(),
+            time: expected(name, "time").0[0],
+            context: tensor(name, "context", &device),
+            lengths: whole("lengths"),
+        }
+    }
+
+    pub fn run(self, model: &ZImageTransformer2dModel) -> Vec<f32> {
+        values(model.forward(self.latents, self.size, self.time, self.context, &self.lengths))
+    }
+}
+
+pub fn denoise_z_image(name: &str, model: &ZImageTransformer2dModel) -> Vec<f32> {
+    ZImageInputs::of(name).run(model)
+}
+
+/// The fixture's weights.
+pub fn checkpoint(name: &str) -> Checkpoint {
+    let file = folder(name).join("model.safetensors");
+    if !Z_IMAGES.contains(&name) {
+        return Checkpoint::open(file).unwrap();
+    }
+    let whole = tempfile::tempdir().unwrap();
+    complete(&file, &whole.path().join("whole"));
+    // Its files stay open.
+    Checkpoint::open(whole.path().join("whole")).unwrap()
+}
+
 /// The fixture's module in as much memory, if that is enough, and what of it is streamed.
 pub fn load_in<C: Component>(
     name: &str,
@@ -118,7 +186,7 @@ pub fn load_in<C: Component>(
 ) -> Option<(Dispatched<C>, u64)> {
     let config = config::<C>(name);
     assert_eq!(config.unknown_fields, [""; 0], "{name}");
-    let checkpoint = Checkpoint::open(folder(name).join("model.safetensors")).unwrap();
+    let checkpoint = checkpoint(name);
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
     let options = config.options(checkpoint.tensors());
     let (map, options) = placed_in(&tree, options, 300, memory)?;

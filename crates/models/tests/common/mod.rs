@@ -7,6 +7,7 @@ pub mod decoder_fixtures;
 pub mod dispatched;
 pub mod gpu;
 pub mod reference;
+pub mod time_embedder;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -2,11 +2,10 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::attend_pixels;
 
 use super::FluxTransformer2dConfig;
 use crate::architecture::Init;
-use crate::layers::{Linear, RmsNorm, Rotation, joined};
+use crate::layers::{Linear, RmsNorm, Rotation, attend_tokens, heads, joined, normed_heads};
 
 /// What norms of queries and keys add to mean squares.
 const EPSILON: f64 = 1e-6;
@@ -48,25 +47,6 @@ fn square(config: &FluxTransformer2dConfig, init: &Init) -> Linear {
     Linear::new(config.hidden(), config.hidden(), true, init)
 }
 
-/// A projection `[batch, tokens, hidden]` as heads `[batch, tokens, heads, width]`.
-fn heads(project: &Linear, x: &Tensor<3>, width: usize) -> Tensor<4> {
-    let y = project.forward_pixels(x.clone());
-    let [batch, tokens, hidden] = y.dims();
-    y.reshape([batch, tokens, hidden / width, width])
-}
-
-/// The same, each head normalised.
-fn normed(project: &Linear, norm: &RmsNorm, x: &Tensor<3>) -> Tensor<4> {
-    norm.forward(heads(project, x, norm.width()))
-}
-
-/// `[batch, tokens, heads, width]` three times to `[batch, tokens, heads · width]`.
-fn attended(projected: [Tensor<4>; 3], project: &Linear) -> Tensor<3> {
-    let [batch, tokens, heads, width] = projected[0].dims();
-    let scale = (width as f32).sqrt().recip();
-    attend_pixels(project.compute, projected, scale).reshape([batch, tokens, heads * width])
-}
-
 impl FluxJointAttention {
     pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
         let (square, norm) = (|| square(config, init), || norm(config, init));
@@ -92,18 +72,18 @@ impl FluxJointAttention {
         let [image_tokens, text_tokens] = [&image, &text].map(|x| x.dims()[1]);
         let both = |image, text| joined(vec![text, image], 1);
         let queries = both(
-            normed(&self.to_q, &self.norm_q, &image),
-            normed(&self.add_q_proj, &self.norm_added_q, &text),
+            normed_heads(&self.to_q, &self.norm_q, &image),
+            normed_heads(&self.add_q_proj, &self.norm_added_q, &text),
         );
         let queries = rotation.apply(queries);
         let keys = both(
-            normed(&self.to_k, &self.norm_k, &image),
-            normed(&self.add_k_proj, &self.norm_added_k, &text),
+            normed_heads(&self.to_k, &self.norm_k, &image),
+            normed_heads(&self.add_k_proj, &self.norm_added_k, &text),
         );
         let keys = rotation.apply(keys);
         let values = both(heads(&self.to_v, &image, width), heads(&self.add_v_proj, &text, width));
         drop((image, text));
-        let mixed = attended([queries, keys, values], &self.to_q);
+        let mixed = attend_tokens(self.to_q.compute, [queries, keys, values]);
         let image = mixed.clone().narrow(1, text_tokens, image_tokens);
         let image = self.to_out.iter().fold(image, |x, linear| linear.forward_pixels(x));
         let text = self.to_add_out.forward_pixels(mixed.narrow(1, 0, text_tokens));
@@ -119,9 +99,9 @@ impl FluxAttention {
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: &Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let queries = rotation.apply(normed(&self.to_q, &self.norm_q, x));
-        let keys = rotation.apply(normed(&self.to_k, &self.norm_k, x));
+        let queries = rotation.apply(normed_heads(&self.to_q, &self.norm_q, x));
+        let keys = rotation.apply(normed_heads(&self.to_k, &self.norm_k, x));
         let values = heads(&self.to_v, x, self.norm_q.width());
-        attended([queries, keys, values], &self.to_q)
+        attend_tokens(self.to_q.compute, [queries, keys, values])
     }
 }

@@ -7,7 +7,7 @@ use super::FluxTransformer2dConfig;
 use super::attention::{FluxAttention, FluxJointAttention};
 use super::modulation::{AdaLayerNorm, Modulation, add_share};
 use crate::architecture::Init;
-use crate::layers::{Activation, Linear, Rotation, joined};
+use crate::layers::{Activation, Linear, Parameterless, Rotation, joined};
 
 /// What the inner layer of an MLP is wider by.
 pub(super) const EXPANSION: usize = 4;
@@ -36,7 +36,7 @@ pub(super) struct FluxSingleTransformerBlock {
 /// `net.2(gelu(net.0(x)))`.
 #[derive(Module, Debug)]
 struct FluxFeedForward {
-    net: (FluxGelu, FluxDropout, Linear),
+    net: (FluxGelu, Parameterless, Linear),
 }
 
 /// The projection before the function.
@@ -45,10 +45,6 @@ struct FluxGelu {
     /// `[inner, hidden]`.
     proj: Linear,
 }
-
-/// What holds a place in the names of tensors.
-#[derive(Module, Debug)]
-struct FluxDropout {}
 
 impl FluxTransformerBlock {
     pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
@@ -119,7 +115,7 @@ impl FluxFeedForward {
     fn new(hidden: usize, init: &Init) -> Self {
         let inner = EXPANSION * hidden;
         let proj = Linear::new(hidden, inner, true, init);
-        Self { net: (FluxGelu { proj }, FluxDropout {}, Linear::new(inner, hidden, true, init)) }
+        Self { net: (FluxGelu { proj }, Parameterless {}, Linear::new(inner, hidden, true, init)) }
     }
 
     /// `[batch, tokens, hidden]` f32 and the share of what comes of its norm.

@@ -3,9 +3,7 @@
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS};
-
-/// Coordinates of a token: one that is always 0, row and column.
-pub(super) const AXES: usize = 3;
+use crate::layers::{AXES, axis_widths};
 
 /// The configuration of a Flux transformer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +26,7 @@ pub struct FluxTransformer2dConfig {
     pub pooled_projection_dim: usize,
     /// Whether it is told how closely to follow the text.
     pub guidance_embeds: bool,
-    /// Elements of a head that each coordinate of a token rotates.
+    /// Elements of a head that each coordinate of a token rotates: one that is always 0, row and column.
     pub axes_dims_rope: [usize; AXES],
 }
 
@@ -51,7 +49,12 @@ impl FluxTransformer2dConfig {
             joint_attention_dim: fields.size_or("joint_attention_dim", 4096, MAX_HIDDEN)?,
             pooled_projection_dim: fields.size_or("pooled_projection_dim", 768, MAX_HIDDEN)?,
             guidance_embeds: fields.flag_or("guidance_embeds", false)?,
-            axes_dims_rope: axes(fields, attention_head_dim)?,
+            axes_dims_rope: axis_widths(
+                fields,
+                "axes_dims_rope",
+                [16, 56, 56],
+                ("attention_head_dim", attention_head_dim),
+            )?,
         })
     }
 
@@ -59,29 +62,6 @@ impl FluxTransformer2dConfig {
     pub(super) fn hidden(&self) -> usize {
         self.num_attention_heads * self.attention_head_dim
     }
-}
-
-/// How a head of that width is divided among coordinates.
-fn axes(fields: &Fields<'_>, head_dim: usize) -> Result<[usize; AXES], Error> {
-    let field = "axes_dims_rope";
-    let axes = match fields.get(field) {
-        None => Some([16, 56, 56]),
-        Some(value) => value.as_array().and_then(|list| {
-            let size = |value: &serde_json::Value| usize::try_from(value.as_u64()?).ok();
-            let sizes: Option<Vec<_>> = list.iter().map(size).collect();
-            sizes?.try_into().ok()
-        }),
-    };
-    let fits = |axes: &[usize; AXES]| {
-        let sum = axes.iter().try_fold(0usize, |sum, width| sum.checked_add(*width));
-        sum == Some(head_dim) && axes.iter().all(|width| width.is_multiple_of(2))
-    };
-    axes.filter(fits).ok_or_else(|| {
-        let expected = format!(
-            "it must be a list of {AXES} even numbers whose sum is attention_head_dim, {head_dim}"
-        );
-        fields.refuse(field, expected)
-    })
 }
 
 pub(super) const FIELDS: &[KnownField] = &[

@@ -14,14 +14,14 @@ use burn::tensor::activation::silu;
 use burn::tensor::{Device, Tensor};
 
 use self::blocks::{EXPANSION, FluxSingleTransformerBlock, FluxTransformerBlock};
+use self::config::FIELDS;
 pub use self::config::FluxTransformer2dConfig;
-use self::config::{AXES, FIELDS};
 use self::modulation::{AdaLayerNorm, Modulation};
 use self::positions::rotation;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{Linear, Sinusoids, TimestepEmbedding, fetched, joined};
+use crate::layers::{AXES, Linear, Sinusoids, TimestepEmbedding, fetched, joined};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
@@ -72,7 +72,7 @@ impl Architecture for FluxTransformer2dModel {
     const CLASS_PREFIX: &'static str = "Flux";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("AdaLayerNorm", "AdaLayerNormZero"),
-        ("FluxDropout", "Dropout"),
+        ("Parameterless", "Dropout"),
         ("FluxFeedForward", "FeedForward"),
         ("FluxGelu", "GELU"),
         ("FluxJointAttention", "FluxAttention"),

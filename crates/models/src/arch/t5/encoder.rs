@@ -53,7 +53,7 @@ impl Architecture for T5EncoderModel {
 }
 
 impl Component for T5EncoderModel {
-    fn is_unused(tensor: &str) -> bool {
+    fn is_unused(_: &T5Config, tensor: &str) -> bool {
         // Of a whole model.
         ["decoder.", "lm_head."].iter().any(|part| tensor.starts_with(part))
     }

@@ -118,7 +118,7 @@ impl Component for AutoencoderKlEncoder {
         AutoencoderKl::names(tensors)
     }
 
-    fn is_unused(tensor: &str) -> bool {
+    fn is_unused(_: &Self::Config, tensor: &str) -> bool {
         ["decoder.", "post_quant_conv."].iter().any(|part| tensor.starts_with(part))
     }
 

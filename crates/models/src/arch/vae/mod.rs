@@ -167,7 +167,7 @@ impl Component for AutoencoderKl {
         })
     }
 
-    fn is_unused(tensor: &str) -> bool {
+    fn is_unused(_: &Self::Config, tensor: &str) -> bool {
         ["encoder.", "quant_conv."].iter().any(|part| tensor.starts_with(part))
     }
 

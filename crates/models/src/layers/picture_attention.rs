@@ -1,0 +1,25 @@
+//! Attention of transformers of pictures: tokens that all see each other, whose layers are convolutions of one pixel.
+
+use burn::tensor::Tensor;
+use outsize_kernels::{ActivationDtype, attend_pixels};
+
+use super::{Linear, RmsNorm};
+
+/// A projection `[batch, tokens, hidden]` as heads `[batch, tokens, heads, width]`.
+pub(crate) fn heads(project: &Linear, x: &Tensor<3>, width: usize) -> Tensor<4> {
+    let y = project.forward_pixels(x.clone());
+    let [batch, tokens, hidden] = y.dims();
+    y.reshape([batch, tokens, hidden / width, width])
+}
+
+/// The same, each head normalised.
+pub(crate) fn normed_heads(project: &Linear, norm: &RmsNorm, x: &Tensor<3>) -> Tensor<4> {
+    norm.forward(heads(project, x, norm.width()))
+}
+
+/// Queries, keys and values `[batch, tokens, heads, width]` to `[batch, tokens, heads · width]`.
+pub(crate) fn attend_tokens(compute: ActivationDtype, projected: [Tensor<4>; 3]) -> Tensor<3> {
+    let [batch, tokens, heads, width] = projected[0].dims();
+    let scale = (width as f32).sqrt().recip();
+    attend_pixels(compute, projected, scale).reshape([batch, tokens, heads * width])
+}
