@@ -14,7 +14,9 @@ use std::time::Instant;
 use half::f16;
 use outsize_kernels::attention::{PixelAttentionShape, attend_pixels_into};
 use outsize_kernels::group_norm::{GroupSums, normalize_groups_into, row_sums};
-use outsize_kernels::matmul::{Convolution, ConvolutionShape, ConvolutionWindow, convolve_into};
+use outsize_kernels::matmul::{
+    ConvolutionOutputs, ConvolutionShape, ConvolutionWindow, PackedPictures,
+};
 use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
 #[path = "common/timing.rs"]
@@ -90,16 +92,14 @@ fn convolution(compute: ActivationDtype, sides: [usize; 4], n: usize, window: Co
     };
     let operations = 2 * batch * height * width * n * k;
     report(compute, name, &format!("{sides:?} to {n}"), operations, || {
-        let convolution = Convolution {
-            x: black_box(&x),
-            shape,
+        let x = black_box(&x);
+        PackedPictures::new(Isa::detected(), compute, x, shape).convolve_into(ConvolutionOutputs {
             weight: Weight::F16(&weight),
             bias: Some(&bias),
             y: &mut y,
             n,
             outputs: 0..n,
-        };
-        convolve_into(Isa::detected(), compute, convolution);
+        });
     });
 }
 

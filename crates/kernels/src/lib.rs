@@ -15,7 +15,7 @@
 //! | [`layer_extension`] | the same over Flex's own tensors |
 //! | [`causal_convolution()`], [`delta_rule()`], [`state_space()`] | linear attention, over Burn tensors |
 //! | [`linear_attention_extension`] | the same over Flex's own tensors |
-//! | [`convolution_into`], [`add_convolution`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
+//! | [`convolution_into`], [`convolution_tiles`], [`add_convolution`], [`attend_pixels`], [`group_norm()`], [`gate_halves`], [`upsample_nearest`] | what models of pictures do besides, over Burn tensors |
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`], [`causal_convolution`](mod@causal_convolution), [`delta_rule`](mod@delta_rule), [`state_space`](mod@state_space) | the same over slices |
 //! | [`fetched_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
@@ -127,8 +127,8 @@ pub use loss::cross_entropy;
 pub use matmul::ConvolutionWindow;
 pub use packed_bf16::{PackedBf16Scan, pack_bf16};
 pub use picture::{
-    add_convolution, attend_pixels, convolution_into, gate_halves, group_norm, group_sums,
-    normalize_groups, unwritten, upsample_nearest,
+    add_convolution, attend_pixels, convolution_into, convolution_tiles, gate_halves, group_norm,
+    group_sums, normalize_groups, unwritten, upsample_nearest,
 };
 pub use rotary::RotaryPairs;
 pub use state_matrix::{LinearAttentionHeads, STATE_COLUMNS};

@@ -1,7 +1,9 @@
 //! What models of pictures do besides matmuls and attention, over Burn tensors. Pictures are
 //! `[batch, rows, columns, channels]`.
 
-use burn::backend::Dispatch;
+use std::ops::Range;
+
+use burn::backend::{Dispatch, Flex};
 use burn::tensor::activation::{gelu, silu, softmax};
 use burn::tensor::module::conv2d;
 use burn::tensor::ops::ConvOptions;
@@ -10,7 +12,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use crate::device::{is_flex, is_gpu, is_stored};
 use crate::group_norm::{GroupSums, Moments};
 use crate::matmul::ConvolutionWindow;
-use crate::picture_extension::PictureOps;
+use crate::picture_extension::{self, PictureOps};
 use crate::{ActivationDtype, ActivationFunction, buffer};
 
 /// Bound on what is worked on at once where [`attend_pixels`] and [`gate_halves`] are composed of Burn's
@@ -31,7 +33,7 @@ pub fn unwritten(dims: [usize; 4], device: &Device) -> Tensor<4> {
 /// a checkpoint stores it, gives of `x`, with `bias [outputs]` added.
 ///
 /// On Flex, with `x` and `y` in f32 and the weight in bf16, f16 or f32, this is [one
-/// operation](crate::matmul::convolve_into), in place where `y` has no other owner. On a GPU it is Burn's
+/// operation](crate::matmul::PackedPictures::convolve_into), in place where `y` has no other owner. On a GPU it is Burn's
 /// matmul of what some pixels see at a time; elsewhere Burn's own convolution.
 ///
 /// # Panics
@@ -80,6 +82,43 @@ pub fn convolution_into(
         return found;
     }
     y.slice_assign([0..batch, 0..height, 0..width, start..start + outputs], found)
+}
+
+/// [`convolution_into`] a tensor of its own by a weight that comes tile by tile, rows after rows, each with which rows these are: the
+/// bits that the whole weight gives. The pictures are rounded and packed once; one tile is held at a time.
+///
+/// # Panics
+///
+/// If sizes do not fit each other, or if the tiles are not all rows of the weight in order.
+pub fn convolution_tiles(
+    compute: ActivationDtype,
+    x: Tensor<4>,
+    bias: Tensor<1>,
+    window: ConvolutionWindow,
+    tiles: impl Iterator<Item = (Range<usize>, Tensor<2>)>,
+) -> Tensor<4> {
+    let device = x.device();
+    if is_flex(&device) && x.dtype() == DType::F32 {
+        let on_flex = "a tensor on Flex is one of Flex";
+        let bias = bias.try_into_primitive::<Flex>().expect(on_flex);
+        let x = x.try_into_primitive::<Flex>().expect(on_flex);
+        let tiles = tiles.map(|(outputs, tile)| {
+            (
+                outputs,
+                tile.try_into_primitive::<Flex>()
+                    .expect("activations and weights must be on one device"),
+            )
+        });
+        let y = picture_extension::convolution_tiles(compute, x, bias, window, tiles);
+        return Tensor::from_primitive::<Flex>(y);
+    }
+    let ([batch, rows, columns, _], [n]) = (x.dims(), bias.dims());
+    let [rows, columns] = window.output(rows, columns);
+    let y = unwritten([batch, rows, columns, n], &device);
+    tiles.fold(y, |y, (outputs, tile)| {
+        let bias = bias.clone().narrow(0, outputs.start, outputs.len());
+        convolution_into(compute, y, x.clone(), tile, bias, window, outputs.start)
+    })
 }
 
 /// Adds all outputs of a convolution without a bias to `y [batch, rows, columns, outputs]`: otherwise as [`convolution_into`].

@@ -1,6 +1,8 @@
 //! What models of pictures do besides matmuls and attention, over a backend's own tensors: a Burn
 //! backend extension for Flex. Pictures are `[batch, rows, columns, channels]`.
 
+use std::ops::Range;
+
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
@@ -10,7 +12,7 @@ use crate::activation::{ActivationFunction, gate_halves_into};
 use crate::attention::{PixelAttentionShape, attend_pixels_into};
 use crate::extension::{contiguous, dims, f32_elements, stored, whole};
 use crate::group_norm::{Moments, normalize_groups_into, row_sums};
-use crate::matmul::{Convolution, ConvolutionShape, ConvolutionWindow, convolve_into};
+use crate::matmul::{ConvolutionOutputs, ConvolutionShape, ConvolutionWindow, PackedPictures};
 use crate::{ActivationDtype, Isa, buffer, loops};
 
 /// What models of pictures do besides.
@@ -101,16 +103,14 @@ impl PictureOps for Flex {
         let shape = ConvolutionShape { batch, rows: height, columns, channels, window };
         let bias = stored(&bias, "convolution: bias").widened();
         let first = start.unwrap_or(0);
-        let convolution = Convolution {
-            x: f32_elements(&x, "convolution: x"),
-            shape,
+        let x = f32_elements(&x, "convolution: x");
+        PackedPictures::new(Isa::detected(), compute, x, shape).convolve_into(ConvolutionOutputs {
             weight: stored(&weight, "convolution: weight"),
             bias: start.map(|_| &*bias),
             y: y.storage_mut(),
             n,
             outputs: first..first + outputs,
-        };
-        convolve_into(Isa::detected(), compute, convolution);
+        });
         y
     }
 
@@ -187,4 +187,40 @@ impl PictureOps for Flex {
         });
         FlexTensor::from_data(buffer::data(y, [batch, 2 * rows, 2 * columns, channels]))
     }
+}
+
+/// [`convolution_tiles`](crate::convolution_tiles) on Flex.
+pub(crate) fn convolution_tiles(
+    compute: ActivationDtype,
+    x: FlexTensor,
+    bias: FlexTensor,
+    window: ConvolutionWindow,
+    tiles: impl Iterator<Item = (Range<usize>, FlexTensor)>,
+) -> FlexTensor {
+    let (x, bias) = (contiguous(x), contiguous(bias));
+    let [batch, rows, columns, channels] = dims(&x, "convolution: x");
+    let shape = ConvolutionShape { batch, rows, columns, channels, window };
+    let ([height, width], [n]) = (shape.output(), dims(&bias, "convolution: bias"));
+    let bias = stored(&bias, "convolution: bias").widened();
+    let mut y = buffer::take(batch * height * width * n);
+    let x = f32_elements(&x, "convolution: x");
+    let mut pictures = PackedPictures::new(Isa::detected(), compute, x, shape);
+    let mut next = 0;
+    for (outputs, tile) in tiles {
+        assert_eq!(
+            outputs.start, next,
+            "convolution: tiles must be rows of a weight, one after the other"
+        );
+        next = outputs.end;
+        let tile = contiguous(tile);
+        pictures.convolve_into(ConvolutionOutputs {
+            weight: stored(&tile, "convolution: tile"),
+            bias: Some(&bias[outputs.clone()]),
+            y: &mut y,
+            n,
+            outputs,
+        });
+    }
+    assert_eq!(next, n, "convolution: tiles must be all of a weight of {n} rows");
+    FlexTensor::from_data(buffer::data(y, [batch, height, width, n]))
 }

@@ -5,7 +5,9 @@ mod common;
 use common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, multiplied, values};
 use outsize_kernels::activation::{ActivationFunction, gate_halves_into, gate_in_place};
 use outsize_kernels::group_norm::{GroupSums, normalize_groups_into, row_sums};
-use outsize_kernels::matmul::{Convolution, ConvolutionShape, ConvolutionWindow, convolve_into};
+use outsize_kernels::matmul::{
+    ConvolutionOutputs, ConvolutionShape, ConvolutionWindow, PackedPictures,
+};
 use outsize_kernels::{ActivationDtype, Isa};
 use proptest::prelude::*;
 
@@ -70,11 +72,8 @@ fn convolved(
     let [height, width] = shape.output();
     let mut y = vec![f32::NAN; shape.batch * height * width * n];
     let weight = stored.weight();
-    convolve_into(
-        isa,
-        compute,
-        Convolution { x, shape, weight, bias, y: &mut y, n, outputs: 0..n },
-    );
+    let outputs = ConvolutionOutputs { weight, bias, y: &mut y, n, outputs: 0..n };
+    PackedPictures::new(isa, compute, x, shape).convolve_into(outputs);
     y
 }
 
@@ -154,11 +153,12 @@ proptest! {
             parts.extend(convolved(way, &x[(cut_rows - 1) * row..], below, &stored, &bias, n));
             prop_assert_eq!(bits(&parts), bits(&y), "{:?} cut at row {}", way, cut_rows);
             let mut tiles = vec![f32::NAN; y.len()];
+            let mut packed = PackedPictures::new(way.0, way.1, &x, whole);
             for outputs in [0..cut_outputs, cut_outputs..n] {
                 let k = channels * 9;
                 let weight = stored.weight().slice(outputs.start * k, outputs.end * k);
-                let (bias, y) = (&bias[outputs.clone()], &mut tiles[..]);
-                convolve_into(way.0, way.1, Convolution { x: &x, shape: whole, weight, bias: Some(bias), y, n, outputs });
+                let (bias, y) = (Some(&bias[outputs.clone()]), &mut tiles[..]);
+                packed.convolve_into(ConvolutionOutputs { weight, bias, y, n, outputs });
             }
             prop_assert_eq!(bits(&tiles), bits(&y), "{:?} cut at output {}", way, cut_outputs);
         }

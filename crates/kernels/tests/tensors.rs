@@ -6,9 +6,9 @@ use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use common::{bits, reference, values};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, activate, add_convolution,
-    add_layer_norm, add_linear_in_out, attend_pixels, convolution_into, embedding, gate_halves,
-    gated, gated_linear, group_norm, layer_norm, linear, linear_qkv, linear_tiles, linear_with,
-    rotate, unwritten, upsample_nearest,
+    add_layer_norm, add_linear_in_out, attend_pixels, convolution_into, convolution_tiles,
+    embedding, gate_halves, gated, gated_linear, group_norm, layer_norm, linear, linear_qkv,
+    linear_tiles, linear_with, rotate, unwritten, upsample_nearest,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -370,6 +370,16 @@ fn pictures_are_the_same_on_an_autodiff_device() {
             y
         };
         close("convolution", convolved(&here), convolved(&there));
+        let tiled = |device: &Device| {
+            let tiles = [0..3, 3..9].map(|outputs| {
+                let tile = weight.clone().narrow(0, outputs.start, outputs.len());
+                (outputs, tile.to_device(device))
+            });
+            let (x, bias) = (x.clone().to_device(device), bias.clone().to_device(device));
+            convolution_tiles(ActivationDtype::F32, x, bias, window, tiles.into_iter())
+        };
+        close("convolution by tiles", tiled(&here), tiled(&there));
+        assert_eq!(elements(tiled(&here)), elements(convolved(&here)));
         let added = |device: &Device| {
             let (y, compute) = (convolved(device), ActivationDtype::F32);
             let weight = weight.clone().to_device(device);

@@ -120,13 +120,9 @@ impl ConvolutionWindow {
     }
 }
 
-/// A convolution, or some of its output channels.
+/// What a convolution gives, or some of its output channels.
 #[derive(Debug)]
-pub struct Convolution<'a> {
-    /// As [`shape`](Self::shape) says.
-    pub x: &'a [f32],
-    /// What is convolved.
-    pub shape: ConvolutionShape,
+pub struct ConvolutionOutputs<'a> {
     /// `[outputs, channels, 3, 3]`, or `[outputs, channels]`; not in blocks.
     pub weight: Weight<'a>,
     /// What is added to each of the outputs; nothing if empty. If there is none at all, they are added to what `y` holds.
@@ -139,120 +135,148 @@ pub struct Convolution<'a> {
     pub outputs: Range<usize>,
 }
 
+/// Pictures to be convolved, rounded and packed once for any number of weights.
+#[derive(Debug)]
+pub struct PackedPictures {
+    isa: Isa,
+    words: Words,
+    lines: Lines,
+    packed: Buffer,
+}
+
 /// An upper bound on the bytes that each thread keeps for convolutions.
 pub fn convolution_bytes() -> u64 {
     // Chunks of channels are rounded up to tiles of sixteen words.
     (4 * MAX_COLUMNS * (PANEL_WORDS + 16 * SIDE * SIDE) + 64) as u64
 }
 
-/// Writes the convolution's outputs.
-///
-/// As for [matmuls](crate#the-contract), the bits of an output depend on what it sees, on the
-/// weight's row, the bias or what `y` held, the [`Isa`] and the [`ActivationDtype`], and on nothing else: not on the
-/// picture's size, nor on the rows or outputs that are computed in the same call.
-///
-/// # Accuracy
-///
-/// With `k` products of an output, whose magnitudes add up to `s`: the error is at most that of `min(k,
-/// 3000) + k / 1500 + 2` roundings of `2⁻²⁴ · s` each, twice as many where multiply-adds are not fused.
-/// Under [`ActivationDtype::Bf16`] activations are rounded to bf16 first; where the processor multiplies
-/// pairs or tiles of bf16, weights in f16 and f32 are too, and subnormal numbers count as zero: that is
-/// off by at most `2⁻⁷ · s`, and by `2⁻⁸ · s` with weights in bf16.
-///
-/// # Panics
-///
-/// If sizes do not fit each other, if the weight is in blocks, or if this processor does not have
-/// `isa`.
-pub fn convolve_into(isa: Isa, compute: ActivationDtype, convolution: Convolution<'_>) {
-    assert!(isa.is_available(), "this processor does not have {isa:?}");
-    let Convolution { x, shape, weight, bias, ref y, n, ref outputs } = convolution;
-    let ConvolutionShape { batch, rows, columns, channels, window } = shape;
-    let [height, width] = shape.output();
-    let len = |sides: [usize; 4]| sides.into_iter().try_fold(1, usize::checked_mul);
-    assert_eq!(Some(x.len()), len([batch, rows, columns, channels]), "x must fill {shape:?}");
-    assert_eq!(Some(y.len()), len([batch, height, width, n]), "y must fill {height} x {width}");
-    assert!(outputs.start <= outputs.end && outputs.end <= n, "outputs {outputs:?} of {n}");
-    assert_eq!(
-        Some(weight.len()),
-        len([outputs.len(), channels, window.taps(), 1]),
-        "weight must hold {} rows of {channels} channels",
-        outputs.len()
-    );
-    let biases = bias.map_or(0, <[f32]>::len);
-    assert!(biases == 0 || biases == outputs.len(), "each output has a bias");
-    if batch * height * width * outputs.len() == 0 {
-        return;
+impl PackedPictures {
+    /// Pictures `x`, as `shape` says.
+    ///
+    /// # Panics
+    ///
+    /// If they do not fill that shape, or if this processor does not have `isa`.
+    pub fn new(isa: Isa, compute: ActivationDtype, x: &[f32], shape: ConvolutionShape) -> Self {
+        assert!(isa.is_available(), "this processor does not have {isa:?}");
+        let ConvolutionShape { batch, rows, columns, channels, .. } = shape;
+        let len = product([batch, rows, columns, channels]);
+        assert_eq!(Some(x.len()), len, "x must fill {shape:?}");
+        let words = Words::of(isa, compute);
+        let lines = Lines::new(words, &shape);
+        let packed = lines.pack(isa, words, x);
+        Self { isa, words, lines, packed }
     }
-    match weight {
-        Weight::Bf16(weight) => convolve(isa, compute, weight, convolution),
-        Weight::F16(weight) => convolve(isa, compute, weight, convolution),
-        Weight::F32(weight) => convolve(isa, compute, weight, convolution),
-        Weight::Blocks(_) => panic!("a convolution's weight must not be in blocks"),
-    }
-}
 
-fn convolve<E: Element>(
-    isa: Isa,
-    compute: ActivationDtype,
-    weight: &[E],
-    Convolution { x, shape, bias, y, n, outputs, .. }: Convolution<'_>,
-) {
-    let words = Words::of(isa, compute);
-    let lines = Lines::new(words, &shape);
-    let mut packed = lines.pack(isa, words, x);
-    let packed: &[Word] = packed.words();
-    let (taps, side) = (shape.window.taps(), lines.side);
-    let (row, panel) = (taps * shape.channels, columns_of_panel(isa));
-    let chunks = Chunks::new(words, shape.channels, taps);
-    let panels = outputs.len().div_ceil(panel);
-    let wanted = (BLOCKS * crate::threads()).div_ceil(panels);
-    let group = lines.count.div_ceil(wanted).max(MIN_PIXELS.div_ceil(lines.width)).min(lines.count);
-    let groups = lines.count.div_ceil(group);
-    let claims = Claims::of(panels * groups, crate::threads());
-    let output = OutputPtr(y.as_mut_ptr());
-    claims.share(|run| {
-        let mut memory = Scratch::new(panel * taps * words.count(chunks.size), &PANEL);
-        let mut held = None;
-        for block in run {
-            let (index, group_index) = (block / groups, block % groups);
-            let some = index * panel..outputs.len().min((index + 1) * panel);
-            let mut beginning = [0.0; MAX_COLUMNS];
-            if let Some(bias) = bias.filter(|bias| !bias.is_empty()) {
-                beginning[..some.len()].copy_from_slice(&bias[some.clone()]);
-            }
-            for channels in chunks.all() {
-                if held != Some((index, channels.start)) {
-                    held = Some((index, channels.start));
-                    let weight = &weight[some.start * row..some.end * row];
-                    let (rows, channels) = (some.len(), channels.clone());
-                    let source = PanelSource { weight, rows, row, side, channels };
-                    // SAFETY: the assertions: the processor has the instructions.
-                    unsafe { pack_panel(isa, words, &source, &mut memory) };
+    /// Writes the convolution's outputs.
+    ///
+    /// As for [matmuls](crate#the-contract), the bits of an output depend on what it sees, on the
+    /// weight's row, the bias or what `y` held, the [`Isa`] and the [`ActivationDtype`], and on nothing
+    /// else: not on the picture's size, nor on the rows or outputs that are computed in the same call.
+    ///
+    /// # Accuracy
+    ///
+    /// With `k` products of an output, whose magnitudes add up to `s`: the error is at most that of `min(k,
+    /// 3000) + k / 1500 + 2` roundings of `2⁻²⁴ · s` each, twice as many where multiply-adds are not fused.
+    /// Under [`ActivationDtype::Bf16`] activations are rounded to bf16 first; where the processor multiplies
+    /// pairs or tiles of bf16, weights in f16 and f32 are too, and subnormal numbers count as zero: that is
+    /// off by at most `2⁻⁷ · s`, and by `2⁻⁸ · s` with weights in bf16.
+    ///
+    /// # Panics
+    ///
+    /// If sizes do not fit each other, or if the weight is in blocks.
+    pub fn convolve_into(&mut self, to: ConvolutionOutputs<'_>) {
+        let ConvolutionOutputs { weight, bias, ref y, n, ref outputs } = to;
+        let ConvolutionShape { batch, channels, window, .. } = self.lines.shape;
+        let [height, width] = self.lines.shape.output();
+        let len = product([batch, height, width, n]);
+        assert_eq!(Some(y.len()), len, "y must fill {height} x {width}");
+        assert!(outputs.start <= outputs.end && outputs.end <= n, "outputs {outputs:?} of {n}");
+        assert_eq!(
+            Some(weight.len()),
+            product([outputs.len(), channels, window.taps(), 1]),
+            "weight must hold {} rows of {channels} channels",
+            outputs.len()
+        );
+        let biases = bias.map_or(0, <[f32]>::len);
+        assert!(biases == 0 || biases == outputs.len(), "each output has a bias");
+        if batch * height * width * outputs.len() == 0 {
+            return;
+        }
+        match weight {
+            Weight::Bf16(weight) => self.convolve(weight, to),
+            Weight::F16(weight) => self.convolve(weight, to),
+            Weight::F32(weight) => self.convolve(weight, to),
+            Weight::Blocks(_) => panic!("a convolution's weight must not be in blocks"),
+        }
+    }
+
+    fn convolve<E: Element>(
+        &mut self,
+        weight: &[E],
+        ConvolutionOutputs { bias, y, n, outputs, .. }: ConvolutionOutputs<'_>,
+    ) {
+        let Self { isa, words, ref lines, ref mut packed } = *self;
+        let shape = &lines.shape;
+        let packed: &[Word] = packed.words();
+        let (taps, side) = (shape.window.taps(), lines.side);
+        let (row, panel) = (taps * shape.channels, columns_of_panel(isa));
+        let chunks = Chunks::new(words, shape.channels, taps);
+        let panels = outputs.len().div_ceil(panel);
+        let wanted = (BLOCKS * crate::threads()).div_ceil(panels);
+        let group =
+            lines.count.div_ceil(wanted).max(MIN_PIXELS.div_ceil(lines.width)).min(lines.count);
+        let groups = lines.count.div_ceil(group);
+        let claims = Claims::of(panels * groups, crate::threads());
+        let output = OutputPtr(y.as_mut_ptr());
+        claims.share(|run| {
+            let mut memory = Scratch::new(panel * taps * words.count(chunks.size), &PANEL);
+            let mut held = None;
+            for block in run {
+                let (index, group_index) = (block / groups, block % groups);
+                let some = index * panel..outputs.len().min((index + 1) * panel);
+                let mut beginning = [0.0; MAX_COLUMNS];
+                if let Some(bias) = bias.filter(|bias| !bias.is_empty()) {
+                    beginning[..some.len()].copy_from_slice(&bias[some.clone()]);
                 }
-                let depth = words.count(channels.len());
-                let word = channels.start / words.values() * lines.slots;
-                for line in group_index * group..lines.count.min((group_index + 1) * group) {
-                    let (at, pixels) = lines.line(line);
-                    let to = Destination {
-                        y: output.column(line * lines.width * n + outputs.start + some.start),
-                        n,
-                        columns: some.len(),
-                        bias: (channels.start == 0 && bias.is_some()).then_some(&beginning),
-                    };
-                    // SAFETY: the assertions: the processor has the instructions, and the slices
-                    // have the lengths that the shape asks for. The pixels that a line of outputs
-                    // sees begin in line `at` of the packed ones and end `side` lines below; the
-                    // panel has weights for `depth` words. No two blocks have a line and an output
-                    // in common, so that no element of `y` is written by two calls; nobody else
-                    // reads `y`.
-                    unsafe {
-                        let x = packed.as_ptr().add(at * lines.words + word);
-                        lines.multiply((isa, words), x, (memory.as_ptr(), depth), pixels, to);
+                for channels in chunks.all() {
+                    if held != Some((index, channels.start)) {
+                        held = Some((index, channels.start));
+                        let weight = &weight[some.start * row..some.end * row];
+                        let (rows, channels) = (some.len(), channels.clone());
+                        let source = PanelSource { weight, rows, row, side, channels };
+                        // SAFETY: the assertions: the processor has the instructions.
+                        unsafe { pack_panel(isa, words, &source, &mut memory) };
+                    }
+                    let depth = words.count(channels.len());
+                    let word = channels.start / words.values() * lines.slots;
+                    for line in group_index * group..lines.count.min((group_index + 1) * group) {
+                        let (at, pixels) = lines.line(line);
+                        let to = Destination {
+                            y: output.column(line * lines.width * n + outputs.start + some.start),
+                            n,
+                            columns: some.len(),
+                            bias: (channels.start == 0 && bias.is_some()).then_some(&beginning),
+                        };
+                        // SAFETY: the assertions: the processor has the instructions, and the slices
+                        // have the lengths that the shape asks for. The pixels that a line of outputs
+                        // sees begin in line `at` of the packed ones and end `side` lines below; the
+                        // panel has weights for `depth` words. No two blocks have a line and an output
+                        // in common, so that no element of `y` is written by two calls; nobody else
+                        // reads `y`.
+                        unsafe {
+                            let x = packed.as_ptr().add(at * lines.words + word);
+                            lines.multiply((isa, words), x, (memory.as_ptr(), depth), pixels, to);
+                        }
                     }
                 }
             }
-        }
-    });
+        });
+    }
+}
+
+/// The product of sides, if it is a number.
+fn product(sides: [usize; 4]) -> Option<usize> {
+    sides.into_iter().try_fold(1, usize::checked_mul)
 }
 
 /// How channels are cut, so that the panels of their weights stay in the cache.
@@ -279,6 +303,7 @@ impl Chunks {
 }
 
 /// The lines of outputs of a convolution, and how the pixels lie that they see.
+#[derive(Debug)]
 struct Lines {
     shape: ConvolutionShape,
     side: usize,

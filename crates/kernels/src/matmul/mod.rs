@@ -55,7 +55,7 @@ pub(crate) use blocks::FAR;
 pub(crate) use blocks::OutputPtr;
 pub(crate) use claims::Claims;
 pub use convolution::{
-    Convolution, ConvolutionShape, ConvolutionWindow, convolution_bytes, convolve_into,
+    ConvolutionOutputs, ConvolutionShape, ConvolutionWindow, PackedPictures, convolution_bytes,
 };
 pub(crate) use element::Element;
 pub use in_out::{InOutMatmul, add_linear_in_out_into};

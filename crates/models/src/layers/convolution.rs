@@ -4,7 +4,8 @@ use burn::module::Param;
 use burn::tensor::{DType, Tensor};
 use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
-    ActivationDtype, ConvolutionWindow, add_convolution, convolution_into, is_gpu,
+    ActivationDtype, ConvolutionWindow, add_convolution, convolution_into, convolution_tiles,
+    is_gpu,
 };
 
 use super::entered::entered;
@@ -55,9 +56,9 @@ fn convolved_alone<const D: usize>(
 ) -> Tensor<4> {
     let device = x.device();
     let bias = bias.to_device(&device);
-    let y = output_of(&x, window, weight.lazy_shape()[0]);
     match Streamed::of(weight) {
         Some(streamed) if is_gpu(&device) => {
+            let y = output_of(&x, window, weight.lazy_shape()[0]);
             streamed.tiles_on(&device).fold(y, |y, (outputs, tile)| {
                 let bias = bias.clone().narrow(0, outputs.start, outputs.len());
                 let tile = tile.into_float(&device);
@@ -65,14 +66,13 @@ fn convolved_alone<const D: usize>(
             })
         }
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-            // One tile at a time: the next one may need its memory.
-            streamed.tiles().fold(y, |y, (outputs, tile)| {
-                let bias = bias.clone().narrow(0, outputs.start, outputs.len());
-                let tile = tile.into_float(&device);
-                convolution_into(compute, y, x.clone(), tile, bias, window, outputs.start)
-            })
+            let tiles = streamed.tiles().map(|(outputs, tile)| (outputs, tile.into_float(&device)));
+            convolution_tiles(compute, x, bias, window, tiles)
         }
-        _ => convolution_into(compute, y, x, matrix(weight), bias, window, 0),
+        _ => {
+            let y = output_of(&x, window, weight.lazy_shape()[0]);
+            convolution_into(compute, y, x, matrix(weight), bias, window, 0)
+        }
     }
 }
 
