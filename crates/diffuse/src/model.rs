@@ -164,7 +164,7 @@ impl ImageModel {
             scheduler,
             has_safety_checker: files.has_safety_checker,
             zeros_for_empty: files.zeros_for_empty,
-            process: process_bytes(outsize_machine::current_rss().unwrap_or(0)),
+            process: process_bytes(outsize_machine::begun_rss().unwrap_or(0)),
             tokenizer: tokenizer_bytes,
         };
         model.check()?;

@@ -9,7 +9,7 @@ use outsize_generate::{
     ChatTemplates, Error as TextError, GenerationConfig, Tokenizer, TokenizerFile, default_budget,
     read_config,
 };
-use outsize_machine::{Machine, current_rss};
+use outsize_machine::{Machine, begun_rss, current_rss};
 use outsize_models::{MAX_BATCH, ModelConfig};
 use outsize_plan::{Budget, Tier, Tree};
 
@@ -44,7 +44,7 @@ impl OpenedModel {
         let checkpoint = Checkpoint::open(&settings.model).map_err(outsize_core::Error::from)?;
         let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
 
-        let process = process_bytes(current_rss().unwrap_or(0));
+        let process = process_bytes(begun_rss().unwrap_or(0));
         let file = TokenizerFile::read(folder)?;
         let process = process.saturating_add(file.memory());
         let template = match ChatTemplates::open(folder)?.default_template() {

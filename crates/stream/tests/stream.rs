@@ -109,11 +109,11 @@ fn occasional(path: &std::path::Path, keep: bool, room: u64) -> (Stream, Vec<Chu
     (stream, chunks)
 }
 
-/// Waits until so many chunks were read.
-fn until_read(stream: &Stream, chunks: u64) {
+/// Waits until so many chunks were read, these among them.
+fn until_read(stream: &Stream, chunks: u64, ids: Vec<usize>) {
     let stream = stream.clone();
     in_time(move || {
-        while stream.stats().bytes_read < chunks * BLOCK as u64 {
+        while stream.stats().bytes_read < chunks * BLOCK as u64 || !stream.are_ready(&ids) {
             std::thread::yield_now();
         }
     });
@@ -128,7 +128,7 @@ fn occasional_chunks_are_read_when_they_are_announced() {
     std::thread::sleep(std::time::Duration::from_millis(20));
     assert_eq!(stream.stats().reads, 0);
     stream.announce(vec![7, 2, 5]);
-    until_read(&stream, 3);
+    until_read(&stream, 3, vec![7, 2, 5]);
     assert_eq!(stream.stats().reads, 3);
     for id in [7, 2, 5] {
         check(&stream, &chunks, id).unwrap();
@@ -137,7 +137,7 @@ fn occasional_chunks_are_read_when_they_are_announced() {
     assert_eq!((stats.hits, stats.reads), (3, 3), "{stats:?}");
     // What is there is not read again, and no more than there is room for.
     stream.announce(vec![2, 0, 1, 3, 4]);
-    until_read(&stream, 6);
+    until_read(&stream, 6, vec![2]);
     check(&stream, &chunks, 2).unwrap();
     let stats = stream.stats();
     assert_eq!((stats.hits, stats.reads), (4, 7 - u64::from(stats.reads == 6)), "{stats:?}");
@@ -165,7 +165,7 @@ fn the_ring_keeps_what_is_used_most() {
 fn occasional_chunks_that_stay_are_read_when_there_is_nothing_else_to_read() {
     let (_dir, path) = file(10 * BLOCK);
     let (stream, chunks) = occasional(&path, true, 0);
-    until_read(&stream, 10);
+    until_read(&stream, 10, (0..10).collect());
     for id in (0..10).chain(0..10) {
         check(&stream, &chunks, id).unwrap();
     }
