@@ -87,7 +87,7 @@ impl Denoiser {
                 part.adapt(file, &ModuleNames::Unet(names))
             }
             Flux(part) => part.adapt(file, &ModuleNames::Flux),
-            ZImage(part) => part.adapt(file, &ModuleNames::Plain),
+            ZImage(part) => part.adapt(file, &ModuleNames::ZImage),
         }
     }
 

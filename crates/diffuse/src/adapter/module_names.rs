@@ -19,6 +19,8 @@ pub(crate) enum ModuleNames {
     Unet(UnetNames),
     /// FLUX.1's transformer.
     Flux,
+    /// Z-Image's transformer.
+    ZImage,
 }
 
 impl ModuleNames {
@@ -45,6 +47,14 @@ impl ModuleNames {
             }
             Self::Unet(names) => {
                 dotted.extend(names.published(module).map(|name| (name, all())));
+            }
+            Self::ZImage => {
+                // By the size of a token, of which there is one.
+                for layer in ["all_x_embedder", "all_final_layer"] {
+                    if let Some(rest) = module.strip_prefix(layer) {
+                        dotted[0].0 = format!("{layer}.2-1{rest}");
+                    }
+                }
             }
             Self::Flux => dotted.extend(flux_names::published(module, shape)),
         }
