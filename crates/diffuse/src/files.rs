@@ -63,9 +63,7 @@ impl PipelineFiles {
     /// # Errors
     /// As there, and a `model_index.json` that cannot be read.
     pub fn open(folder: &Path, variant: Option<&str>) -> Result<Self, Error> {
-        let index = read_object(&folder.join(MODEL_INDEX))?;
-        let index = index.ok_or_else(|| Error::no_file(folder, MODEL_INDEX))?;
-        Self::choose(folder, &index, variant, |name| folder.join(name).is_file())
+        Self::choose(folder, &index(folder)?, variant, |name| folder.join(name).is_file())
     }
 
     /// The same of a pipeline of which only configurations and tokenizers are read.
@@ -73,9 +71,7 @@ impl PipelineFiles {
     /// # Errors
     /// As there.
     pub fn without_weights(folder: &Path) -> Result<Self, Error> {
-        let index = read_object(&folder.join(MODEL_INDEX))?;
-        let index = index.ok_or_else(|| Error::no_file(folder, MODEL_INDEX))?;
-        Self::choose(folder, &index, None, |name| {
+        Self::choose(folder, &index(folder)?, None, |name| {
             name.ends_with(".safetensors") || folder.join(name).is_file()
         })
     }
@@ -176,6 +172,12 @@ impl PartFiles {
     pub fn is_sharded(&self) -> bool {
         self.weights.ends_with(".json")
     }
+}
+
+/// What the `model_index.json` in a folder holds.
+fn index(folder: &Path) -> Result<Map<String, Value>, Error> {
+    let index = read_object(&folder.join(MODEL_INDEX))?;
+    index.ok_or_else(|| Error::no_file(folder, MODEL_INDEX))
 }
 
 /// The class of a part: of `["library", "class"]`. `None` if it is absent or left out.
