@@ -20,7 +20,7 @@ use crate::views::progress;
 use outsize::checkpoint::{
     CONFIG_LIMIT, Error, GgufDescription, Headers, Index, TorchFault, weights_file,
 };
-use outsize::diffuse::{ImageModel, PipelineFiles};
+use outsize::diffuse::{ImageModel, PipelineFiles, PipelinePart};
 use outsize::generate::{ConfigText, Described, SizeSource, describe};
 use std::path::Path;
 
@@ -39,10 +39,12 @@ pub enum Wanted<'a> {
     Pictures(Option<&'a str>),
     /// A LoRA adapter.
     Adapter,
-    /// A model of pictures without its weights.
-    PictureBase,
-    /// A LoRA adapter of a model of pictures, or that file of several.
-    PictureAdapter(Option<&'a str>),
+    /// A model of pictures without the weights of these parts.
+    PictureBase(&'a [PipelinePart]),
+    /// A LoRA adapter of a model of pictures.
+    PictureAdapter,
+    /// A file with a checkpoint, by its path in the repository.
+    File(&'a str),
     /// A language model, or one of pictures.
     Any(Option<&'a str>),
 }
@@ -54,11 +56,13 @@ impl<'a> Wanted<'a> {
     /// It is not wanted.
     fn variant(self, address: &Address) -> Result<Option<&'a str>, Failure> {
         match self {
-            Self::Text | Self::Adapter | Self::PictureAdapter(_) => Err(Failure::usage(format!(
-                "{address} is a model that makes pictures: `outsize image` runs it"
-            ))),
+            Self::Text | Self::Adapter | Self::PictureAdapter | Self::File(_) => {
+                Err(Failure::usage(format!(
+                    "{address} is a model that makes pictures: `outsize image` runs it"
+                )))
+            }
             Self::Pictures(variant) | Self::Any(variant) => Ok(variant),
-            Self::PictureBase => Ok(None),
+            Self::PictureBase(_) => Ok(None),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::map_file;
 use crate::views::output::{note_unknown, say};
 use outsize::checkpoint::{model_folder, read_object, shown};
 use outsize::core::{Planning, gpu};
-use outsize::diffuse::{ImageModel, PipelineFiles};
+use outsize::diffuse::{ImageModel, PipelineFiles, SingleFile};
 use outsize::generate::{
     ConfigText, Described, GenerationWorkload, OpenedModel, PipelineSettings, default_budget,
     describe, read_config,
@@ -137,16 +137,49 @@ pub fn adapter_folder(path: &Path) -> Result<PathBuf, Failure> {
 
 /// The same of an adapter of a model of pictures: `org/name/FILE` names one of several files on the Hub.
 pub fn picture_adapter(path: &Path) -> Result<PathBuf, Failure> {
-    let name = path.to_str().unwrap_or_default();
-    let (mark, on_hub) = name.split_at(if name.starts_with("hf://") { "hf://".len() } else { 0 });
-    let slash = on_hub.match_indices('/').nth(1).map(|(slash, _)| mark.len() + slash);
-    let (repository, file) = slash.map_or((name, None), |at| (&name[..at], Some(&name[at + 1..])));
     let what = "its .safetensors file, or org/name or org/name/FILE on the Hub";
-    let found = adapter_at(path, repository, Wanted::PictureAdapter(file), what)?;
-    Ok(match file.filter(|_| found != path) {
-        Some(file) => found.join(file),
-        None => found,
-    })
+    match file_on_hub(path) {
+        Some((repository, file)) => {
+            let found = adapter_at(path, repository, Wanted::File(file), what)?;
+            Ok(if found == path { found } else { found.join(file) })
+        }
+        None => {
+            let name = path.to_str().unwrap_or_default();
+            adapter_at(path, name, Wanted::PictureAdapter, what)
+        }
+    }
+}
+
+/// A model of pictures: where a folder is or a file, the path itself, or of a name on the Hub, `org/name`, `org/name:FILE` or
+/// `org/name/FILE`.
+pub fn picture_model(path: &Path, variant: Option<&str>) -> Result<PathBuf, Failure> {
+    let there = path.symlink_metadata().is_ok();
+    match file_on_hub(path).filter(|_| !there) {
+        Some((repository, file)) => {
+            Ok(located(Path::new(repository), Wanted::File(file))?.join(file))
+        }
+        None => located(path, Wanted::Pictures(variant)),
+    }
+}
+
+/// A repository on the Hub and a path in it, `org/name/FILE`.
+fn file_on_hub(path: &Path) -> Option<(&str, &str)> {
+    let name = path.to_str()?;
+    let start = if name.starts_with("hf://") { "hf://".len() } else { 0 };
+    let (slash, _) = name[start..].match_indices('/').nth(1)?;
+    let (repository, file) = (&name[..start + slash], &name[start + slash + 1..]);
+    Address::parse(&repository[start..]).map(|_| (repository, file))
+}
+
+/// A checkpoint of a model of pictures in one file, and its base: that which is given, or the model on the Hub that it is made of.
+pub fn single_file(path: &Path, base: Option<&Path>) -> Result<(SingleFile, PathBuf), Failure> {
+    let file = SingleFile::open(path)?;
+    let base = match base {
+        Some(base) => base.to_owned(),
+        None => PathBuf::from(format!("hf://{}", file.usual_base()?)),
+    };
+    let base = located(&base, Wanted::PictureBase(&file.parts()))?;
+    Ok((file, base))
 }
 
 /// An adapter at `path`, or by its name on the Hub.
@@ -166,9 +199,21 @@ fn adapter_at(path: &Path, name: &str, wanted: Wanted<'_>, what: &str) -> Result
     Ok(hub::cached_or_fetched(&settings, &address, wanted)?.folder)
 }
 
-/// Describes a model without its weights, and of a model of pictures a variant. `path` is a folder, a file, the name of a preset
-/// or of a model on the Hub: an existing path wins, unless `hf://` is before the name.
-pub fn described(path: &Path, variant: Option<&str>) -> Result<ModelDescription, Failure> {
+/// Describes a model without its weights, and of a model of pictures a variant, or a checkpoint in one file with its base. `path`
+/// is a folder, a file, the name of a preset or of a model on the Hub: an existing path wins, unless `hf://` is before the name.
+pub fn described(
+    path: &Path,
+    variant: Option<&str>,
+    base: Option<&Path>,
+) -> Result<ModelDescription, Failure> {
+    if base.is_some() && !path.is_file() {
+        return Err(base_alone());
+    }
+    if path.is_file() && (base.is_some() || SingleFile::open(path).is_ok()) {
+        let (file, base) = single_file(path, base)?;
+        let model = ImageModel::open_file(&file, &base)?;
+        return Ok(ModelDescription::pictures(model, Vec::new()));
+    }
     // What is not UTF-8 can only be a path.
     let model = &*path.to_string_lossy();
     let (name, on_hub) = match model.strip_prefix("hf://") {
@@ -203,6 +248,11 @@ pub fn described(path: &Path, variant: Option<&str>) -> Result<ModelDescription,
         return Err(beside_folder(&named, &address));
     }
     hub::describe_model(&hub::HubSettings::from_env()?, &address, variant)
+}
+
+/// What a base without a file is.
+pub fn base_alone() -> Failure {
+    Failure::usage("--base: only for a checkpoint in one file: leave it out".to_owned())
 }
 
 /// A slip in a path is no reason to tell the Hub.

@@ -179,6 +179,49 @@ fn a_base_is_fetched_without_weights_and_an_adapter_by_its_name() {
 }
 
 #[test]
+fn a_transformer_in_a_file_of_the_hub_takes_all_else_of_its_base() {
+    let mut base = files(&fixture("pipeline-flux"));
+    let wide = base["wide.json"].clone();
+    let file = base["wide.gguf"].clone();
+    base.insert("transformer/config.json".to_owned(), wide);
+    base.retain(|name, _| name.contains('/') || name == "model_index.json");
+    let needed = base.len() - 1;
+    // Both in one repository: what is asked for by a path, or by what its name ends in.
+    base.insert("flux1-dev-Q8_0.gguf".to_owned(), file.clone());
+    base.insert("small/flux1-dev-Q4_K_S.gguf".to_owned(), file.clone());
+    let (home, server) = (folder(), Server::of(base, |_, reply| reply));
+    let url = server.url();
+    let run = |endpoint: Option<&str>, model: &str| {
+        let args = ["image", model, "--base", "org/model", "--prompt", "a cat", "--force"];
+        let sizes = ["--output", "a.png", "--steps", "20", "--width", "16", "--height", "16"];
+        outsize(home.path(), endpoint, &[&args[..], &sizes].concat())
+    };
+    done(&run(Some(&url), "org/model/flux1-dev-Q8_0.gguf"));
+    let names = || files(&snapshot(home.path())).into_keys().collect::<Vec<_>>();
+    assert_eq!(names().len(), needed + 1);
+    assert!(!names().contains(&"transformer/diffusion_pytorch_model.safetensors".to_owned()));
+    done(&run(None, "org/model/flux1-dev-Q8_0.gguf"));
+    done(&run(Some(&url), "hf://org/model/small/flux1-dev-Q4_K_S.gguf"));
+    let error = failed(&run(Some(&url), "org/model/none.gguf"), 1);
+    assert!(error.contains("org/model has no file none.gguf"), "{error}");
+    // A repository of nothing but such files.
+    let others = ["flux1-dev-Q8_0.gguf", "flux1-dev-Q4_0.gguf"];
+    let others = others.map(|name| (name.to_owned(), file.clone()));
+    let (quantized, local) = (Server::of(others.into(), |_, reply| reply), folder());
+    let base = fixture("pipeline-flux");
+    let run = |model: &str| {
+        let args = ["image", model, "--base", path(&base), "--prompt", "a cat"];
+        let rest = ["--output", "a.png", "--steps", "20"];
+        outsize(local.path(), Some(&quantized.url()), &[&args[..], &rest].concat())
+    };
+    let error = failed(&run("org/model"), 2);
+    assert!(error.contains("has its weights as several GGUF files"), "{error}");
+    // It is fetched, and is wider than this base.
+    let error = failed(&run("org/model:Q4_0"), 1);
+    assert!(error.contains("is the base another model?"), "{error}");
+}
+
+#[test]
 fn headers_and_configurations_are_enough_to_plan() {
     for (name, folder_name) in [("pipeline", "pipeline"), ("second", "pipeline-v2")] {
         let home = folder();

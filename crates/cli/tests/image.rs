@@ -4,6 +4,7 @@ mod common;
 
 use common::{done, failed, folder, message, outsize, path, start, text};
 use serde_json::Value;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -153,6 +154,16 @@ fn a_picture_is_made_with_adapters() {
     }
 }
 
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for name in names(from) {
+        match from.join(&name) {
+            folder if folder.is_dir() => copy_folder(&folder, &to.join(name)),
+            file => drop(fs::copy(file, to.join(name)).unwrap()),
+        }
+    }
+}
+
 #[test]
 fn a_checkpoint_in_one_file_is_run() {
     let folder = folder();
@@ -165,12 +176,30 @@ fn a_checkpoint_in_one_file_is_run() {
     let expected = outsize::diffuse::Picture::read(&output).unwrap();
     done(&run(&file, &["--base", path(&fixture)]));
     assert_eq!(outsize::diffuse::Picture::read(&output).unwrap(), expected);
+    for command in ["plan", "estimate"] {
+        let of_folder = done(&outsize(&[command, path(&fixture), "--json"]));
+        let of_file = done(&outsize(&[command, path(&file), "--base", path(&fixture), "--json"]));
+        let [of_folder, of_file]: [Value; 2] =
+            [of_folder, of_file].map(|json| serde_json::from_str(&json).unwrap());
+        assert_eq!(of_folder["parts"][1]["estimate"], of_file["parts"][1]["estimate"]);
+        let error = failed(&outsize(&[command, path(&fixture), "--base", path(&fixture)]), 2);
+        assert!(error.contains("--base: only for a checkpoint in one file"), "{error}");
+    }
+    // Where the transformer alone is in a file.
+    let flux = fixture.with_file_name("pipeline-flux");
+    let base = folder.path().join("base");
+    copy_folder(&flux, &base);
+    fs::copy(flux.join("wide.json"), base.join("transformer/config.json")).unwrap();
+    fs::remove_file(base.join("transformer/diffusion_pytorch_model.safetensors")).unwrap();
+    let sides = ["--base", path(&base), "--width", "16", "--height", "16"];
+    done(&run(&flux.join("wide.gguf"), &sides));
+    assert_ne!(outsize::diffuse::Picture::read(&output).unwrap(), expected);
     let part = fixture.join("unet/diffusion_pytorch_model.fp16.safetensors");
     for (model, more, code, named) in [
         (&fixture, vec!["--base", path(&fixture)], 2, "--base: only for a checkpoint in one file"),
         (&file, vec!["--base", "nowhere"], 2, "nowhere does not exist"),
         (&file, vec!["--base", path(&fixture), "--variant", "fp16"], 2, "--variant"),
-        (&part, vec![], 1, "as checkpoints of Stable Diffusion in one file have"),
+        (&part, vec![], 1, "its tensors are not called as those of Stable Diffusion"),
         (&part, vec!["--base", path(&fixture)], 1, "--base"),
     ] {
         let error = failed(&run(model, &more), code);

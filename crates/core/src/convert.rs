@@ -5,7 +5,7 @@ use crate::loaded_scales::Scales;
 use burn::tensor::{BoolStore, DType};
 use half::{bf16, f16};
 use outsize_checkpoint::{Dtype, StoredWeight};
-use outsize_kernels::BlockWeight;
+use outsize_kernels::{BlockWeight, widen_e4m3};
 use outsize_stream::Convert;
 
 /// Burn's name for a type of a checkpoint.
@@ -22,8 +22,10 @@ pub(crate) fn burn_type(dtype: Dtype) -> DType {
         Dtype::U64 => DType::U64,
         Dtype::U32 => DType::U32,
         Dtype::U16 => DType::U16,
-        // Those of 8 bits are no type of Burn's: `float` refuses them, and what they are called here means nothing.
-        Dtype::U8 | Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::F8E8M0 => DType::U8,
+        // Burn has no floats of 8 bits; all of these are floats of 16 bits.
+        Dtype::F8E4M3 | Dtype::F8E5M2 => DType::BF16,
+        // `float` refuses these, and what they are called here means nothing.
+        Dtype::U8 | Dtype::F8E8M0 => DType::U8,
         Dtype::Bool => DType::Bool(BoolStore::Native),
         // Nor are blocks.
         _ => DType::U8,
@@ -56,6 +58,16 @@ fn odd(value: f64) -> f32 {
     f32::from_bits((nearest.to_bits() - beyond) | 1)
 }
 
+/// The bf16 that an f32 is, if it is one.
+fn upper(value: f32) -> u16 {
+    (value.to_bits() >> 16) as u16
+}
+
+/// The f32 of an E5M2, which is the upper half of an f16.
+fn widen_e5m2(byte: u8) -> f32 {
+    f16::from_bits(u16::from(byte) << 8).to_f32()
+}
+
 /// The conversion of floats from the type in the file to the type in memory. `Ok(None)` if they are the
 /// same, an error if there is no such
 /// conversion.
@@ -78,6 +90,11 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
         (Dtype::F32, DType::F64) => each!(f32 => f64, f64::from),
         (Dtype::F16, DType::F64) => each!(f16 => f64, f16::to_f64),
         (Dtype::BF16, DType::F64) => each!(bf16 => f64, bf16::to_f64),
+        // Exact in both, as they have fewer bits of each kind than a bf16.
+        (Dtype::F8E4M3, DType::BF16) => each!(u8 => u16, |byte| upper(widen_e4m3(byte))),
+        (Dtype::F8E5M2, DType::BF16) => each!(u8 => u16, |byte| upper(widen_e5m2(byte))),
+        (Dtype::F8E4M3, DType::F32) => each!(u8 => f32, widen_e4m3),
+        (Dtype::F8E5M2, DType::F32) => each!(u8 => f32, widen_e5m2),
         _ => return Err(NoConversion),
     };
     let convert = Convert::new(from.size(), to.size(), move |_, from, to| run(from, to));
@@ -209,6 +226,27 @@ mod tests {
             assert_eq!(from_bf16, (u32::from(bits) << 16).to_le_bytes());
             let from_f16 = run(Dtype::F16, DType::F32, &raw);
             assert_eq!(from_f16, f16::from_bits(bits).to_f32().to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn every_value_of_8_bits_is_one_of_16() {
+        for byte in 0..=u8::MAX {
+            let e4m3 = run(Dtype::F8E4M3, DType::BF16, &[byte]);
+            let found = bf16::from_le_bytes([e4m3[0], e4m3[1]]).to_f32();
+            let (sign, exponent) = (f32::from(1 - 2 * i8::from(byte > 0x7f)), byte >> 3 & 15);
+            let (mantissa, power) = match exponent {
+                0 => (f32::from(byte & 7) / 8.0, -6),
+                _ => (1.0 + f32::from(byte & 7) / 8.0, i32::from(exponent) - 7),
+            };
+            match byte & 0x7f {
+                0x7f => assert!(found.is_nan()),
+                _ => assert_eq!(found, sign * mantissa * 2f32.powi(power), "{byte:x}"),
+            }
+            let e5m2 = run(Dtype::F8E5M2, DType::BF16, &[byte]);
+            let found = bf16::from_le_bytes([e5m2[0], e5m2[1]]).to_f32();
+            let wanted = f16::from_le_bytes([0, byte]).to_f32();
+            assert!(found == wanted || found.is_nan() && wanted.is_nan(), "{byte:x}");
         }
     }
 

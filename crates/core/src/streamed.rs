@@ -122,6 +122,11 @@ impl Streamed {
         self.inner.resident.is_some()
     }
 
+    /// Whether it is held in the blocks in which it is stored.
+    pub fn is_in_blocks(&self) -> bool {
+        self.inner.in_blocks
+    }
+
     /// How the value is read when it is not resident.
     pub fn access(&self) -> Access {
         match &self.inner.chunks {

@@ -5,7 +5,8 @@ use std::path::Path;
 use burn::tensor::Tensor;
 use outsize_models::PicturePass;
 use outsize_models::arch::{
-    AddedConditions, FluxTransformer2dModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    AddedConditions, FluxTransformer2dConfig, FluxTransformer2dModel, SHIFT_FIRST,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
 
 use crate::adapter::{AdapterFile, ModuleNames};
@@ -65,7 +66,12 @@ impl Denoiser {
         description: &PartDescription,
     ) -> Result<Self, Error> {
         match kind {
-            PipelineKind::Flux => Ok(Flux(Box::new(Part::new(part, place, description)?))),
+            PipelineKind::Flux => {
+                let mut tensors = description.tensors.iter();
+                let first = tensors.any(|tensor| tensor.name.starts_with(SHIFT_FIRST));
+                let change = |config: &mut FluxTransformer2dConfig| config.shift_first = first;
+                Ok(Flux(Box::new(Part::changed(part, place, description, change)?)))
+            }
             PipelineKind::ZImage => Ok(ZImage(Box::new(Part::new(part, place, description)?))),
             _ => Ok(Unet(Box::new(Part::new(part, place, description)?))),
         }
@@ -86,7 +92,10 @@ impl Denoiser {
                 let names = UnetNames::new(&part.config.config);
                 part.adapt(file, &ModuleNames::Unet(names))
             }
-            Flux(part) => part.adapt(file, &ModuleNames::Flux),
+            Flux(part) => {
+                let shift_first = part.config.config.shift_first;
+                part.adapt(file, &ModuleNames::Flux { shift_first })
+            }
             ZImage(part) => part.adapt(file, &ModuleNames::ZImage),
         }
     }

@@ -58,6 +58,11 @@ impl PipelineFiles {
         folder.join(MODEL_INDEX).is_file()
     }
 
+    /// What kind of pipeline `folder` holds.
+    pub(crate) fn kind_in(folder: &Path) -> Result<PipelineKind, Error> {
+        kind_of(folder, &index(folder)?)
+    }
+
     /// Chooses the files of the pipeline in `folder`: see [`choose`](Self::choose).
     ///
     /// # Errors
@@ -66,13 +71,13 @@ impl PipelineFiles {
         Self::choose(folder, &index(folder)?, variant, |name| folder.join(name).is_file())
     }
 
-    /// The same of a pipeline of which only configurations and tokenizers are read.
+    /// The same of a pipeline whose weights of some parts are elsewhere, and need not be in the folder.
     ///
     /// # Errors
     /// As there.
-    pub fn without_weights(folder: &Path) -> Result<Self, Error> {
+    pub fn beside(folder: &Path, elsewhere: &[PipelinePart]) -> Result<Self, Error> {
         Self::choose(folder, &index(folder)?, None, |name| {
-            name.ends_with(".safetensors") || folder.join(name).is_file()
+            is_weights_of(name, elsewhere) || folder.join(name).is_file()
         })
     }
 
@@ -90,16 +95,7 @@ impl PipelineFiles {
     ) -> Result<Self, Error> {
         let path = place.join(MODEL_INDEX);
         let refused = |reason: String| Error::Field { path: path.clone(), reason };
-        let class = index.get("_class_name").and_then(Value::as_str).unwrap_or_default();
-        let kind = PipelineKind::ALL.into_iter().find(|kind| kind.class_names().contains(&class));
-        let kind = kind.ok_or_else(|| {
-            let known = PipelineKind::ALL.map(|kind| format!("\"{}\"", kind.class_name()));
-            refused(format!(
-                "`_class_name` is {:?}, but only {} are built in",
-                shown(class, 80),
-                known.join(", ")
-            ))
-        })?;
+        let kind = kind_of(place, index)?;
         let parts = kind.parts().iter().map(|part| (part.name(), kind.classes_of(*part)));
         let tokenizers = kind.tokenizers().iter().copied();
         for (part, classes) in parts.chain(tokenizers) {
@@ -160,10 +156,9 @@ impl PipelineFiles {
             .chain(parts)
     }
 
-    /// All but the weights.
-    pub fn names_without_weights(&self) -> impl Iterator<Item = &str> {
-        let is_weights = |name: &&str| self.parts.iter().any(|part| part.weights == *name);
-        self.names().filter(move |name| !is_weights(name))
+    /// All but the weights of these parts.
+    pub fn names_beside(&self, elsewhere: &[PipelinePart]) -> impl Iterator<Item = &str> {
+        self.names().filter(|name| !is_weights_of(name, elsewhere))
     }
 }
 
@@ -174,10 +169,34 @@ impl PartFiles {
     }
 }
 
+/// Whether a file by its name has weights of one of these parts.
+fn is_weights_of(name: &str, parts: &[PipelinePart]) -> bool {
+    let is_of = |part: &PipelinePart| {
+        let file = name.strip_prefix(part.folder()).and_then(|file| file.strip_prefix('/'));
+        file.is_some_and(|file| file != "config.json")
+    };
+    parts.iter().any(is_of)
+}
+
 /// What the `model_index.json` in a folder holds.
 fn index(folder: &Path) -> Result<Map<String, Value>, Error> {
     let index = read_object(&folder.join(MODEL_INDEX))?;
     index.ok_or_else(|| Error::no_file(folder, MODEL_INDEX))
+}
+
+/// The kind of a pipeline at `place` whose `model_index.json` holds `index`.
+fn kind_of(place: &Path, index: &Map<String, Value>) -> Result<PipelineKind, Error> {
+    let class = index.get("_class_name").and_then(Value::as_str).unwrap_or_default();
+    let kind = PipelineKind::ALL.into_iter().find(|kind| kind.class_names().contains(&class));
+    kind.ok_or_else(|| {
+        let known = PipelineKind::ALL.map(|kind| format!("\"{}\"", kind.class_name()));
+        let reason = format!(
+            "`_class_name` is {:?}, but only {} are built in",
+            shown(class, 80),
+            known.join(", ")
+        );
+        Error::Field { path: place.join(MODEL_INDEX), reason }
+    })
 }
 
 /// The class of a part: of `["library", "class"]`. `None` if it is absent or left out.

@@ -46,7 +46,7 @@ pub use pipeline_part::PipelinePart;
 pub use planning::ImagePrediction;
 pub use presets::{PIPELINE_PRESETS, PipelinePreset, PresetPart};
 pub use progress::ImageProgress;
-pub use published::usual_base;
+pub use published::SingleFile;
 pub use schedulers::{
     ChosenSteps, PredictionType, Scheduler, SchedulerChoice, SchedulerConfig, SchedulerKind,
 };

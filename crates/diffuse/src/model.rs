@@ -77,18 +77,29 @@ impl ImageModel {
         variant: Option<&str>,
     ) -> Result<(Self, Vec<Checkpoint>), Error> {
         let files = PipelineFiles::open(folder, variant)?;
-        Self::described(folder, files, |_, files, _| {
-            let opened = Checkpoint::open(folder.join(&files.weights));
-            Ok(opened.map_err(outsize_core::Error::from)?)
-        })
+        Self::described(folder, files, |_, files, _| open(folder, files))
     }
 
-    /// The same of weights that are all in one `file`, with the configurations and tokenizers in the folder `base`.
-    pub(crate) fn of_file(file: &Path, base: &Path) -> Result<(Self, Vec<Checkpoint>), Error> {
-        let (files, file) = (PipelineFiles::without_weights(base)?, SingleFile::open(file)?);
-        file.check(files.kind)?;
-        Self::described(base, files, |part, files, config| {
-            file.part(part, &base.join(&files.config), config)
+    /// Describes a checkpoint in one `file`, with the configurations, tokenizers and other parts in the folder `base`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_file(file: &SingleFile, base: &Path) -> Result<Self, Error> {
+        Ok(Self::of_file(file, base)?.0)
+    }
+
+    /// The same with what holds the weights.
+    pub(crate) fn of_file(
+        file: &SingleFile,
+        base: &Path,
+    ) -> Result<(Self, Vec<Checkpoint>), Error> {
+        let in_file = file.parts();
+        let kind = PipelineFiles::kind_in(base)?;
+        file.check(kind)?;
+        let files = PipelineFiles::beside(base, &in_file).map_err(|error| file.beside(error))?;
+        Self::described(base, files, |part, files, config| match in_file.contains(&part) {
+            true => file.part(kind, part, &base.join(&files.config), config),
+            false => open(base, files),
         })
     }
 
@@ -399,6 +410,12 @@ impl ImageModel {
         let [width, height] = self.size(request)?;
         Ok([height, width].map(|side| side / self.scale()))
     }
+}
+
+/// The weights of a part.
+fn open(folder: &Path, files: &PartFiles) -> Result<Checkpoint, Error> {
+    let opened = Checkpoint::open(folder.join(&files.weights));
+    Ok(opened.map_err(outsize_core::Error::from)?)
 }
 
 /// Channels that go into a denoiser which fills in masks: its own latents, the mask, and the latents of what is kept.

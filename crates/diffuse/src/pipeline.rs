@@ -19,6 +19,7 @@ use crate::part::Turn;
 use crate::picture::{COLOURS, Picture, byte};
 use crate::pipeline_part::PipelinePart;
 use crate::progress::ImageProgress;
+use crate::published::SingleFile;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextStates;
 use crate::tokenizer::PromptTokenizerFiles;
@@ -47,12 +48,16 @@ impl ImagePipeline {
         Ok(Self { model, checkpoints, settings })
     }
 
-    /// Opens a checkpoint of Stable Diffusion in one `file`, as it is published for other software; configurations and tokenizers
-    /// are those in the folder `base`, as diffusers saves a model of the same kind: see [`usual_base`](crate::usual_base()).
+    /// Opens a checkpoint in one file, as it is published for other software; configurations, tokenizers and parts that it does not
+    /// have are those in the folder `base`, as diffusers saves a model of the same kind: see [`SingleFile::usual_base`].
     ///
     /// # Errors
     /// What is missing, damaged or not built in, and what does not belong together.
-    pub fn open_file(file: &Path, base: &Path, settings: ImageSettings) -> Result<Self, Error> {
+    pub fn open_file(
+        file: &SingleFile,
+        base: &Path,
+        settings: ImageSettings,
+    ) -> Result<Self, Error> {
         let (model, checkpoints) = ImageModel::of_file(file, base)?;
         Ok(Self { model, checkpoints, settings })
     }

@@ -6,6 +6,7 @@ use outsize_generate::{PipelineBuilder, PipelineTask};
 
 use crate::error::Error;
 use crate::pipeline::ImagePipeline;
+use crate::published::SingleFile;
 use crate::settings::ImageSettings;
 
 /// Prompts become pictures: the task of an [`ImagePipeline`].
@@ -68,7 +69,7 @@ impl PipelineTask for ImageTask {
         }
         let settings = ImageSettings { compute, planning, stop, ..ImageSettings::new(max_memory) };
         let mut pipeline = match &task.base {
-            Some(base) => ImagePipeline::open_file(&model, base, settings)?,
+            Some(base) => ImagePipeline::open_file(&SingleFile::open(&model)?, base, settings)?,
             None => ImagePipeline::open(&model, task.variant.as_deref(), settings)?,
         };
         for (path, scale) in &task.adapters {

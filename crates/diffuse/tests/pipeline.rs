@@ -11,7 +11,7 @@ use common::{complete_transformer, fixture};
 use outsize_checkpoint::Checkpoint;
 use outsize_diffuse::{
     ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, ImageTask, InitialImage,
-    Picture,
+    Picture, SingleFile,
 };
 use outsize_generate::pipeline;
 use outsize_plan::{Budget, HardwareProfile, ManualMap, Strategy};
@@ -75,6 +75,17 @@ fn open(folder: &Path, budget: &str) -> ImagePipeline {
     ImagePipeline::open(folder, None, settings(budget)).unwrap()
 }
 
+/// With a denoiser in a file of its own, whose configuration may lie beside it.
+fn of_file(folder: &Path, file: &str) -> ImagePipeline {
+    let file = folder.join(file);
+    let config = file.with_extension("json");
+    if config.exists() {
+        fs::copy(config, folder.join("transformer/config.json")).unwrap();
+    }
+    let file = SingleFile::open(&file).unwrap();
+    ImagePipeline::open_file(&file, folder, settings("cpu=1GB")).unwrap()
+}
+
 fn model() -> ImageModel {
     ImageModel::open(&fixture("pipeline"), None).unwrap()
 }
@@ -95,7 +106,10 @@ fn assert_recorded(fixture_name: &str) {
         }
         let steps = entry["steps"].as_u64().unwrap_or(steps);
         let request = request(folder.path(), prompt, steps as usize, entry);
-        let mut pipeline = open(folder.path(), "cpu=1GB");
+        let mut pipeline = match entry["file"].as_str() {
+            Some(file) => of_file(folder.path(), file),
+            None => open(folder.path(), "cpu=1GB"),
+        };
         for adapter in entry["adapters"].as_array().into_iter().flatten() {
             let (file, scale) = (adapter[0].as_str().unwrap(), adapter[1].as_f64().unwrap());
             pipeline.adapt(&folder.path().join(file), scale).unwrap();

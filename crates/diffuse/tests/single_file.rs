@@ -1,13 +1,15 @@
-//! Checkpoints of Stable Diffusion in one file; scripts/fixtures/single_file.py wrote them, and checked them with diffusers.
+//! Checkpoints in one file; scripts/fixtures/single_file.py and transformer_files.py wrote them, and checked them with diffusers.
 
 mod common;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::fixture;
+use common::{complete_transformer, fixture, time_embedder};
 use outsize_checkpoint::{Checkpoint, FileWriter, TensorInfo, TensorSpec};
-use outsize_diffuse::{ImagePipeline, ImageRequest, ImageSettings, ImageTask, usual_base};
+use outsize_diffuse::{
+    ImagePipeline, ImageRequest, ImageSettings, ImageTask, PipelinePart, SingleFile,
+};
 use outsize_generate::pipeline;
 use outsize_plan::Budget;
 use tempfile::TempDir;
@@ -20,13 +22,21 @@ fn base(name: &str) -> TempDir {
 }
 
 fn copy(from: &Path, to: &Path) {
+    copy_some(from, to, |path| path.extension().is_none_or(|end| end != "safetensors"));
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    copy_some(from, to, |_| true);
+}
+
+fn copy_some(from: &Path, to: &Path, is_wanted: fn(&Path) -> bool) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
         let (path, target) = (entry.path(), to.join(entry.file_name()));
         match path.is_dir() {
-            true => copy(&path, &target),
-            false if path.extension().is_some_and(|end| end == "safetensors") => {}
-            false => drop(fs::copy(path, target).unwrap()),
+            true => copy_some(&path, &target, is_wanted),
+            false if is_wanted(&path) => drop(fs::copy(path, target).unwrap()),
+            false => {}
         }
     }
 }
@@ -37,6 +47,16 @@ fn single(name: &str) -> PathBuf {
 
 fn settings() -> ImageSettings {
     ImageSettings::new(Budget::parse("cpu=1GB").unwrap())
+}
+
+fn request() -> ImageRequest {
+    let side = Some(16);
+    ImageRequest {
+        steps: Some(20),
+        width: side,
+        height: side,
+        ..ImageRequest::new("a photo of a horse")
+    }
 }
 
 /// A copy of the file with some of its tensors, under names that may be others.
@@ -59,21 +79,47 @@ fn edited(
     path
 }
 
+fn open(file: &Path, base: &Path) -> Result<ImagePipeline, outsize_diffuse::Error> {
+    ImagePipeline::open_file(&SingleFile::open(file)?, base, settings())
+}
+
 fn refusal(file: &Path, base: &Path) -> String {
-    ImagePipeline::open_file(file, base, settings()).unwrap_err().to_string()
+    open(file, base).unwrap_err().to_string()
+}
+
+fn usual_base(file: &Path) -> Result<&'static str, outsize_diffuse::Error> {
+    SingleFile::open(file)?.usual_base()
+}
+
+/// A fixture with all of its weights, in a folder and in one file.
+fn both(name: &str, copied: &TempDir) -> (PathBuf, PathBuf) {
+    if name != "pipeline-z-image" {
+        return (fixture(name), single(name));
+    }
+    let folder = copied.path().join("folder");
+    copy_all(&fixture(name), &folder);
+    complete_transformer(&folder);
+    let whole = copied.path().join("whole");
+    time_embedder::complete_under(&single(name), &whole, "model.diffusion_model.");
+    (folder, whole.join("model.safetensors"))
 }
 
 #[test]
 fn pictures_are_those_of_the_same_weights_in_a_folder() {
-    for name in ["pipeline", "pipeline-xl"] {
-        let (folder, base) = (fixture(name), base(name));
-        let request = ImageRequest { steps: Some(4), ..ImageRequest::new("a photo of a horse") };
+    for name in ["pipeline", "pipeline-xl", "pipeline-flux", "pipeline-z-image"] {
+        let copied = tempfile::tempdir().unwrap();
+        let ((folder, file), base) = (both(name, &copied), base(name));
+        let adapter = match name {
+            "pipeline-z-image" => "peft.safetensors",
+            _ => "kohya.safetensors",
+        };
+        let request = request();
         let mut expected = ImagePipeline::open(&folder, None, settings()).unwrap();
-        let mut found = ImagePipeline::open_file(&single(name), base.path(), settings()).unwrap();
+        let mut found = open(&file, base.path()).unwrap();
         for adapted in [false, true] {
             if adapted {
                 for pipeline in [&mut expected, &mut found] {
-                    pipeline.adapt(&folder.join("kohya.safetensors"), 0.5).unwrap();
+                    pipeline.adapt(&folder.join(adapter), 0.5).unwrap();
                 }
             }
             let [expected, found] =
@@ -103,10 +149,9 @@ fn an_adapter_of_a_projection_is_that_of_the_folder() {
         writer.write(&name(side), &values.collect::<Vec<u8>>()).unwrap();
     }
     writer.finish().unwrap();
-    let request = ImageRequest { steps: Some(4), ..ImageRequest::new("a photo of a horse") };
+    let request = request();
     let mut of_folder = ImagePipeline::open(&folder, None, settings()).unwrap();
-    let mut of_file =
-        ImagePipeline::open_file(&single("pipeline-xl"), base.path(), settings()).unwrap();
+    let mut of_file = open(&single("pipeline-xl"), base.path()).unwrap();
     let plain = of_folder.generate(&request).unwrap();
     let [one, other] = [&mut of_folder, &mut of_file].map(|pipeline| {
         pipeline.adapt(&adapter, 1.0).unwrap();
@@ -132,6 +177,42 @@ fn what_a_file_is_made_of_is_told() {
         (!tensor.name.starts_with("cond_stage_model.")).then(|| tensor.name.clone())
     });
     assert!(usual_base(&untold).unwrap_err().to_string().contains("a folder or a repository"));
+    let flux = single("pipeline-flux");
+    assert!(usual_base(&flux).unwrap().ends_with("/FLUX.1-dev"));
+    let unguided = edited(&flux, &folder, |tensor| {
+        (!tensor.name.contains("guidance_in.")).then(|| tensor.name.clone())
+    });
+    assert!(usual_base(&unguided).unwrap().ends_with("/FLUX.1-schnell"));
+    let untold = usual_base(&single("pipeline-z-image")).unwrap_err().to_string();
+    assert!(untold.contains("Tongyi-MAI/Z-Image-Turbo"), "{untold}");
+}
+
+#[test]
+fn parts_that_are_not_in_a_file_are_those_of_its_base() {
+    use PipelinePart::{TextEncoder, TextEncoder2, Transformer, Unet, Vae};
+    for (name, without, has, needs) in [
+        ("pipeline-flux", "vae.", &[TextEncoder, TextEncoder2, Transformer][..], "vae/"),
+        (
+            "pipeline-flux",
+            "text_encoders.t5xxl.",
+            &[TextEncoder, Vae, Transformer],
+            "text_encoder_2/",
+        ),
+        ("pipeline", "first_stage_model.", &[TextEncoder, Unet], "vae/"),
+        ("pipeline", "cond_stage_model.", &[Vae, Unet], "text_encoder/"),
+    ] {
+        let (folder, base) = (tempfile::tempdir().unwrap(), base(name));
+        let file = edited(&single(name), &folder, |tensor| {
+            (!tensor.name.starts_with(without)).then(|| tensor.name.clone())
+        });
+        assert_eq!(SingleFile::open(&file).unwrap().parts(), has, "{without}");
+        let error = refusal(&file, base.path());
+        assert!(error.contains(needs), "{error}");
+        let request = request();
+        let [one, other] = [&file, &single(name)]
+            .map(|file| open(file, &fixture(name)).unwrap().generate(&request).unwrap());
+        assert_eq!(one, other, "{without}");
+    }
 }
 
 #[test]
@@ -141,10 +222,17 @@ fn what_is_no_such_file_is_refused() {
     let flux = base("pipeline-flux");
     let part = fixture("pipeline").join("unet/diffusion_pytorch_model.fp16.safetensors");
     for (file, base, named) in [
-        (&part, &first, "it has no tensor model.diffusion_model.input_blocks.0.0.weight"),
-        (&single("pipeline"), &xl, "is the base another model?"),
+        (&part, &first, "its tensors are not called as those of Stable Diffusion"),
+        (&single("pipeline"), &xl, "nor its base"),
         (&single("pipeline-xl"), &first, "is the base another model?"),
         (&single("pipeline"), &flux, "its base is a FluxPipeline"),
+        (&single("pipeline-flux"), &first, "its base is a StableDiffusionPipeline"),
+        (
+            &fixture("pipeline-flux").join("fp8.safetensors"),
+            &flux,
+            "text_encoder/model.safetensors",
+        ),
+        (&fixture("pipeline-flux").join("wide.gguf"), &flux, "text_encoder"),
         (&PathBuf::from("none.safetensors"), &first, "none.safetensors"),
     ] {
         let error = refusal(file, base.path());
@@ -158,6 +246,17 @@ fn what_is_no_such_file_is_refused() {
     for end in ["attn_1.q.weight", "up.1.upsample.conv.bias", "out.0.bias", "q_proj.weight"] {
         let error = refusal(&without(end), first.path());
         assert!(error.contains(end) && error.contains("edited.safetensors"), "{error}");
+    }
+    // A transformer of another width.
+    let error = refusal(&fixture("pipeline-flux").join("wide.gguf"), &fixture("pipeline-flux"));
+    assert!(error.contains("wide.gguf") && error.contains("is the base another model?"), "{error}");
+    for end in ["linear1.bias", "query_norm.scale", "in_layer.weight"] {
+        let fp8 = fixture("pipeline-flux").join("fp8.safetensors");
+        let file = edited(&fp8, &folder, |tensor| {
+            (!tensor.name.ends_with(end)).then(|| tensor.name.clone())
+        });
+        let error = refusal(&file, &fixture("pipeline-flux"));
+        assert!(error.contains(end), "{error}");
     }
     let empty = tempfile::tempdir().unwrap();
     assert!(refusal(&single("pipeline"), empty.path()).contains("model_index.json"));

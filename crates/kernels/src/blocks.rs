@@ -453,7 +453,7 @@ fn has_nan(data: &[u8]) -> bool {
 /// The f32 of an E4M3 (4 bits of exponent, of bias 7, and 3 of mantissa; no infinity, one NaN of
 /// each sign), without branches, so that loops over it vectorize.
 #[inline(always)]
-fn widen_e4m3(byte: u8) -> f32 {
+pub fn widen_e4m3(byte: u8) -> f32 {
     let magnitude = i32::from(byte & 0x7f);
     // The fields in place, the exponent is too small by the difference of the biases, 127 - 7.
     let normal = f32::from_bits((magnitude << 20) as u32 + (120 << 23));

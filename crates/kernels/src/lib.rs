@@ -108,7 +108,7 @@ mod weight_tensor;
 
 pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
-pub use blocks::BlockWeight;
+pub use blocks::{BlockWeight, widen_e4m3};
 pub use buffer::{BufferReuse, free_buffers};
 pub use device::{has_kernels, is_flex, is_gpu};
 pub use fetched::{FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, fetched_linear};

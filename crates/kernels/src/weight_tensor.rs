@@ -13,6 +13,7 @@ use crate::BlockWeight;
 use crate::device::is_gpu;
 #[cfg(feature = "gpu")]
 use crate::gpu::PackedWeight;
+use crate::loops::{self, share_size};
 
 /// A weight `[out, in]` as it is stored: of floats as a tensor, or encoded in blocks.
 #[derive(Clone, Debug)]
@@ -162,7 +163,11 @@ impl WeightTensor {
             Self::Blocks(weight) => {
                 let [rows, columns] = weight.shape();
                 let mut values = vec![0.0; rows * columns];
-                weight.dequantize(0..rows, &mut values);
+                let share = share_size(values.len(), columns);
+                let parts = (0..).step_by(share / columns.max(1)).zip(values.chunks_mut(share));
+                loops::share(parts, |(row, to)| {
+                    weight.dequantize(row..row + to.len() / columns, to);
+                });
                 let data = TensorData::new(values, [rows, columns]);
                 Tensor::from_data(data, (device, DType::F32))
             }

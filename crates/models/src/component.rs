@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Debug};
 
 use burn::tensor::{DType, Device};
-use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, shown};
+use outsize_checkpoint::{Checkpoint, Dtype, StorageFormat, TensorInfo, shown};
 use outsize_core::{
     Access, Dispatched, FloatType, Names, Options, Parameter, TensorTable, parameters,
 };
@@ -14,6 +14,7 @@ use outsize_plan::{DeviceMap, Tree};
 
 use crate::architecture::class_name;
 use crate::config::{self, COMMON, Fields, MAX_QUOTE, check};
+use crate::layers::UNPACKED_BYTES;
 use crate::{
     ActivationDtype, Architecture, Error, Init, PicturePass, WeightKind, WeightSpec, WeightUse,
 };
@@ -138,6 +139,8 @@ impl<C: Component> ComponentConfig<C> {
         let unused = tensors.iter().filter(|tensor| C::is_unused(&self.config, &tensor.name));
         let ignored = C::IGNORED.iter().map(|end| (*end).to_owned());
         let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
+        // Matrices of 8 bits have one scale each, or none.
+        let scaled = tensors.iter().any(|tensor| tensor.name.ends_with(".weight_scale"));
         Options {
             // The products take weights as stored, but not in 64 bits.
             float_type: match wide {
@@ -145,6 +148,7 @@ impl<C: Component> ComponentConfig<C> {
                 false => FloatType::AsStored,
             },
             names: C::names(tensors),
+            format: scaled.then(|| StorageFormat::compressed_fp8(false)),
             no_split: C::NO_SPLIT.iter().map(|class| (*class).to_owned()).collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: weights.into_iter().map(|weight| (weight.name, weight.access)).collect(),
@@ -201,6 +205,20 @@ impl<C: Component> ComponentConfig<C> {
         }
         matmul::packed_bytes(compute, rows, inputs as u64)
             .saturating_add(convolutions.saturating_mul(threads() as u64))
+    }
+
+    /// What weights in blocks are unpacked to while they are multiplied, in bytes: none if these `tensors` of a checkpoint are
+    /// in floats.
+    pub fn unpacked_bytes(&self, tensors: &[TensorInfo]) -> u64 {
+        let is_block = |tensor: &TensorInfo| tensor.dtype.block().elements > 1;
+        if self.options(tensors).format.is_none() && !tensors.iter().any(is_block) {
+            return 0;
+        }
+        let matrices = self.weights().into_iter().filter(|weight| weight.shape.len() == 2);
+        let widest = matrices.map(|weight| weight.shape[1]).max().unwrap_or(0) as u64;
+        // One row may be wider than a piece.
+        let piece = UNPACKED_BYTES.max(widest.saturating_mul(4));
+        matmul::panel_bytes(widest).saturating_mul(threads() as u64).saturating_add(piece)
     }
 
     /// An empty module, dispatched: see [`outsize_core::dispatch()`].

@@ -34,6 +34,9 @@ pub struct EstimateArgs {
     /// there are no others]
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
+    /// Of a checkpoint of a model of pictures in one file, where all else is: see `outsize image --help`
+    #[arg(long, value_name = "MODEL", conflicts_with = "variant")]
+    pub base: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,

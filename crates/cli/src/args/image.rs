@@ -11,12 +11,12 @@ use std::path::PathBuf;
 /// `outsize image`.
 #[derive(Args, Debug)]
 pub struct ImageArgs {
-    /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a model on the
-    /// Hub, org/name or org/name@revision, which is downloaded to the Hub's cache unless it is there; or a
-    /// checkpoint of Stable Diffusion in one file
+    /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a checkpoint of
+    /// Stable Diffusion, FLUX.1 or Z-Image in one file, .safetensors or .gguf; or either on the Hub, org/name,
+    /// org/name:Q4_K_S or org/name/FILE, which is downloaded to the Hub's cache unless it is there
     pub model: PathBuf,
-    /// Of a checkpoint in one file, where its configurations and tokenizers are: a folder, or a model on the
-    /// Hub, of which no weights are downloaded [default: the model on the Hub that it is made of]
+    /// Of a checkpoint in one file, where all is that it has not, configurations and tokenizers at least: a
+    /// folder as diffusers saves it, or a model on the Hub [default: the one that the file is made of]
     #[arg(long, value_name = "MODEL", conflicts_with = "variant")]
     pub base: Option<PathBuf>,
     /// File to write, a PNG; of several pictures each has its seed in its name

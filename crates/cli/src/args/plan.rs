@@ -22,6 +22,9 @@ pub struct PlanArgs {
     /// there are no others]
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
+    /// Of a checkpoint of a model of pictures in one file, where all else is: see `outsize image --help`
+    #[arg(long, value_name = "MODEL", conflicts_with = "variant")]
+    pub base: Option<PathBuf>,
     /// Count the memory of a LoRA adapter: a folder as PEFT saves it, or one on the Hub; for a model of pictures
     /// also a .safetensors file
     #[arg(long, value_name = "FOLDER")]

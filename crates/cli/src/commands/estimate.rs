@@ -28,7 +28,7 @@ pub fn estimate(args: &EstimateArgs) -> Result<(), Failure> {
         estimated_dtype(name).map_err(|error| Failure::usage(format!("--dtypes {name}: {error}")))
     });
     let dtypes = dtypes.collect::<Result<Vec<_>, _>>()?;
-    let described = match model::described(model, args.variant.as_deref())? {
+    let described = match model::described(model, args.variant.as_deref(), args.base.as_deref())? {
         ModelDescription::Text(described) => *described,
         ModelDescription::Pictures(described, notes) => {
             return image::estimate(args, model, &described, notes);

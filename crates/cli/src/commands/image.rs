@@ -2,7 +2,6 @@
 
 use crate::args::{EstimateArgs, ImageArgs, PlanArgs, workload};
 use crate::error::Failure;
-use crate::hub::Wanted;
 use crate::views::image::{ImageOutput, PartOutput, PartsOutput, PictureOutput, PredictionOutput};
 use crate::views::output::{self, print, print_json, say_wrapped};
 use crate::views::progress;
@@ -11,7 +10,6 @@ use indicatif::ProgressBar;
 use outsize::core::Planning;
 use outsize::diffuse::{
     ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, PartPlan, Picture,
-    usual_base,
 };
 use outsize::generate::default_budget;
 use outsize::machine::Machine;
@@ -23,10 +21,11 @@ use std::time::Instant;
 /// Runs the command; `began` is when the process did.
 pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let variant = args.variant.as_deref();
-    let base = base(args)?;
-    let folder = match &base {
-        Some(_) => args.model.clone(),
-        None => model::located(&args.model, Wanted::Pictures(variant))?,
+    let place = model::picture_model(&args.model, variant)?;
+    let file = match (place.is_file(), &args.base) {
+        (true, base) => Some(model::single_file(&place, base.as_deref())?),
+        (false, Some(_)) => return Err(model::base_alone()),
+        (false, None) => None,
     };
     refuse_other_format(&args.output)?;
     output::refuse_missing_folder(&args.output)?;
@@ -36,12 +35,12 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
         output::refuse_to_replace(path, args.force)?;
     }
     let machine = Machine::detect();
-    let (figures, provenance) = cache::figures(&machine, &folder);
+    let (figures, provenance) = cache::figures(&machine, &place);
     let settings = settings(args.max_memory.as_ref(), args.compute, &machine, figures)?;
     model::check_gpus(&settings.max_memory)?;
-    let mut pipeline = match &base {
-        Some(base) => ImagePipeline::open_file(&folder, base, settings)?,
-        None => ImagePipeline::open(&folder, variant, settings)?,
+    let mut pipeline = match &file {
+        Some((file, base)) => ImagePipeline::open_file(file, base, settings)?,
+        None => ImagePipeline::open(&place, variant, settings)?,
     };
     let adapters = adapters(args)?;
     for (path, scale) in &adapters {
@@ -121,21 +120,6 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
             Ok(())
         }
     }
-}
-
-/// Where configurations and tokenizers of a checkpoint in one file are; none of a folder or a model on the Hub.
-fn base(args: &ImageArgs) -> Result<Option<PathBuf>, Failure> {
-    let file = args.model.is_file().then_some(&*args.model);
-    let base = match (file, &args.base) {
-        (None, None) => return Ok(None),
-        (None, Some(_)) => {
-            let what = "--base: only for a checkpoint in one file: leave it out";
-            return Err(Failure::usage(what.to_owned()));
-        }
-        (Some(_), Some(base)) => base.clone(),
-        (Some(file), None) => PathBuf::from(format!("hf://{}", usual_base(file)?)),
-    };
-    Ok(Some(model::located(&base, Wanted::PictureBase)?))
 }
 
 /// The files of the adapters that are asked for, and how much of each.

@@ -27,7 +27,7 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     if let Some(file) = &args.svg {
         output::refuse_to_overwrite(path, file)?;
     }
-    let described = match model::described(path, args.variant.as_deref())? {
+    let described = match model::described(path, args.variant.as_deref(), args.base.as_deref())? {
         ModelDescription::Text(described) => *described,
         ModelDescription::Pictures(described, notes) => {
             return image::plan(args, path, *described, notes);

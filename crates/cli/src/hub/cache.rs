@@ -59,26 +59,31 @@ impl Snapshot {
                 let mut weights = ADAPTER_WEIGHTS.iter().map(|name| self.folder.join(name));
                 self.folder.join(ADAPTER_CONFIG).exists() && weights.any(is_there)
             }
-            Wanted::PictureBase => {
-                PipelineFiles::without_weights(&self.folder).is_ok_and(|files| {
-                    files.names_without_weights().all(|name| self.folder.join(name).is_file())
-                })
-            }
-            Wanted::PictureAdapter(Some(file)) => is_there(self.folder.join(file)),
+            Wanted::PictureBase(elsewhere) => PipelineFiles::beside(&self.folder, elsewhere)
+                .is_ok_and(|files| {
+                    let wanted: Vec<_> = files.names_beside(elsewhere).collect();
+                    let parts = files.parts.iter().map(|part| &*part.weights);
+                    wanted.iter().all(|name| self.folder.join(name).is_file())
+                        && parts
+                            .filter(|weights| wanted.contains(weights))
+                            .all(|weights| is_there(self.folder.join(weights)))
+                }),
+            Wanted::File(file) => is_there(self.folder.join(file)),
             // Of another one the Hub has to say whether it is the only one.
-            Wanted::PictureAdapter(None) => {
+            Wanted::PictureAdapter => {
                 ADAPTER_FILES.iter().any(|file| is_there(self.folder.join(file)))
             }
             _ => {
                 let is_whole = gguf::is_one(&self.folder.to_string_lossy());
-                (is_whole || has_config(&self.folder)) && is_there(self.folder.clone())
+                (is_whole || self.folder.join("config.json").exists())
+                    && is_there(self.folder.clone())
             }
         }
     }
 }
 
-/// The model's files in the cache, if there are any.
-pub fn snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
+/// The model's files in the cache, if there are any: the folder of all of them.
+pub fn whole_snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
     let revision = address.revision();
     let repo = settings.cache.repo(address.repo(revision));
     let commit = match is_commit(revision) {
@@ -86,20 +91,24 @@ pub fn snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
         false => named(&repo.pointer_path("").with_file_name("refs").join(revision))?,
     };
     let folder = repo.pointer_path(&commit);
-    if !folder.is_dir() {
-        return None;
-    }
+    folder.is_dir().then_some(Snapshot { folder, commit })
+}
+
+/// The same, or one of them that is a GGUF file and a model by itself.
+pub fn snapshot(settings: &HubSettings, address: &Address) -> Option<Snapshot> {
+    let Snapshot { folder, commit } = whole_snapshot(settings, address)?;
     let names = names(&folder);
     let file = match gguf::choose(address, names.iter().map(String::as_str)) {
-        Ok(file) => file.filter(|_| address.file.is_some() || !has_config(&folder)),
+        Ok(file) => file.filter(|_| address.file.is_some() || !is_model(&folder)),
         Err(_) if address.file.is_some() => return None,
         Err(_) => None,
     };
     Some(Snapshot { folder: file.map_or(folder.clone(), |file| folder.join(file)), commit })
 }
 
-fn has_config(folder: &Path) -> bool {
-    folder.join("config.json").exists()
+/// Whether a folder as a whole is a model.
+fn is_model(folder: &Path) -> bool {
+    folder.join("config.json").exists() || PipelineFiles::is_at(folder)
 }
 
 /// The names of a folder's files, and of those in folders within.
@@ -136,7 +145,7 @@ pub fn snapshots(settings: &HubSettings) -> Vec<(Address, Snapshot)> {
             };
             // Each GGUF file is a model.
             let files = names(&one.folder).into_iter().filter(|name| gguf::is_one(name));
-            let files: Vec<_> = files.filter(|_| !has_config(&one.folder)).collect();
+            let files: Vec<_> = files.filter(|_| !is_model(&one.folder)).collect();
             if files.is_empty() {
                 of_model.push((address, one));
                 continue;

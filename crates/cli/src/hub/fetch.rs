@@ -4,7 +4,7 @@
 //! redirected to, check neither length nor hash, wait for a silent server for ever, and take a
 //! path from the server's header.
 
-use super::cache::snapshot;
+use super::cache::{snapshot, whole_snapshot};
 use super::client::{Client, HubFile, PAUSE};
 use super::{Address, HubSettings, Snapshot, Wanted, gguf, pictures, shards};
 use crate::cache::lock;
@@ -63,14 +63,17 @@ pub fn fetch(
     let client = Client::open(settings, address)?;
     let names = match (pictures::is_one(&client), wanted) {
         (_, Wanted::Adapter) => adapter_names(&client)?,
-        (_, Wanted::PictureAdapter(file)) => vec![picture_adapter_name(&client, file)?],
-        (true, Wanted::PictureBase) => pictures::names_without_weights(&client)?,
-        (true, wanted) => pictures::names(&client, wanted.variant(address)?)?,
-        (false, Wanted::Pictures(_) | Wanted::PictureBase) => {
-            return Err(Failure::usage(format!(
-                "{address} has no {MODEL_INDEX}, as models that make pictures have"
-            )));
-        }
+        (_, Wanted::PictureAdapter) => vec![picture_adapter_name(&client)?],
+        (_, Wanted::File(file)) => vec![file_name(&client, file)?],
+        (true, wanted) => pictures::names(&client, wanted, wanted.variant(address)?)?,
+        (false, Wanted::Pictures(_) | Wanted::PictureBase(_)) => match gguf_file(&client)? {
+            Some(file) if matches!(wanted, Wanted::Pictures(_)) => gguf::parts(file),
+            _ => {
+                return Err(Failure::usage(format!(
+                    "{address} has no {MODEL_INDEX}, as models that make pictures have"
+                )));
+            }
+        },
         (false, _) => match gguf_file(&client)? {
             Some(file) => gguf::parts(file),
             None => names(&client)?,
@@ -122,7 +125,8 @@ pub fn fetch(
     if address.revision() != client.commit {
         repo.create_ref(&client.commit).map_err(|error| cannot(&folder, &error))?;
     }
-    let whole = names.into_iter().next().filter(|name| gguf::is_one(name));
+    let is_whole = |name: &String| gguf::is_one(name) && !matches!(wanted, Wanted::File(_));
+    let whole = names.into_iter().next().filter(is_whole);
     let folder = whole.map_or(folder.clone(), |file| folder.join(file));
     Ok(Snapshot { folder, commit: client.commit })
 }
@@ -163,22 +167,25 @@ fn adapter_names(client: &Client<'_>) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// The file of an adapter of a model of pictures, or the one that is asked for.
-fn picture_adapter_name(client: &Client<'_>, file: Option<&str>) -> Result<String, Failure> {
-    let mut names = client.files.iter().map(|file| &*file.name);
-    let found = match file {
-        Some(file) => names.find(|name| *name == file),
-        None => adapter_file(names),
-    };
-    let address = client.address;
+/// The file of an adapter of a model of pictures.
+fn picture_adapter_name(client: &Client<'_>) -> Result<String, Failure> {
+    let found = adapter_file(client.files.iter().map(|file| &*file.name));
     found.map(str::to_owned).ok_or_else(|| {
-        Failure::Failed(match file {
-            Some(file) => format!("{address} has no file {}", shown(file, 200)),
-            None => format!(
-                "{address} has no file that is known to be an adapter of a model of pictures: give {address}/FILE"
-            ),
-        })
+        let address = client.address;
+        Failure::Failed(format!(
+            "{address} has no file that is known to be an adapter of a model of pictures: give {address}/FILE"
+        ))
     })
+}
+
+/// A file that it must have.
+fn file_name(client: &Client<'_>, file: &str) -> Result<String, Failure> {
+    match client.find(file) {
+        Some(_) => Ok(file.to_owned()),
+        None => {
+            Err(Failure::Failed(format!("{} has no file {}", client.address, shown(file, 200))))
+        }
+    }
 }
 
 /// The model in the cache, downloaded if it is not there.
@@ -190,7 +197,10 @@ pub fn cached_or_fetched(
     address: &Address,
     wanted: Wanted<'_>,
 ) -> Result<Snapshot, Failure> {
-    let cached = snapshot(settings, address);
+    let cached = match wanted {
+        Wanted::File(_) => whole_snapshot(settings, address),
+        _ => snapshot(settings, address),
+    };
     match cached.filter(|found| settings.offline || found.is_complete(wanted)) {
         Some(found) => Ok(found),
         None => fetch(settings, address, wanted),

@@ -1,7 +1,7 @@
 //! Models of pictures on the Hub: a folder for each part.
 
 use super::client::Client;
-use super::{headers_in, shards};
+use super::{Wanted, headers_in, shards};
 use crate::error::Failure;
 use outsize::checkpoint::{CONFIG_LIMIT, parse_object};
 use outsize::diffuse::{
@@ -16,20 +16,22 @@ pub fn is_one(client: &Client<'_>) -> bool {
 }
 
 /// The files that a run of it reads.
-pub fn names(client: &Client<'_>, variant: Option<&str>) -> Result<Vec<String>, Failure> {
+pub fn names(
+    client: &Client<'_>,
+    wanted: Wanted<'_>,
+    variant: Option<&str>,
+) -> Result<Vec<String>, Failure> {
+    let elsewhere = if let Wanted::PictureBase(elsewhere) = wanted { elsewhere } else { &[] };
     let files = choose(client, variant)?;
-    let mut names: Vec<String> = files.names().map(Into::into).collect();
+    let mut names: Vec<String> = files.names_beside(elsewhere).map(Into::into).collect();
     for part in files.parts.iter().filter(|part| part.is_sharded()) {
         let (folder, _) = split(part);
-        names
-            .extend(shards(client, &part.weights)?.iter().map(|shard| format!("{folder}/{shard}")));
+        if names.contains(&part.weights) {
+            let shards = shards(client, &part.weights)?;
+            names.extend(shards.iter().map(|shard| format!("{folder}/{shard}")));
+        }
     }
     Ok(names)
-}
-
-/// The same without weights.
-pub fn names_without_weights(client: &Client<'_>) -> Result<Vec<String>, Failure> {
-    Ok(choose(client, None)?.names_without_weights().map(Into::into).collect())
 }
 
 /// Describes it by its configurations and the headers of its weights; and says so.

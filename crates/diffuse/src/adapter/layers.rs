@@ -9,9 +9,9 @@ use outsize_models::{WeightKind, WeightSpec};
 
 use super::file::{AdapterFile, MAX_QUOTE, Matrices};
 use super::module_names::ModuleNames;
-use super::rows::Rows;
 use crate::error::Error;
 use crate::pipeline_part::PipelinePart;
+use crate::published::Rows;
 
 /// What a matrix takes beside its values, what is known of it in its file included, in bytes.
 const PER_MATRIX: u64 = 1024;

@@ -2,10 +2,8 @@
 //! what layers give while the model runs.
 
 mod file;
-mod flux_names;
 mod layers;
 mod module_names;
-mod rows;
 mod tensor_name;
 
 pub(crate) use self::file::AdapterFile;

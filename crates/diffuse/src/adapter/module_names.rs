@@ -1,10 +1,8 @@
 //! What adapters call the modules of a part: as diffusers does, as the software that models were published for, and both with all
 //! dots turned into `_`.
 
-use super::flux_names;
-use super::rows::Rows;
 use crate::pipeline_part::PipelinePart;
-use crate::published::UnetNames;
+use crate::published::{LAST_NORM, Rows, UnetNames, flux_name, z_image_name};
 
 /// What the modules of a part are called.
 #[derive(Debug)]
@@ -18,7 +16,10 @@ pub(crate) enum ModuleNames {
     },
     Unet(UnetNames),
     /// FLUX.1's transformer.
-    Flux,
+    Flux {
+        /// Whether the last norm's shifts come before its scales.
+        shift_first: bool,
+    },
     /// Z-Image's transformer.
     ZImage,
 }
@@ -55,8 +56,15 @@ impl ModuleNames {
                         dotted[0].0 = format!("{layer}.2-1{rest}");
                     }
                 }
+                let published = z_image_name(&dotted[0].0, shape[0]);
+                dotted.extend((published.0 != dotted[0].0).then_some(published));
             }
-            Self::Flux => dotted.extend(flux_names::published(module, shape)),
+            Self::Flux { shift_first } => {
+                dotted.extend(flux_name(module, shape));
+                if *shift_first && module == LAST_NORM {
+                    dotted.iter_mut().for_each(|(_, rows)| *rows = rows.clone().halves_turned());
+                }
+            }
         }
         let (prefixes, flat_prefixes) = prefixes(part);
         let mut names = Vec::with_capacity(dotted.len() * 5);

@@ -1,152 +1,343 @@
-//! A checkpoint of Stable Diffusion in one file.
+//! A checkpoint of a model of pictures in one file.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::{Checkpoint, TensorInfo};
+use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Unet2dConditionModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel, Qwen3TextEncoder,
+    SHIFT_FIRST, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig};
 
+use super::rows::Rows;
 use super::unet_names::UnetNames;
-use super::{clip_names, vae_names};
+use super::{clip_names, flux_names, vae_names, z_image_names};
 use crate::error::Error;
 use crate::kind::PipelineKind;
 use crate::pipeline_part::PipelinePart;
 
-/// What the names of the denoiser's tensors begin with, and of the autoencoder's.
-const DENOISER: &str = "model.diffusion_model.";
-const AUTOENCODER: &str = "first_stage_model.";
+/// What the names of a denoiser's tensors begin with; with nothing in files that have no other part.
+const DENOISERS: [&str; 2] = ["model.diffusion_model.", ""];
 
-/// The same of text encoders of CLIP: of version 1, and of XL.
-const CLIPS: [&str; 2] = ["cond_stage_model.transformer.", "conditioner.embedders.0.transformer."];
+/// What those of an autoencoder's begin with.
+const AUTOENCODERS: [&str; 2] = ["first_stage_model.", "vae."];
 
-/// The same of those of OpenCLIP: of version 2, and of XL.
+/// The same of the first text encoder: CLIP of version 1, of XL and of FLUX.1, and Qwen3 of Z-Image.
+const TEXT_ENCODERS: [&str; 4] = [
+    "cond_stage_model.transformer.",
+    "conditioner.embedders.0.transformer.",
+    "text_encoders.clip_l.transformer.",
+    "text_encoders.qwen3_4b.transformer.",
+];
+
+/// The same of T5, FLUX.1's second one.
+const T5: &str = "text_encoders.t5xxl.transformer.";
+
+/// The same of text encoders of OpenCLIP: of version 2, and of XL.
 const OPEN_CLIPS: [&str; 2] = ["cond_stage_model.model.", "conditioner.embedders.1.model."];
 
-/// The layer that says how many channels go into a denoiser.
-const FIRST: &str = "model.diffusion_model.input_blocks.0.0.weight";
+/// A tensor that the denoisers of each family have, and those of no other.
+const MARKS: [(Family, &str); 3] = [
+    (Family::StableDiffusion, "input_blocks.0.0.weight"),
+    (Family::Flux, "double_blocks.0.img_mod.lin.weight"),
+    (Family::ZImage, "cap_pad_token"),
+];
 
-/// A checkpoint of Stable Diffusion in one file, of which headers are read.
+/// What a module's scale of a weight of 8 bits may be called.
+const SCALES: [&str; 2] = [".scale_weight", ".weight_scale"];
+
+/// Models whose files have the same names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    /// All versions, and what is made of them.
+    StableDiffusion,
+    /// FLUX.1.
+    Flux,
+    ZImage,
+}
+
+/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1 or of Z-Image, as safetensors
+/// or GGUF. Parts that are not in it are those of its base.
 #[derive(Debug)]
-pub(crate) struct SingleFile {
+pub struct SingleFile {
     path: PathBuf,
     whole: Checkpoint,
+    family: Family,
+    /// What the names of the denoiser's tensors begin with.
+    denoiser: &'static str,
+}
+
+/// A parameter of a part.
+struct Parameter<'a> {
+    name: &'a str,
+    module: &'a str,
+    /// Its name in the module.
+    field: &'a str,
+    /// Of the module's weight, or of the parameter itself if there is none.
+    shape: &'a [usize],
 }
 
 impl SingleFile {
+    /// Opens the file at `path`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or that is no such checkpoint.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let whole = Checkpoint::open(path).map_err(outsize_core::Error::from)?;
-        let file = Self { path: path.to_owned(), whole };
-        match file.whole.get(FIRST) {
-            Some(_) => Ok(file),
-            None => Err(file.fault(format!(
-                "it has no tensor {FIRST}, as checkpoints of Stable Diffusion in one file have: of other models take the \
-                 folder that diffusers saves"
-            ))),
+        let marks = MARKS.iter().flat_map(|mark| DENOISERS.map(|prefix| (mark, prefix)));
+        let mut found =
+            marks.filter(|((_, mark), prefix)| whole.get(&format!("{prefix}{mark}")).is_some());
+        let path = path.to_owned();
+        match found.next() {
+            Some(((family, _), denoiser)) => Ok(Self { path, whole, family: *family, denoiser }),
+            None => Err(Error::SingleFile {
+                path,
+                reason: "its tensors are not called as those of Stable Diffusion, FLUX.1 or Z-Image in one file: of other models \
+                         take the folder that diffusers saves"
+                    .to_owned(),
+            }),
         }
     }
 
-    /// The repository on the Hub whose configurations and tokenizers are those of such a file, as far as the file tells.
-    fn usual_base(&self) -> Result<&'static str, Error> {
-        let channels = self.whole.get(FIRST).and_then(|first| first.shape.get(1).copied());
-        let has = |prefix: &str| {
-            self.whole.tensors().iter().any(|tensor| tensor.name.starts_with(prefix))
-        };
-        let [version_1, _] = CLIPS.map(has);
-        let [version_2, xl] = OPEN_CLIPS.map(has);
-        Ok(match (channels, version_1, version_2, xl) {
+    /// The repository on the Hub whose configurations, tokenizers and other parts are those of such a file.
+    ///
+    /// # Errors
+    /// A file that does not tell.
+    pub fn usual_base(&self) -> Result<&'static str, Error> {
+        let has = |prefix: &str| self.has(prefix);
+        if self.family == Family::Flux {
+            return Ok(match self.whole.get(&self.denoisers("guidance_in.in_layer.weight")) {
+                Some(_) => "black-forest-labs/FLUX.1-dev",
+                None => "black-forest-labs/FLUX.1-schnell",
+            });
+        }
+        let [version_1, xl] = [TEXT_ENCODERS[0], OPEN_CLIPS[1]].map(has);
+        let first = self.whole.get(&self.denoisers("input_blocks.0.0.weight"));
+        let channels = first.and_then(|first| first.shape.get(1).copied());
+        Ok(match (channels, version_1, has(OPEN_CLIPS[0]), xl) {
             (Some(4), true, ..) => "stable-diffusion-v1-5/stable-diffusion-v1-5",
             (Some(9), true, ..) => "stable-diffusion-v1-5/stable-diffusion-inpainting",
             (Some(4), _, true, _) => "stabilityai/stable-diffusion-2-1",
             (Some(4), _, _, true) => "stabilityai/stable-diffusion-xl-base-1.0",
             _ => {
-                return Err(self.fault(
-                    "it does not tell which model it is made of: say so with a base, a folder or a repository of diffusers"
-                        .to_owned(),
-                ));
+                let such = match self.family {
+                    Family::ZImage => "Tongyi-MAI/Z-Image-Turbo, Tongyi-MAI/Z-Image or a folder",
+                    _ => "a folder or a repository of diffusers",
+                };
+                return Err(self.fault(format!(
+                    "it does not tell which model it is made of: say so with a base, {such}"
+                )));
             }
         })
     }
 
-    /// Refuses kinds of pipelines of which files are not built in.
-    pub fn check(&self, kind: PipelineKind) -> Result<(), Error> {
-        match kind.parts().contains(&PipelinePart::Unet) {
+    /// The parts whose weights it has.
+    pub fn parts(&self) -> Vec<PipelinePart> {
+        use PipelinePart::{TextEncoder, TextEncoder2, Transformer, Unet, Vae};
+        let denoiser = if self.family == Family::StableDiffusion { Unet } else { Transformer };
+        let others = [
+            (TextEncoder, [&TEXT_ENCODERS[..], &OPEN_CLIPS[..1]]),
+            (TextEncoder2, [&[T5][..], &OPEN_CLIPS[1..]]),
+            (Vae, [&AUTOENCODERS[..], &[]]),
+        ];
+        let has = |prefixes: &[&[&str]; 2]| prefixes.concat().iter().any(|prefix| self.has(prefix));
+        let others = others.into_iter().filter(|(_, prefixes)| has(prefixes)).map(|(part, _)| part);
+        others.chain([denoiser]).collect()
+    }
+
+    /// Says of weights that are missing in its base that it does not have them either.
+    pub(crate) fn beside(&self, error: Error) -> Error {
+        match error {
+            Error::NoFile { folder, file } if file.ends_with(".safetensors") => {
+                self.fault(format!(
+                    "neither it nor its base {} has the weights {file}: is the base another model, or without weights?",
+                    folder.display()
+                ))
+            }
+            error => error,
+        }
+    }
+
+    /// Refuses kinds of pipelines that are not its own.
+    pub(crate) fn check(&self, kind: PipelineKind) -> Result<(), Error> {
+        let family = match kind {
+            PipelineKind::Flux => Family::Flux,
+            PipelineKind::ZImage => Family::ZImage,
+            _ => Family::StableDiffusion,
+        };
+        match family == self.family {
             true => Ok(()),
             false => Err(self.fault(format!(
-                "its base is a {}, of which checkpoints in one file are not built in: take the folder that diffusers saves",
+                "its base is a {}, which it is not: give the model that it is made of",
                 kind.class_name()
             ))),
         }
     }
 
     /// The weights of a part whose `config.json` at `place` has that text, under the names that diffusers gives them.
-    pub fn part(
+    pub(crate) fn part(
         &self,
+        kind: PipelineKind,
         part: PipelinePart,
         place: &Path,
         config: &str,
     ) -> Result<Checkpoint, Error> {
         let fault = |error| Error::field(place, error);
-        let tensors = match part {
-            PipelinePart::Unet => {
+        let tensors = match (part, kind) {
+            (PipelinePart::Unet, _) => {
                 let config = read::<Unet2dConditionModel>(config).map_err(fault)?;
                 let names = UnetNames::new(&config.config);
                 self.tensors(part, &config, |parameter| {
-                    let name = of_module(parameter, |module| names.published(module));
-                    vec![(name.map(|name| format!("{DENOISER}{name}")), None)]
+                    let module = names.published(parameter.module);
+                    let name = module.map(|module| parameter.of(&module));
+                    self.denoiser_names(parameter, name.map(|name| (name, parameter.rows())))
                 })?
             }
-            PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
+            (PipelinePart::Transformer, PipelineKind::ZImage) => {
+                let config = read::<ZImageTransformer2dModel>(config).map_err(fault)?;
+                self.tensors(part, &config, |parameter| {
+                    let (name, rows) =
+                        z_image_names::published(parameter.module, parameter.outputs());
+                    self.denoiser_names(parameter, Some((parameter.of(&name), rows)))
+                })?
+            }
+            (PipelinePart::Transformer, _) => {
+                let config = read::<FluxTransformer2dModel>(config).map_err(fault)?;
+                self.tensors(part, &config, |parameter| {
+                    let norm = flux_names::norm(parameter.module);
+                    let norm = norm.map(|name| (name, parameter.rows()));
+                    let found = norm.or_else(|| {
+                        let (name, rows) =
+                            flux_names::published(parameter.module, parameter.shape)?;
+                        Some((parameter.of(&name), rows))
+                    });
+                    self.denoiser_names(parameter, found)
+                })?
+            }
+            (PipelinePart::TextEncoder2, PipelineKind::Flux) => {
+                let config = read::<T5EncoderModel>(config).map_err(fault)?;
+                let names =
+                    |parameter: &Parameter<'_>| vec![(parameter.behind(T5), parameter.rows())];
+                self.tensors(part, &config, names)?
+            }
+            (PipelinePart::TextEncoder, PipelineKind::ZImage) => {
+                let config = read::<Qwen3TextEncoder>(config).map_err(fault)?;
+                self.tensors(part, &config, |parameter| {
+                    TEXT_ENCODERS.map(|prefix| (parameter.behind(prefix), parameter.rows())).into()
+                })?
+            }
+            (PipelinePart::TextEncoder | PipelinePart::TextEncoder2, _) => {
                 let config = read::<ClipTextModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| text_names(part, parameter))?
             }
-            PipelinePart::VaeEncoder | PipelinePart::Vae => {
+            (PipelinePart::VaeEncoder | PipelinePart::Vae, _) => {
                 let decoder = read::<AutoencoderKl>(config).map_err(fault)?;
                 let levels = decoder.config.channels.len();
-                let names = |parameter: &str| {
-                    let name = of_module(parameter, |module| vae_names::published(module, levels));
-                    vec![(name.map(|name| format!("{AUTOENCODER}{name}")), None)]
+                let names = |parameter: &Parameter<'_>| {
+                    let module = vae_names::published(parameter.module, levels);
+                    let name = module.map(|module| parameter.of(&module));
+                    let names = name.into_iter().flat_map(|name| {
+                        AUTOENCODERS.map(|prefix| (format!("{prefix}{name}"), parameter.rows()))
+                    });
+                    names.collect()
                 };
                 let mut tensors = self.tensors(part, &decoder, names)?;
                 let encoder = read::<AutoencoderKlEncoder>(config).map_err(fault)?;
                 tensors.extend(self.tensors(part, &encoder, names)?);
                 tensors
             }
-            PipelinePart::Transformer => unreachable!("refused by its kind"),
         };
         Ok(self.whole.with_tensors(tensors).map_err(outsize_core::Error::from)?)
     }
 
-    /// The tensors of all parameters of a part. `names` are those that one may have in the file, each with the third that it is,
-    /// if it is one.
+    /// The tensors of all parameters of a part. `names` are those that one may have in the file, each with its rows there.
     fn tensors<C: Component>(
         &self,
         part: PipelinePart,
         config: &ComponentConfig<C>,
-        names: impl Fn(&str) -> Vec<(Option<String>, Option<usize>)>,
+        names: impl Fn(&Parameter<'_>) -> Vec<(String, Rows)>,
     ) -> Result<Vec<TensorInfo>, Error> {
-        let tensor = |parameter: String| {
-            let names = names(&parameter);
-            let mut found = names
-                .iter()
-                .filter_map(|(name, third)| Some((self.whole.get(name.as_deref()?)?, *third)));
-            let Some((tensor, third)) = found.next() else {
-                let mut names = names.into_iter().filter_map(|(name, _)| name);
+        let wanted = config.tensors(Dtype::F32);
+        let weights = wanted
+            .iter()
+            .filter_map(|(name, _, shape)| Some((name.strip_suffix(".weight")?, &shape[..])));
+        let shapes: HashMap<_, _> = weights.collect();
+        let mut tensors = Vec::with_capacity(wanted.len());
+        for (name, _, shape) in &wanted {
+            let (module, field) = name.rsplit_once('.').unwrap_or((name, ""));
+            let shape = shapes.get(module).copied().unwrap_or(shape);
+            let names = names(&Parameter { name, module, field, shape });
+            let mut found =
+                names.iter().filter_map(|(name, rows)| Some((self.whole.get(name)?, rows)));
+            let Some((tensor, rows)) = found.next() else {
+                let mut names = names.into_iter().map(|(name, _)| name);
                 return Err(self.fault(format!(
                     "it has no tensor {}, which the {} of its base has: is the base another model?",
-                    names.next().unwrap_or(parameter),
+                    names.next().unwrap_or_else(|| name.clone()),
                     part.name()
                 )));
             };
-            // The one that transformers has the other way round keeps its own name.
-            let is_projection = tensor.name.ends_with(".text_projection");
-            let name = if is_projection { "text_projection".to_owned() } else { parameter };
-            third_of(tensor, third, name).ok_or_else(|| {
-                self.fault(format!("its tensor {} cannot be divided by three", tensor.name))
-            })
+            let name = match () {
+                // What is stored in another order keeps its own name.
+                () if tensor.name.ends_with(".text_projection") => "text_projection".to_owned(),
+                () if !rows.ranges[1].is_empty() => format!("{SHIFT_FIRST}.{field}"),
+                () => name.clone(),
+            };
+            tensors.extend(self.scale_of(tensor, &name));
+            tensors.push(self.rows_of(tensor, rows, name)?);
+        }
+        Ok(tensors)
+    }
+
+    /// The scale of a matrix of 8 bits under the name that goes with `name`.
+    fn scale_of(&self, tensor: &TensorInfo, name: &str) -> Option<TensorInfo> {
+        let module = tensor.name.strip_suffix(".weight");
+        let module = module.filter(|_| tensor.dtype == Dtype::F8E4M3)?;
+        let scale = SCALES.iter().find_map(|end| self.whole.get(&format!("{module}{end}")));
+        scale.map(|scale| TensorInfo { name: format!("{name}_scale"), ..scale.clone() })
+    }
+
+    /// Some rows of a tensor, under another name.
+    fn rows_of(&self, tensor: &TensorInfo, rows: &Rows, name: String) -> Result<TensorInfo, Error> {
+        let [range, _] = &rows.ranges;
+        let mut part = TensorInfo { name, ..tensor.clone() };
+        if rows.len() == rows.of {
+            return Ok(part);
+        }
+        let count = part.shape.first_mut().filter(|count| **count == rows.of);
+        let Some(count) = count else {
+            return Err(self.fault(format!(
+                "its tensor {} has the shape {:?}, and its base has {} rows there: is the base another model?",
+                tensor.name, tensor.shape, rows.of
+            )));
         };
-        config.weights().into_iter().map(|weight| tensor(weight.name)).collect()
+        *count = range.len();
+        let row = part.len / rows.of as u64;
+        part.offset += row * range.start as u64;
+        part.len = row * range.len() as u64;
+        Ok(part)
+    }
+
+    /// The names that a parameter of the denoiser may have: a published one, and its own.
+    fn denoiser_names(
+        &self,
+        parameter: &Parameter<'_>,
+        published: Option<(String, Rows)>,
+    ) -> Vec<(String, Rows)> {
+        let own = (parameter.name.to_owned(), parameter.rows());
+        let names = published.into_iter().chain([own]);
+        names.map(|(name, rows)| (self.denoisers(&name), rows)).collect()
+    }
+
+    /// The name of a tensor of the denoiser in the file.
+    fn denoisers(&self, name: &str) -> String {
+        format!("{}{name}", self.denoiser)
+    }
+
+    /// Whether it has a tensor whose name begins so.
+    fn has(&self, prefix: &str) -> bool {
+        self.whole.tensors().iter().any(|tensor| tensor.name.starts_with(prefix))
     }
 
     fn fault(&self, reason: String) -> Error {
@@ -154,48 +345,46 @@ impl SingleFile {
     }
 }
 
-/// The repository on the Hub whose configurations and tokenizers are those of a checkpoint of Stable Diffusion in one `file`.
-///
-/// # Errors
-/// A file that cannot be read, that is no such checkpoint, or that does not tell.
-pub fn usual_base(file: &Path) -> Result<&'static str, Error> {
-    SingleFile::open(file)?.usual_base()
+impl Parameter<'_> {
+    /// The same of the module that is called so.
+    fn of(&self, module: &str) -> String {
+        if self.field.is_empty() { module.to_owned() } else { format!("{module}.{}", self.field) }
+    }
+
+    fn behind(&self, prefix: &str) -> String {
+        format!("{prefix}{}", self.name)
+    }
+
+    fn outputs(&self) -> usize {
+        self.shape.first().copied().unwrap_or(1)
+    }
+
+    /// All of its rows.
+    fn rows(&self) -> Rows {
+        Rows::all(self.outputs())
+    }
 }
 
 fn read<C: Component>(config: &str) -> Result<ComponentConfig<C>, outsize_models::Error> {
     ComponentConfig::from_json(config)
 }
 
-/// The name of a parameter of the module that is called so.
-fn of_module(parameter: &str, published: impl Fn(&str) -> Option<String>) -> Option<String> {
-    let (module, field) = parameter.rsplit_once('.')?;
-    Some(format!("{}.{field}", published(module)?))
-}
-
-/// The names that a parameter of a text encoder may have.
-fn text_names(part: PipelinePart, parameter: &str) -> Vec<(Option<String>, Option<usize>)> {
-    let short = parameter.strip_prefix("text_model.").unwrap_or(parameter);
+/// The names that a parameter of a text encoder of CLIP may have.
+fn text_names(part: PipelinePart, parameter: &Parameter<'_>) -> Vec<(String, Rows)> {
+    let short = parameter.name.strip_prefix("text_model.").unwrap_or(parameter.name);
     let mut names = Vec::new();
     if part == PipelinePart::TextEncoder {
-        for prefix in CLIPS {
-            names.push((Some(format!("{prefix}text_model.{short}")), None));
-        }
+        names.extend(
+            TEXT_ENCODERS.map(|prefix| (format!("{prefix}text_model.{short}"), parameter.rows())),
+        );
     }
     let open = OPEN_CLIPS[usize::from(part == PipelinePart::TextEncoder2)];
-    if let Some((name, third)) = clip_names::published(parameter) {
-        names.push((Some(format!("{open}{name}")), third));
+    if let Some((name, third)) = clip_names::published(parameter.name) {
+        let rows = match third {
+            Some(third) => Rows::part(third, 3, parameter.outputs()),
+            None => parameter.rows(),
+        };
+        names.push((format!("{open}{name}"), rows));
     }
     names
-}
-
-/// A tensor, or a third of its rows, under another name.
-fn third_of(tensor: &TensorInfo, third: Option<usize>, name: String) -> Option<TensorInfo> {
-    let mut part = TensorInfo { name, ..tensor.clone() };
-    if let Some(third) = third {
-        let rows = part.shape.first_mut().filter(|rows| rows.is_multiple_of(3))?;
-        *rows /= 3;
-        part.len /= 3;
-        part.offset += third as u64 * part.len;
-    }
-    Some(part)
 }

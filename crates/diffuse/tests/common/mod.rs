@@ -4,7 +4,7 @@
 #![allow(dead_code)]
 
 #[path = "../../../models/tests/common/time_embedder.rs"]
-mod time_embedder;
+pub mod time_embedder;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -75,7 +75,7 @@ pub use dense::LlamaForCausalLm;
 pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use falcon_h1::{FalconH1DecoderLayer, FalconH1ForCausalLm, FalconH1Mlp};
-pub use flux::{FluxTransformer2dConfig, FluxTransformer2dModel};
+pub use flux::{FluxTransformer2dConfig, FluxTransformer2dModel, SHIFT_FIRST};
 pub use gemma3n::{
     AltUpConfig, Gemma3nAltUp, Gemma3nConfig, Gemma3nDecoderLayer, Gemma3nForCausalLm,
     Gemma3nLaurelBlock, Gemma3nMlp, Gemma3nModel,

@@ -1,14 +1,22 @@
 //! Convolutions with a weight that may be streamed.
 
+use std::ops::Range;
+
 use burn::module::Param;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
-    ActivationDtype, ConvolutionWindow, add_convolution, convolution_into, convolution_tiles,
-    is_gpu,
+    ActivationDtype, ConvolutionWindow, WeightTensor, add_convolution, convolution_into,
+    convolution_tiles, is_gpu,
 };
 
 use super::entered::entered;
+
+/// The most bytes of f32 that a weight in blocks is unpacked to at once where it is multiplied with pixels; one row may have more.
+pub(crate) const UNPACKED_BYTES: u64 = 4 << 20;
+
+/// Rows of a weight that are multiplied at once.
+const PANEL: usize = 32;
 
 /// A convolution, and what an adapter adds to it. It is computed where the weight's block is.
 pub(super) fn convolved<const D: usize>(
@@ -66,14 +74,34 @@ fn convolved_alone<const D: usize>(
             })
         }
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-            let tiles = streamed.tiles().map(|(outputs, tile)| (outputs, tile.into_float(&device)));
+            let tiles = streamed.tiles().flat_map(|(outputs, tile)| pieces(outputs.start, tile));
             convolution_tiles(compute, x, bias, window, tiles)
+        }
+        Some(streamed) if streamed.is_in_blocks() => {
+            convolution_tiles(compute, x, bias, window, pieces(0, streamed.weight()))
         }
         _ => {
             let y = output_of(&x, window, weight.lazy_shape()[0]);
             convolution_into(compute, y, x, matrix(weight), bias, window, 0)
         }
     }
+}
+
+/// Rows of a weight from number `first` on, as floats: in pieces of at most [`UNPACKED_BYTES`] if it is in blocks.
+fn pieces(first: usize, rows: WeightTensor) -> impl Iterator<Item = (Range<usize>, Tensor<2>)> {
+    let [count, columns] = rows.dims();
+    let step = match rows {
+        WeightTensor::Blocks(_) => match UNPACKED_BYTES as usize / size_of::<f32>() / columns {
+            few @ ..PANEL => few.max(1),
+            many => many / PANEL * PANEL,
+        },
+        _ => count.max(1),
+    };
+    (0..count).step_by(step).map(move |start| {
+        let piece = start..(start + step).min(count);
+        let floats = rows.slice(piece.clone()).into_float(&Device::flex());
+        (first + piece.start..first + piece.end, floats)
+    })
 }
 
 /// A whole weight, `[out, ..]`, as a matrix `[out, all others]`, without what an adapter adds; on a GPU in f32.

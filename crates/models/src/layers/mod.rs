@@ -44,6 +44,7 @@ pub(crate) use axial_rope::{AXES, AxialRope, axis_widths};
 pub use causal_conv1d::CausalConv1d;
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};
+pub(crate) use convolution::UNPACKED_BYTES;
 pub use either::Either;
 pub(crate) use either::either;
 pub use embedding::Embedding;

@@ -28,6 +28,9 @@ pub struct FluxTransformer2dConfig {
     pub guidance_embeds: bool,
     /// Elements of a head that each coordinate of a token rotates: one that is always 0, row and column.
     pub axes_dims_rope: [usize; AXES],
+    /// Whether the last norm's shifts come before its scales, as in the software that FLUX.1 was published for, under
+    /// [`SHIFT_FIRST`](super::SHIFT_FIRST).
+    pub shift_first: bool,
 }
 
 impl FluxTransformer2dConfig {
@@ -55,6 +58,7 @@ impl FluxTransformer2dConfig {
                 [16, 56, 56],
                 ("attention_head_dim", attention_head_dim),
             )?,
+            shift_first: false,
         })
     }
 

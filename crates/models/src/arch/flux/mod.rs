@@ -12,6 +12,8 @@ mod work;
 use burn::module::Module;
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, Tensor};
+use outsize_checkpoint::TensorInfo;
+use outsize_core::Names;
 
 use self::blocks::{EXPANSION, FluxSingleTransformerBlock, FluxTransformerBlock};
 use self::config::FIELDS;
@@ -34,6 +36,9 @@ const SINUSOIDS: Sinusoids = Sinusoids { cosines_first: true, freq_shift: 0.0 };
 /// What guidance is multiplied by, so that it is told as a time is.
 const GUIDANCE_SCALE: f32 = 1000.0;
 
+/// The name of the last norm's projection where [its shifts come first](FluxTransformer2dConfig::shift_first).
+pub const SHIFT_FIRST: &str = "final_layer.adaLN_modulation.1";
+
 /// A denoiser of packed latents, four of which make a token.
 #[derive(Module, Debug)]
 pub struct FluxTransformer2dModel {
@@ -50,6 +55,7 @@ pub struct FluxTransformer2dModel {
     /// `[out, hidden]`.
     proj_out: Linear,
     heads: usize,
+    shift_first: bool,
     #[module(skip)]
     axes: [usize; AXES],
 }
@@ -111,12 +117,18 @@ impl Architecture for FluxTransformer2dModel {
             norm_out: AdaLayerNorm::new(hidden, 2, init),
             proj_out: Linear::new(hidden, config.out_channels, true, init),
             heads: config.num_attention_heads,
+            shift_first: config.shift_first,
             axes: config.axes_dims_rope,
         }
     }
 }
 
 impl Component for FluxTransformer2dModel {
+    fn names(_: &[TensorInfo]) -> Names {
+        let names = Names::default();
+        names.or_rename(r"^norm_out\.linear\.", &format!("{SHIFT_FIRST}.")).unwrap_or_default()
+    }
+
     fn is_bias_first(path: &str) -> bool {
         // Layers of what all tokens have in common have a row for each picture, and are matmuls.
         !path.starts_with("time_text_embed.") && !path.ends_with(".linear.bias")
@@ -159,8 +171,12 @@ impl FluxTransformer2dModel {
         let blocks = self.single_transformer_blocks.iter();
         let both = blocks.fold(both, |x, block| block.forward(x, &conditioning, &rotation));
         let image = self.norm_out.entered(both).narrow(1, tokens, rows * columns);
-        let [scale, shift] = self.norm_out.parts(&conditioning);
-        let normed = Modulation { scale, shift }.norm(&image);
+        let [first, second] = self.norm_out.parts(&conditioning);
+        let modulation = match self.shift_first {
+            true => Modulation { scale: second, shift: first },
+            false => Modulation { scale: first, shift: second },
+        };
+        let normed = modulation.norm(&image);
         fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
     }
 
