@@ -19,6 +19,16 @@ use crate::{ActivationDtype, ActivationFunction, buffer};
 /// operations, in bytes: scores and rows. One row may be larger.
 const PIECE_BYTES: usize = 8 << 20;
 
+/// Whether these are activations that this crate's operations without a backward pass take.
+fn is_plain<const D: usize>(x: &Tensor<D>) -> bool {
+    is_flex(&x.device()) && x.dtype() == DType::F32
+}
+
+/// Whether these are weights that they take.
+fn is_stored_here<const D: usize>(weight: &Tensor<D>) -> bool {
+    is_flex(&weight.device()) && is_stored(weight.dtype())
+}
+
 /// An f32 tensor whose values are to be written, all of them, by [`convolution_into`].
 pub fn unwritten(dims: [usize; 4], device: &Device) -> Tensor<4> {
     if is_gpu(device) {
@@ -48,9 +58,7 @@ pub fn convolution_into(
     window: ConvolutionWindow,
     start: usize,
 ) -> Tensor<4> {
-    let plain = [&x, &y].into_iter().all(|x| is_flex(&x.device()) && x.dtype() == DType::F32);
-    let here = is_flex(&weight.device()) && is_stored(weight.dtype());
-    if plain && here && is_flex(&bias.device()) && is_stored(bias.dtype()) {
+    if is_plain(&x) && is_plain(&y) && is_stored_here(&weight) && is_stored_here(&bias) {
         return Tensor::from_dispatch(Dispatch::convolution_into(
             y.into_dispatch(),
             x.into_dispatch(),
@@ -98,7 +106,7 @@ pub fn convolution_tiles(
     tiles: impl Iterator<Item = (Range<usize>, Tensor<2>)>,
 ) -> Tensor<4> {
     let device = x.device();
-    if is_flex(&device) && x.dtype() == DType::F32 {
+    if is_plain(&x) {
         let on_flex = "a tensor on Flex is one of Flex";
         let bias = bias.try_into_primitive::<Flex>().expect(on_flex);
         let x = x.try_into_primitive::<Flex>().expect(on_flex);
@@ -135,8 +143,7 @@ pub fn add_convolution(
 ) -> Tensor<4> {
     let device = x.device();
     let bias = Tensor::zeros([weight.dims()[0]], (&device, DType::F32));
-    let plain = [&x, &y].into_iter().all(|x| is_flex(&x.device()) && x.dtype() == DType::F32);
-    if plain && is_flex(&weight.device()) && is_stored(weight.dtype()) {
+    if is_plain(&x) && is_plain(&y) && is_stored_here(&weight) {
         return Tensor::from_dispatch(Dispatch::convolution_into(
             y.into_dispatch(),
             x.into_dispatch(),
@@ -160,7 +167,7 @@ pub fn add_convolution(
 pub fn group_sums(before: &mut GroupSums, x: Tensor<4>, groups: usize) {
     let [batch, rows, columns, channels] = x.dims();
     let width = channels / groups;
-    let sums = if is_flex(&x.device()) && x.dtype() == DType::F32 {
+    let sums = if is_plain(&x) {
         Tensor::<1>::from_dispatch(Dispatch::group_row_sums(x.into_dispatch(), groups))
     } else {
         let x = x.cast(DType::F32).reshape([batch * rows, columns, groups, width]);
@@ -188,8 +195,7 @@ pub fn normalize_groups(
     bias: Tensor<1>,
     apply_silu: bool,
 ) -> Tensor<4> {
-    let stored = |x: &Tensor<1>| is_flex(&x.device()) && is_stored(x.dtype());
-    if is_flex(&x.device()) && x.dtype() == DType::F32 && stored(&weight) && stored(&bias) {
+    if is_plain(&x) && is_stored_here(&weight) && is_stored_here(&bias) {
         return Tensor::from_dispatch(Dispatch::normalize_by_group(
             x.into_dispatch(),
             moments,
@@ -247,7 +253,7 @@ fn scaled(x: Tensor<4>, weight: Tensor<1>, bias: Tensor<1>, apply_silu: bool) ->
 /// `x[.., ..n] · gelu(x[.., n..])` of `x [.., 2 · n]`, to `[.., n]`
 /// ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)); on Flex in one pass.
 pub fn gate_halves<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    if is_flex(&x.device()) && x.dtype() == DType::F32 {
+    if is_plain(&x) {
         return Tensor::from_dispatch(Dispatch::gate_both_halves(
             x.into_dispatch(),
             ActivationFunction::Gelu,
@@ -280,8 +286,7 @@ pub fn attend_pixels(
     [queries, keys, values]: [Tensor<4>; 3],
     scale: f32,
 ) -> Tensor<4> {
-    let here = |x: &Tensor<4>| is_flex(&x.device()) && x.dtype() == DType::F32;
-    if [&queries, &keys, &values].into_iter().all(here) {
+    if [&queries, &keys, &values].into_iter().all(is_plain) {
         return Tensor::from_dispatch(Dispatch::pixel_attention(
             queries.into_dispatch(),
             keys.into_dispatch(),
@@ -307,7 +312,7 @@ pub fn attend_pixels(
 
 /// Each pixel four times: `[batch, 2 · rows, 2 · columns, channels]`.
 pub fn upsample_nearest(x: Tensor<4>) -> Tensor<4> {
-    if is_flex(&x.device()) && x.dtype() == DType::F32 {
+    if is_plain(&x) {
         return Tensor::from_dispatch(Dispatch::double_nearest(x.into_dispatch()));
     }
     let [batch, rows, columns, channels] = x.dims();

@@ -6,6 +6,7 @@ use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, parse_object, read_optio
 use outsize_core::LowRank;
 use outsize_models::{ModelConfig, ModuleSpec};
 
+use crate::matrix::{LoraMatrix, lora_matrix};
 use crate::targets::{PREFIX, Selection, refusal};
 use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget, row_order};
 
@@ -49,13 +50,6 @@ struct Layer {
     rows: Option<usize>,
     down: TensorInfo,
     up: TensorInfo,
-}
-
-/// Which of a target's two matrices a tensor is.
-#[derive(Clone, Copy, PartialEq)]
-enum Side {
-    Down,
-    Up,
 }
 
 impl LoraAdapter {
@@ -227,7 +221,7 @@ impl<'a> Reader<'a> {
             self.passed_over += 1;
             return Ok(());
         }
-        let Some((module, side)) = parsed(name) else {
+        let Some((module, matrix)) = lora_matrix(name) else {
             let reason = "is no part of a linear layer's adapter (`….lora_A.weight`, \
                           `….lora_B.weight`), and nothing else is built in: merge the adapter \
                           into the model with PEFT (merge_and_unload)";
@@ -247,7 +241,7 @@ impl<'a> Reader<'a> {
             return wrong(reason);
         };
         let LoraTarget { shape: [out, inputs], rank, .. } = self.selection.targets[at];
-        let expected = if side == Side::Down { [rank, inputs] } else { [out, rank] };
+        let expected = if matrix == LoraMatrix::Down { [rank, inputs] } else { [out, rank] };
         if tensor.shape != expected {
             let reason = format!(
                 "has the shape {:?}, and the model and adapter_config.json say {expected:?}: {}",
@@ -258,7 +252,7 @@ impl<'a> Reader<'a> {
         if dtype(tensor).is_none() {
             return wrong(format!("is of {:?}, and must be of F32, BF16 or F16", tensor.dtype));
         }
-        let place = &mut self.found[at][side as usize];
+        let place = &mut self.found[at][matrix as usize];
         if let Some(other) = place {
             let reason = format!("is for the same as {}", shown(&other.name, MAX_QUOTE));
             return Err(fault(self.checkpoint, tensor, reason));
@@ -298,18 +292,4 @@ impl<'a> Reader<'a> {
             _ => Ok(layers),
         }
     }
-}
-
-/// The module that a tensor is for, and which of its matrices: `….lora_A.weight`, or with the
-/// adapter's name, `….lora_A.default.weight`.
-fn parsed(name: &str) -> Option<(&str, Side)> {
-    let (start, side) = match (name.rfind(".lora_A."), name.rfind(".lora_B.")) {
-        (Some(start), None) => (start, Side::Down),
-        (None, Some(start)) => (start, Side::Up),
-        _ => return None,
-    };
-    let rest = &name[start + ".lora_A.".len()..];
-    let is_weight = rest == "weight"
-        || rest.strip_suffix(".weight").is_some_and(|adapter| !adapter.contains('.'));
-    is_weight.then(|| (&name[..start], side))
 }

@@ -1,5 +1,7 @@
 //! What the names of an adapter's tensors say, as several trainers write them.
 
+use outsize_lora::{LoraMatrix, lora_matrix};
+
 /// What a tensor is of a module's adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -51,14 +53,10 @@ pub(super) fn parsed(name: &str) -> Option<(String, Role)> {
     Some((module, role))
 }
 
-/// `….lora_A.weight`, or with the adapter's name `….lora_A.default.weight`.
+/// As PEFT has it.
 fn of_peft(name: &str) -> Option<(&str, Role)> {
-    let sides = [(".lora_A.", Down), (".lora_B.", Up)];
-    let (start, role) = sides.iter().find_map(|(side, role)| Some((name.rfind(side)?, *role)))?;
-    let rest = &name[start + ".lora_A.".len()..];
-    let is_weight = rest == "weight"
-        || rest.strip_suffix(".weight").is_some_and(|adapter| !adapter.contains('.'));
-    is_weight.then(|| (&name[..start], role))
+    let (module, matrix) = lora_matrix(name)?;
+    Some((module, if matrix == LoraMatrix::Down { Down } else { Up }))
 }
 
 /// What a tensor is that is of no adapter of this kind.
