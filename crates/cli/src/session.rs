@@ -18,10 +18,11 @@ use std::path::Path;
 const CONTEXT: usize = 4096;
 
 /// Opens the model, places it and begins to read; and how it answers by default. `batch` answers can grow side by side.
-/// `template` gives that of the model in a folder.
+/// `constrains` keeps memory for answers that have to be JSON. `template` gives that of the model in a folder.
 pub fn open(
     args: &SessionArgs,
     batch: usize,
+    constrains: bool,
     template: impl FnOnce(&Path) -> Result<ChatTemplate, TextError>,
 ) -> Result<(ChatSession, ChatOptions), Failure> {
     let machine = Machine::detect();
@@ -52,6 +53,9 @@ pub fn open(
     model::draft(drafts, folder, &mut opened, &mut settings)?;
     settings.workload.position = settings.workload.cache.context.div_ceil(2);
     let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
+    if constrains {
+        settings.workload.tokenizer += tokenizer.constraint_memory(batch);
+    }
     let rules = TextRules::new(text, folder, opened.config(), Ok(&tokenizer))?;
     let (profile, figures) = cache::figures(&machine, folder);
     settings.planning.figures = profile;

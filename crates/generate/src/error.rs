@@ -218,6 +218,18 @@ pub enum Error {
         /// What is wrong with them.
         reason: String,
     },
+    /// A call was asked for that there cannot be.
+    #[error("the choice of tools cannot be obeyed: {reason}")]
+    ToolChoice {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A text cannot be constrained as it is asked for.
+    #[error("the JSON schema cannot be obeyed: {reason}")]
+    Constraint {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// There is no token to start from.
     #[error("the prompt has no tokens: give some text or ids")]
     EmptyPrompt,

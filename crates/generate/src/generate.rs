@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use crate::constraint::{Constrained, ConstrainedText};
 use crate::error::Error;
 use crate::language_model::LanguageModel;
 use crate::request::{Finish, GenerateError, Outcome, Request, limit, longest};
@@ -30,6 +31,7 @@ pub struct Generation<'d, D> {
 struct GenerationRow {
     request: Request,
     sampler: Sampler,
+    constraint: Option<ConstrainedText>,
     limit: usize,
     outcome: Outcome,
     ended: bool,
@@ -82,6 +84,11 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         Ok(Some(std::mem::replace(&mut self.rows[row], new).outcome))
     }
 
+    /// Has a text that has not begun be what a constraint asks for.
+    pub(crate) fn constrain(&mut self, row: usize, constraint: Option<ConstrainedText>) {
+        self.rows[row].constraint = constraint;
+    }
+
     /// What generates.
     pub(crate) fn decoder(&self) -> &D {
         self.decoder
@@ -123,7 +130,7 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
                 (self.new.clone(), self.decoder.begin_rows(self.live.len(), &ids))
             }
         };
-        let logits = match logits {
+        let mut logits = match logits {
             Err(error) if D::is_stopped(&error) => {
                 let live = std::mem::take(&mut self.live);
                 for row in live.into_iter().chain(std::mem::take(&mut self.new)) {
@@ -138,7 +145,10 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         let mut chosen = Vec::with_capacity(running.len());
         for (index, number) in running.into_iter().enumerate() {
             let row = &mut self.rows[number];
-            let logits = &logits[index * vocabulary..][..vocabulary];
+            let logits = &mut logits[index * vocabulary..][..vocabulary];
+            if !row.constrain(logits) {
+                continue;
+            }
             let token = row.sampler.sample_in(&mut self.scratch, logits)?;
             if !row.push(token, started) {
                 chosen.push((number, token));
@@ -218,7 +228,7 @@ impl GenerationRow {
         let (limit, finish) = limit(decoder, &request, longest)?;
         let outcome =
             Outcome { tokens: Vec::new(), finish, prefill_seconds: 0.0, token_seconds: Vec::new() };
-        Ok(Self { request, sampler, limit, outcome, ended: limit == 0 })
+        Ok(Self { request, sampler, constraint: None, limit, outcome, ended: limit == 0 })
     }
 
     /// The last new token.
@@ -240,6 +250,16 @@ impl GenerationRow {
         decoder.recomputes(self.request.ids.len(), self.outcome.tokens.len())
     }
 
+    /// Excludes the tokens that the constraint does not allow; without any left the text ends.
+    fn constrain(&mut self, logits: &mut [f32]) -> bool {
+        let Some(constraint) = &mut self.constraint else { return true };
+        let open = constraint.mask(logits, &self.request.eos) == Constrained::Open;
+        if !open {
+            (self.ended, self.outcome.finish) = (true, Finish::Stuck);
+        }
+        open
+    }
+
     /// Adds a token of a pass that began then; whether it is one that ends the text.
     fn push(&mut self, token: u32, started: Instant) -> bool {
         let outcome = &mut self.outcome;
@@ -254,6 +274,11 @@ impl GenerationRow {
             outcome.finish = Finish::Eos;
         }
         self.ended = ends || outcome.tokens.len() >= self.limit;
+        match self.constraint.as_mut().filter(|_| !ends).map(|text| text.push(token)) {
+            None | Some(Constrained::Open) => {}
+            Some(Constrained::Complete) => (self.ended, outcome.finish) = (true, Finish::Complete),
+            Some(Constrained::Stuck) => (self.ended, outcome.finish) = (true, Finish::Stuck),
+        }
         ends
     }
 }

@@ -15,6 +15,7 @@ mod beam;
 mod builder;
 mod byte_tokenizer;
 mod chat;
+mod constraint;
 mod describe;
 mod eos;
 mod error;
@@ -30,23 +31,27 @@ mod planning;
 mod prompt_lookup;
 mod request;
 mod sampling;
+mod schema_cost;
 mod shield;
 mod stop;
 mod task;
 mod text;
 mod text_pipeline;
 mod text_stream;
+mod token_trie;
 mod tokenizer;
 mod tokenizer_file;
 mod tokenizer_memory;
+mod tokenizer_parsing;
 
 pub use beam::{BeamSearch, EarlyStopping, Hypothesis, beam_search};
 pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget, pipeline};
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use chat::{
     ChatAnswer, ChatBatch, ChatMessage, ChatOptions, ChatPart, ChatPrompt, ChatSession,
-    ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ToolCall,
+    ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ToolCall, ToolChoice,
 };
+pub use constraint::JsonConstraint;
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use error::{Error, Result};
 pub use generate::{Generation, NewTokens, generate};

@@ -32,6 +32,10 @@ pub enum Finish {
     Context,
     /// The text holds a string that ends it; see [`generate_text`](crate::generate_text).
     StopString,
+    /// The text is whole: its constraint has nothing follow.
+    Complete,
+    /// The text is not what its constraint has it be, and no token leads there, or it takes too much to tell.
+    Stuck,
     /// The caller asked to stop, between tokens or in the middle of a pass.
     Stopped,
 }

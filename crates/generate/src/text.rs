@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use crate::constraint::{ConstrainedText, JsonConstraint};
 use crate::error::Error;
 use crate::generate::Generation;
 use crate::language_model::LanguageModel;
@@ -19,6 +20,8 @@ pub struct TextOptions {
     pub show_special_tokens: bool,
     /// Special tokens that are part of the text even if others are not, as tokenizer.json spells them.
     pub shown_tokens: Vec<String>,
+    /// What the text has to be.
+    pub constraint: Option<JsonConstraint>,
 }
 
 /// What was generated, as text.
@@ -115,9 +118,15 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         tokenizer: Option<&'a Tokenizer>,
         requests: Vec<(Request, TextOptions)>,
     ) -> Result<Self, GenerateError<D::Error>> {
+        let constraints = requests.iter().map(|(_, options)| constrained(tokenizer, options));
+        let constraints = constraints.collect::<Result<Vec<_>, Error>>()?;
         let row = |(request, options)| (request, GrowingText::new(tokenizer, &options));
         let (requests, rows) = requests.into_iter().map(row).unzip();
-        Ok(Self { tokens: Generation::new(decoder, requests)?, tokenizer, rows })
+        let mut tokens = Generation::new(decoder, requests)?;
+        for (row, constraint) in constraints.into_iter().enumerate() {
+            tokens.constrain(row, constraint);
+        }
+        Ok(Self { tokens, tokenizer, rows })
     }
 
     /// The text that is certain by one more token of each row, or by the end of some; `None` at the end of all.
@@ -187,10 +196,12 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         (request, options): (Request, TextOptions),
     ) -> Result<(), GenerateError<D::Error>> {
         let text = GrowingText::new(self.tokenizer, &options);
+        let constraint = constrained(self.tokenizer, &options)?;
         match self.tokens.replace(row, request)? {
             None => self.rows.push(text),
             Some(_) => self.rows[row] = text,
         }
+        self.tokens.constrain(row, constraint);
         Ok(())
     }
 
@@ -224,6 +235,16 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         };
         rows.map(outcome).collect()
     }
+}
+
+/// The constraint of a text, if it has one.
+fn constrained(
+    tokenizer: Option<&Tokenizer>,
+    options: &TextOptions,
+) -> Result<Option<ConstrainedText>, Error> {
+    let Some(constraint) = &options.constraint else { return Ok(None) };
+    let missing = || Error::Constraint { reason: "there is no tokenizer".to_owned() };
+    ConstrainedText::new(tokenizer.ok_or_else(missing)?, constraint).map(Some)
 }
 
 fn text_outcome(text: String, stop_string: Option<String>, mut outcome: Outcome) -> TextOutcome {

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::OnceLock;
 
+use llguidance::ParserFactory;
 use outsize_checkpoint::read_object;
 use serde_json::{Map, Value};
 use tokenizers::decoders::DecoderWrapper;
@@ -13,7 +15,9 @@ use crate::growth::Rewriting;
 use crate::json_value::bad_key;
 use crate::shield::shielded;
 use crate::text_stream::TextStream;
+use crate::token_trie::{CONSTRAINT_BYTES, Spelling, constraints, token_bytes, trie_memory};
 use crate::tokenizer_file::TokenizerFile;
+use crate::tokenizer_parsing::parse;
 
 /// The tokenizer of a checkpoint: tokenizer.json, and from tokenizer_config.json what that leaves open.
 pub struct Tokenizer {
@@ -22,6 +26,8 @@ pub struct Tokenizer {
     around: Option<Around>,
     /// Tokens spelled `<0x41>` are bytes, and a run of them is decoded together.
     byte_fallback: bool,
+    /// Made once a text is constrained.
+    constraints: OnceLock<ParserFactory>,
 }
 
 /// The special tokens before and after a text.
@@ -58,7 +64,7 @@ impl Tokenizer {
             serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
         rewriting.check().map_err(refused)?;
         let inner = shielded(|| {
-            let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)?;
+            let mut inner = parse(&bytes)?;
             inner.with_padding(None).with_truncation(None)?;
             if let ModelWrapper::BPE(bpe) = inner.get_model()
                 && bpe.dropout.is_some()
@@ -82,7 +88,7 @@ impl Tokenizer {
             false => None,
         };
         let byte_fallback = inner.get_decoder().is_some_and(has_byte_fallback);
-        Ok(Self { inner, around, byte_fallback })
+        Ok(Self { inner, around, byte_fallback, constraints: OnceLock::new() })
     }
 
     /// The tokens of `text`, and around them the special tokens that the model expects if `add_special_tokens`. Special tokens
@@ -141,6 +147,40 @@ impl Tokenizer {
     /// The id of a token as spelled in tokenizer.json.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
+    }
+
+    /// What constraining texts takes at most, in bytes: for all of them, and for each of as many as grow at once.
+    pub fn constraint_memory(&self, texts: usize) -> u64 {
+        let tokens = 0..self.vocab_size() as u32;
+        let bytes = tokens.filter_map(|id| Some(self.inner.id_to_token(id)?.len() as u64)).sum();
+        trie_memory(self.vocab_size() as u64, bytes) + texts as u64 * CONSTRAINT_BYTES
+    }
+
+    /// What makes constraints for texts of these tokens.
+    pub(crate) fn constraints(&self) -> Result<&ParserFactory> {
+        if let Some(constraints) = self.constraints.get() {
+            return Ok(constraints);
+        }
+        let refused = |reason: String| Error::Constraint { reason };
+        let spelling = self.inner.get_decoder().and_then(spelling).ok_or_else(|| {
+            refused("the tokens of this model's tokenizer cannot be told as bytes".to_owned())
+        })?;
+        let added = self.inner.get_added_vocabulary();
+        let bytes = |id: u32| {
+            let token = self.inner.id_to_token(id).unwrap_or_default();
+            match added.get_added_tokens_decoder().get(&id) {
+                // A special one is no text.
+                Some(added) if added.special => Vec::new(),
+                Some(added) => added.content.clone().into_bytes(),
+                None => token_bytes(&token, spelling),
+            }
+        };
+        let made = shielded(|| {
+            let tokens: Vec<Vec<u8>> = (0..self.vocab_size() as u32).map(bytes).collect();
+            constraints(&tokens)
+        });
+        let made = made.map_err(refused)?;
+        Ok(self.constraints.get_or_init(|| made))
     }
 
     /// What a token adds to the text.
@@ -223,6 +263,18 @@ fn special_token(
         None => {
             Err(Error::UnknownSpecial { path: path.to_owned(), flag, key, token: token.to_owned() })
         }
+    }
+}
+
+/// How tokens spell bytes, by what turns them into text.
+fn spelling(decoder: &DecoderWrapper) -> Option<Spelling> {
+    match decoder {
+        DecoderWrapper::ByteLevel(_) => Some(Spelling::ByteLevel),
+        DecoderWrapper::ByteFallback(_) | DecoderWrapper::Metaspace(_) => {
+            Some(Spelling::SentencePiece)
+        }
+        DecoderWrapper::Sequence(sequence) => sequence.get_decoders().iter().find_map(spelling),
+        _ => None,
     }
 }
 

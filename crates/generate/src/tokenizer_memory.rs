@@ -1,23 +1,23 @@
 //! What a tokenizer takes in memory, told from the text of its file.
 //!
-//! The `tokenizers` library holds a model three times while it reads it: twice as untyped values, once as a tree. Then it builds
-//! hash tables of it. What these take for each entry was measured with glibc, and `tests/tokenizer_memory.rs` holds the bound
-//! against random tokenizers of each kind.
+//! The `tokenizers` library builds hash tables of a vocabulary, and holds merges as untyped values while it reads them; of a model
+//! that does not name its type, all. What these take for each entry was measured with glibc, and `tests/tokenizer_memory.rs`
+//! holds the bound against random tokenizers of each kind.
 
-/// Bytes that an entry of an object takes while it is read.
-const ENTRY_READ: u64 = 280;
-/// Bytes that an entry of a vocabulary takes in the end, beside its slots in two hash tables.
-const ENTRY_HELD: u64 = 155;
+use crate::tokenizer_parsing::{ModelType, model_type};
+
+/// Bytes that an entry of a vocabulary takes, beside its slots in two hash tables.
+const ENTRY: u64 = 80;
 /// Bytes of a slot of both hash tables.
 const SLOTS: u64 = 68;
 /// Bytes of an array of two values: a merge, or a token with its score.
-const PAIR: u64 = 560;
+const PAIR: u64 = 300;
 /// Bytes of a string that stands alone: a merge in the older spelling.
 const STRING: u64 = 150;
 /// Bytes of any other value.
 const VALUE: u64 = 110;
 /// Bytes of an object, beside its entries.
-const OBJECT: u64 = 1000;
+const OBJECT: u64 = 200;
 /// Bytes of a string that its smallest allocation has room for.
 const SHORT: u64 = 16;
 /// Bytes of a node of a Unigram's trie.
@@ -26,6 +26,8 @@ const NODE: u64 = 368;
 const ADDED: u64 = 160;
 /// Bytes that any tokenizer takes: caches, regular expressions.
 const LEAST: u64 = 1 << 20;
+/// How many times as much a model takes that does not name its type.
+const UNTYPED: u64 = 2;
 
 /// What of a tokenizer.json its memory depends on.
 #[derive(Debug, Default)]
@@ -43,9 +45,8 @@ pub(crate) struct TokenizerCounts<'t> {
     commas: u64,
     /// The first strings of arrays: the tokens of a Unigram.
     firsts: Vec<&'t [u8]>,
-    unigram: bool,
-    /// Models are told apart by their type; without one, all kinds are tried.
-    typed: bool,
+    /// Models are told apart by their type; without one, all are tried.
+    model: Option<ModelType>,
     /// A model with dropout is copied to remove it.
     dropout: bool,
 }
@@ -53,7 +54,8 @@ pub(crate) struct TokenizerCounts<'t> {
 impl<'t> TokenizerCounts<'t> {
     /// Counts what is in a text, which need not be valid.
     pub fn of(text: &'t [u8]) -> Self {
-        let mut counts = Self { bytes: text.len() as u64, ..Self::default() };
+        let (bytes, model) = (text.len() as u64, model_type(text));
+        let mut counts = Self { bytes, model, ..Self::default() };
         let (mut at, mut before, mut last): (usize, u8, &[u8]) = (0, 0, b"");
         while let Some(&byte) = text.get(at) {
             at += 1;
@@ -73,7 +75,7 @@ impl<'t> TokenizerCounts<'t> {
             }
             before = byte;
         }
-        if !counts.unigram && counts.typed {
+        if counts.model.is_some_and(|model| model != ModelType::Unigram) {
             counts.firsts = Vec::new();
         }
         counts
@@ -90,11 +92,6 @@ impl<'t> TokenizerCounts<'t> {
         match (before, last) {
             (b'[', _) => self.firsts.push(string),
             (b':', b"content") => self.added += len,
-            (b':', b"type") => {
-                self.unigram |= string == b"Unigram";
-                self.typed |=
-                    [&b"BPE"[..], b"WordPiece", b"WordLevel", b"Unigram"].contains(&string);
-            }
             _ => {}
         }
     }
@@ -107,16 +104,17 @@ impl<'t> TokenizerCounts<'t> {
         let alone = self.strings.saturating_sub(entries + 2 * self.arrays);
         let values = self.commas + self.arrays + self.objects + entries;
         let others = values.saturating_sub(2 * entries + 3 * self.arrays + alone);
-        let read = (entries * ENTRY_READ).max(entries * ENTRY_HELD + slots * SLOTS)
+        let read = entries * ENTRY
+            + slots * SLOTS
             + self.arrays * PAIR
             + alone * STRING
             + others * VALUE
             + self.objects * OBJECT
             + self.long * 4
             + self.added * ADDED;
-        let model = read + self.nodes() * NODE;
-        let times = 1 + u64::from(!self.typed) + u64::from(self.dropout);
-        LEAST + self.bytes + times * model
+        let times = if self.model.is_none() { UNTYPED } else { 1 };
+        let model = read * times + self.nodes() * NODE;
+        LEAST + self.bytes + model * (1 + u64::from(self.dropout))
     }
 
     /// The nodes of a trie of a Unigram's tokens: their different beginnings. A `\\u4e00` stands for three bytes at most, and other

@@ -7,6 +7,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use outsize_generate::{ChatMessage, ChatTemplate, ChatTemplates, ChatTool};
 use serde::Deserialize;
+use serde_json::json;
 
 /// What scripts/fixtures/chat_templates.py writes.
 #[derive(Deserialize)]
@@ -63,6 +64,32 @@ fn well_known_templates_are_rendered_as_in_transformers() {
     let (texts, wrong) = compare(&fixtures(), &fixtures().join("rendered.json"));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(texts > 120, "{texts}");
+}
+
+/// Editors send dozens of functions.
+#[test]
+fn many_tools_are_no_hostile_template() {
+    let parameter = json!({"type": "string", "description": "What it is about, in one sentence.", "enum": ["a", "b"]});
+    let parameters: Vec<_> =
+        (0..12).map(|at| (format!("parameter_{at}"), parameter.clone())).collect();
+    let parameters =
+        json!({"type": "object", "properties": serde_json::Map::from_iter(parameters)});
+    let tool = |at: usize| {
+        let function = json!({"name": format!("function_{at}"), "description": "Does it.", "parameters": parameters});
+        serde_json::from_value(json!({"type": "function", "function": function})).unwrap()
+    };
+    let tools: Vec<ChatTool> = (0..60).map(tool).collect();
+    for entry in std::fs::read_dir(fixtures()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "jinja") {
+            let source = std::fs::read_to_string(&path).unwrap();
+            let template = ChatTemplate::new(&path, &source, BTreeMap::new()).unwrap();
+            match template.render_with(&[ChatMessage::new("user", "Hi")], &tools, true) {
+                Ok(text) => assert!(text.len() > 20_000, "{}", path.display()),
+                Err(error) => assert!(error.to_string().contains("no place for tools"), "{error}"),
+            }
+        }
+    }
 }
 
 /// Templates of a folder of one's own: `OUTSIZE_CHAT_TEMPLATES=FOLDER`, with rendered.json in it.

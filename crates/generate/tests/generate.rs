@@ -241,7 +241,9 @@ proptest! {
             Finish::Eos => prop_assert!(request.eos.contains(&outcome.tokens[count - 1])),
             Finish::Length => prop_assert_eq!(count, max_new_tokens),
             Finish::Context => prop_assert!(request.ids.len() + count == context && count < max_new_tokens),
-            Finish::StopString | Finish::Stopped => prop_assert!(false, "nobody stopped it"),
+            Finish::StopString | Finish::Stopped | Finish::Complete | Finish::Stuck => {
+                prop_assert!(false, "nobody stopped it");
+            }
         }
         // All but the last token were given to the model, each once.
         let given: Vec<u32> = model.calls.concat();

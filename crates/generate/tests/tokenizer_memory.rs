@@ -111,6 +111,11 @@ fn model(
     count: usize,
     longest: usize,
 ) -> Value {
+    if let Some(kind) = kind.strip_suffix(" without a type") {
+        let mut untyped = model(kind, numbers, letters, count, longest);
+        untyped.as_object_mut().unwrap().remove("type");
+        return untyped;
+    }
     let words = words(numbers, letters, count, longest);
     let vocab: Map<String, Value> =
         words.iter().cloned().zip((0..).map(|n: u32| n.into())).collect();
@@ -157,8 +162,18 @@ fn model(
     }
 }
 
-const KINDS: [&str; 6] =
-    ["BPE", "BPE of old", "BPE without merges", "WordPiece", "WordLevel", "Unigram"];
+const KINDS: [&str; 10] = [
+    "BPE",
+    "BPE of old",
+    "BPE without merges",
+    "WordPiece",
+    "WordLevel",
+    "Unigram",
+    "BPE without a type",
+    "BPE of old without a type",
+    "WordPiece without a type",
+    "Unigram without a type",
+];
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 30, max_shrink_iters: 8, ..ProptestConfig::default() })]

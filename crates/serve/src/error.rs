@@ -55,6 +55,12 @@ impl From<GenerateError<PipelineError>> for ApiError {
                 Self::field("messages", message)
             }
             GenerateError::Request(TextError::NoTools { .. }) => Self::field("tools", message),
+            GenerateError::Request(TextError::ToolChoice { .. }) => {
+                Self::field("tool_choice", message)
+            }
+            GenerateError::Request(TextError::Constraint { .. }) => {
+                Self::field("response_format", message)
+            }
             GenerateError::Request(_) => Self::new(StatusCode::BAD_REQUEST, message),
             GenerateError::Model(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, message),
         }

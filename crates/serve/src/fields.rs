@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::response_format::constraint;
 
 /// What requests of both kinds may say. What is not said is as the server was started.
 #[derive(Debug, Deserialize)]
@@ -24,6 +25,7 @@ pub(crate) struct GenerationFields {
     repetition_penalty: Option<f32>,
     seed: Option<i64>,
     stop: Option<Stop>,
+    response_format: Option<Value>,
     #[serde(flatten)]
     more: Map<String, Value>,
 }
@@ -55,7 +57,6 @@ const NOT_OBEYED: &[(&str, &[&str])] = &[
     ("suffix", &[]),
     ("tools", &[]),
     ("functions", &[]),
-    ("response_format", &[r#"{"type":"text"}"#]),
     ("modalities", &[r#"["text"]"#]),
     ("audio", &[]),
     ("reasoning_effort", &[]),
@@ -102,6 +103,9 @@ impl GenerationFields {
             sampling.top_k = usize::try_from(top_k).ok().filter(|top_k| *top_k > 0);
         }
         sampling.seed = self.seed.map_or_else(some_seed, i64::cast_unsigned);
+        if let Some(format) = &self.response_format {
+            options.text.constraint = constraint(format)?;
+        }
         let stop = match &self.stop {
             None => return Ok(options),
             Some(Stop::One(stop)) => std::slice::from_ref(stop),
@@ -154,7 +158,6 @@ mod tests {
         for (name, value) in [
             ("n", json!(2)),
             ("tools", json!([{"type": "function"}])),
-            ("response_format", json!({"type": "json_object"})),
             ("frequency_penalty", json!(0.5)),
             ("logprobs", json!(true)),
             ("logit_bias", json!({"5": 1})),

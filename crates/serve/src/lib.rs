@@ -14,6 +14,7 @@ mod error;
 mod fields;
 mod messages;
 mod reply;
+mod response_format;
 mod routes;
 mod server;
 mod tools;

@@ -103,8 +103,12 @@ impl Reply {
 /// Why the text ended.
 fn finish_reason(answer: &ChatAnswer) -> &'static str {
     match answer.outcome.outcome.finish {
-        Finish::Eos | Finish::StopString if !answer.tool_calls.is_empty() => "tool_calls",
-        Finish::Eos | Finish::StopString | Finish::Stopped => "stop",
+        Finish::Eos | Finish::StopString | Finish::Complete if !answer.tool_calls.is_empty() => {
+            "tool_calls"
+        }
+        Finish::Eos | Finish::StopString | Finish::Complete => "stop",
+        // Nobody is sent these.
+        Finish::Stopped | Finish::Stuck => "stop",
         Finish::Length | Finish::Context => "length",
     }
 }

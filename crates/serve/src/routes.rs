@@ -14,7 +14,7 @@ use axum::response::sse::{Event as SentEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use outsize_generate::{ChatAnswer, ChatOptions, ChatPrompt, ChatTool};
+use outsize_generate::{ChatAnswer, ChatOptions, ChatPrompt, ChatTool, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -25,7 +25,7 @@ use crate::error::ApiError;
 use crate::fields::GenerationFields;
 use crate::messages::MessageField;
 use crate::reply::Reply;
-use crate::tools::{ToolChoice, offer};
+use crate::tools::{ToolChoiceField, offer};
 use crate::worker::{Event, Job};
 
 /// The longest request, in bytes.
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub api_key: Option<String>,
     /// What they do not say.
     pub defaults: ChatOptions,
+    /// Whether there is memory for constraints.
+    pub constrains: bool,
     pub jobs: SyncSender<Job>,
     pub count: AtomicU64,
 }
@@ -49,7 +51,7 @@ pub(crate) struct Shared {
 struct ChatRequest {
     messages: Vec<MessageField>,
     tools: Option<Vec<ChatTool>>,
-    tool_choice: Option<ToolChoice>,
+    tool_choice: Option<ToolChoiceField>,
     parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
     fields: GenerationFields,
@@ -161,6 +163,13 @@ async fn answer(
         let message = format!("there is no model {model:?} here, but {:?}", shared.model);
         let (param, code) = (Some("model".to_owned()), Some("model_not_found"));
         return Err(ApiError { param, code, ..ApiError::new(StatusCode::NOT_FOUND, message) });
+    }
+    let is_constrained =
+        options.text.constraint.is_some() || options.tool_choice != ToolChoice::Auto;
+    if is_constrained && !shared.constrains {
+        let message = "this server keeps no memory for answers by a schema, which `response_format` and a `tool_choice` of \
+                       \"required\" or a function need: start it with structured output";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let number = shared.count.fetch_add(1, Ordering::Relaxed);

@@ -27,6 +27,8 @@ pub struct ServerOptions {
     pub api_key: Option<String>,
     /// How texts are generated, where requests do not say.
     pub defaults: ChatOptions,
+    /// Whether answers may be constrained: there has to be [memory](outsize_generate::Tokenizer::constraint_memory) for that.
+    pub constrains: bool,
 }
 
 /// Why a server could not begin, or ended.
@@ -50,9 +52,9 @@ pub fn serve(
     observe: impl FnMut(Served<'_>),
 ) -> Result<(), ServeError> {
     listener.set_nonblocking(true)?;
-    let ServerOptions { model, api_key, defaults } = options;
+    let ServerOptions { model, api_key, defaults, constrains } = options;
     let (jobs, waiting) = sync_channel(WAITING);
-    let shared = Shared { model, api_key, defaults, jobs, count: AtomicU64::new(0) };
+    let shared = Shared { model, api_key, defaults, constrains, jobs, count: AtomicU64::new(0) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ends = stop.clone();
     let connections = std::thread::Builder::new().name("connections".into()).spawn(move || {

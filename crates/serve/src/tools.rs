@@ -1,6 +1,6 @@
 //! Functions that a request offers to the model.
 
-use outsize_generate::{ChatOptions, ChatTool};
+use outsize_generate::{ChatOptions, ChatTool, ToolChoice};
 use serde::Deserialize;
 
 use crate::error::ApiError;
@@ -8,7 +8,7 @@ use crate::error::ApiError;
 /// Which functions the model is to call.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-pub(crate) enum ToolChoice {
+pub(crate) enum ToolChoiceField {
     /// `none`, `auto` or `required`.
     Mode(String),
     /// A certain one.
@@ -30,23 +30,28 @@ struct NamedFunction {
 pub(crate) fn offer(
     options: &mut ChatOptions,
     tools: Vec<ChatTool>,
-    choice: Option<&ToolChoice>,
+    choice: Option<&ToolChoiceField>,
     parallel: Option<bool>,
 ) -> Result<(), ApiError> {
-    let refused = |message: String| Err(ApiError::field("tool_choice", message));
-    match choice {
-        None => options.tools = tools,
-        Some(ToolChoice::Mode(mode)) => match &**mode {
-            "auto" => options.tools = tools,
-            // A model that is not told of them does not call them.
-            "none" => {}
-            mode => return refused(format!("it is {mode:?}: \"none\" and \"auto\" are built in")),
-        },
-        Some(ToolChoice::Named(NamedTool { function })) => {
-            let name = &function.name;
-            return refused(format!("it names {name:?}: \"none\" and \"auto\" are built in"));
+    options.tool_choice = match choice {
+        None => ToolChoice::Auto,
+        Some(ToolChoiceField::Named(NamedTool { function })) => {
+            ToolChoice::Named(function.name.clone())
         }
-    }
+        Some(ToolChoiceField::Mode(mode)) => match &**mode {
+            "auto" => ToolChoice::Auto,
+            "required" => ToolChoice::Required,
+            // A model that is not told of them does not call them.
+            "none" => return Ok(()),
+            mode => {
+                let message = format!(
+                    "it is {mode:?}: \"none\", \"auto\", \"required\" or a function are built in"
+                );
+                return Err(ApiError::field("tool_choice", message));
+            }
+        },
+    };
+    options.tools = tools;
     options.single_tool_call = parallel == Some(false);
     Ok(())
 }

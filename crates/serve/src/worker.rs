@@ -89,6 +89,11 @@ fn end(
         Ok(answer) if answer.outcome.outcome.finish == Finish::Stopped => {
             Event::Failed(ApiError::ending())
         }
+        Ok(answer) if answer.outcome.outcome.finish == Finish::Stuck => {
+            let message = "the text is not what its schema has it be, and no token leads there, or the schema takes too much to \
+                           obey: give a simpler one";
+            Event::Failed(ApiError::field("response_format", message))
+        }
         Ok(answer) => Event::Done(Box::new(answer)),
         Err(error) => Event::Failed(error),
     };

@@ -15,6 +15,9 @@ pub struct ServeArgs {
     /// context of its own
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = batch())]
     pub batch: usize,
+    /// Keep memory for answers that have to be JSON: `response_format`, and calls of functions that are required
+    #[arg(long)]
+    pub structured_output: bool,
     /// The address that is listened at; 0.0.0.0 for all of this machine's
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub host: IpAddr,

@@ -76,7 +76,7 @@ impl Chat {
     /// Opens the model, and begins to read.
     fn open(args: &ChatArgs) -> Result<Self, Failure> {
         let template = |folder: &Path| session::template(&args.session, folder);
-        let (session, options) = session::open(&args.session, 1, template)?;
+        let (session, options) = session::open(&args.session, 1, false, template)?;
         let mut chat = Self {
             session,
             options,

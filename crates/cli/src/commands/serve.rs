@@ -26,7 +26,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         Failure::Failed(format!("cannot listen at {}:{}: {error}: {advice}", args.host, args.port))
     })?;
     let template = |folder: &Path| template(args, folder);
-    let (mut session, defaults) = session::open(&args.session, args.batch, template)?;
+    let (mut session, defaults) =
+        session::open(&args.session, args.batch, args.structured_output, template)?;
     let at = listener.local_addr().map_err(outsize_serve::ServeError::from)?;
     let model = args.name.clone().unwrap_or_default();
     let api_key = args.api_key.clone().or_else(|| std::env::var(KEY).ok());
@@ -34,7 +35,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         say("note: whoever reaches this address can use the model: --api-key asks for a key");
     }
     say(format!("{} at http://{at}/v1 · Ctrl-C ends", shown(&model, 200)));
-    let options = ServerOptions { model, api_key, defaults };
+    let options = ServerOptions { model, api_key, defaults, constrains: args.structured_output };
     let stop = interrupt::flag();
     outsize_serve::serve(listener, &mut session, options, &stop, |served| match served {
         Served::Answer(answer) => say(session::answered(answer)),

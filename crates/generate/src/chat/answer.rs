@@ -1,8 +1,10 @@
 //! How a model answers, and an answer.
 
 use super::answer_text::{AnswerPieces, AnswerText};
+use super::forced_calls::{ForcedCalls, forced};
 use super::template::ChatTemplate;
-use super::tools::{ChatTool, ToolCall};
+use super::tools::{ChatTool, ToolCall, ToolChoice};
+use crate::error::{Error, Result};
 use crate::request::{Finish, Request};
 use crate::sampling::Sampling;
 use crate::text::{TextOptions, TextOutcome};
@@ -20,6 +22,8 @@ pub struct ChatOptions {
     pub text: TextOptions,
     /// Functions that the model may call.
     pub tools: Vec<ChatTool>,
+    /// Which of them it calls.
+    pub tool_choice: ToolChoice,
     /// Whether an answer ends with the first call of one.
     pub single_tool_call: bool,
 }
@@ -46,23 +50,31 @@ impl ChatOptions {
         &self,
         ids: Vec<u32>,
         template: Option<&ChatTemplate>,
-    ) -> (Request, TextOptions, AnswerText) {
+    ) -> Result<(Request, TextOptions, AnswerText)> {
         let request = Request {
             ids,
             max_new_tokens: self.max_new_tokens.unwrap_or(usize::MAX),
             eos: self.eos.clone(),
             sampling: self.sampling,
         };
-        let parts = template.map_or(AnswerText::Plain, |template| {
+        let mut parts = template.map_or(AnswerText::Plain, |template| {
             AnswerText::new(template, &self.tools, self.single_tool_call)
         });
         let mut text = self.text.clone();
+        let forced = forced(&self.tools, &self.tool_choice, self.single_tool_call)?;
+        if let Some(calls) = forced.filter(|_| template.is_some()) {
+            (text.constraint, parts) = (Some(calls), AnswerText::Forced(ForcedCalls::default()));
+        }
+        if text.constraint.is_some() && template.is_some_and(ChatTemplate::has_channels) {
+            let reason = "answers of this model are messages in channels, which are no JSON";
+            return Err(Error::Constraint { reason: reason.to_owned() });
+        }
         match &parts {
-            AnswerText::Plain => {}
+            AnswerText::Plain | AnswerText::Forced(_) => {}
             AnswerText::Channels(_) => text.show_special_tokens = true,
             AnswerText::Tools(tools) => text.shown_tokens.extend(tools.tokens()),
         }
-        (request, text, parts)
+        Ok((request, text, parts))
     }
 }
 
@@ -74,7 +86,7 @@ impl ChatAnswer {
         [prompt_tokens, reused_tokens]: [usize; 2],
     ) -> Self {
         if parts.has_ended() {
-            outcome.outcome.finish = Finish::StopString;
+            outcome.outcome.finish = Finish::Complete;
         }
         let AnswerPieces { thought, text, calls: tool_calls } = parts.into_pieces();
         outcome.text = text.unwrap_or(outcome.text);

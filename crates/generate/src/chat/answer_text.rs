@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::channels::{Channels, ChatPart};
+use super::forced_calls::ForcedCalls;
 use super::template::ChatTemplate;
 use super::tool_text::ToolText;
 use super::tools::{ChatTool, ToolCall};
@@ -16,6 +17,8 @@ pub(super) enum AnswerText {
     Channels(Channels),
     /// Text with calls in it.
     Tools(ToolText),
+    /// Calls alone.
+    Forced(ForcedCalls),
 }
 
 /// What came beside the text, and the text where it is not all of it.
@@ -49,6 +52,7 @@ impl AnswerText {
             Self::Plain => on_part(ChatPart::Answer(text)),
             Self::Channels(channels) => channels.push(text, on_part),
             Self::Tools(tools) => tools.push(text, on_part),
+            Self::Forced(calls) => calls.push(text, on_part),
         };
         if self.has_ended() { ControlFlow::Break(()) } else { flow }
     }
@@ -56,7 +60,7 @@ impl AnswerText {
     /// Whether the answer has ended with a call, whatever text may follow.
     pub fn has_ended(&self) -> bool {
         match self {
-            Self::Plain => false,
+            Self::Plain | Self::Forced(_) => false,
             Self::Channels(channels) => channels.has_ended(),
             Self::Tools(tools) => tools.has_ended(),
         }
@@ -71,6 +75,7 @@ impl AnswerText {
             Self::Plain => ControlFlow::Continue(()),
             Self::Channels(channels) => channels.finish(on_part),
             Self::Tools(text) => text.finish(on_part),
+            Self::Forced(calls) => calls.finish(on_part),
         }
     }
 
@@ -81,7 +86,8 @@ impl AnswerText {
             Self::Channels(Channels { thought, answer, calls, .. }) => {
                 AnswerPieces { thought, text: Some(answer), calls }
             }
-            Self::Tools(ToolText { answer, calls, .. }) => {
+            Self::Tools(ToolText { answer, calls, .. })
+            | Self::Forced(ForcedCalls { answer, calls, .. }) => {
                 AnswerPieces { thought: String::new(), text: Some(answer), calls }
             }
         }

@@ -92,7 +92,7 @@ impl<'s> ChatBatch<'s> {
             ChatPrompt::Text(text) => (self.tokenizer.encode(text, true)?, None),
         };
         self.tokenizer.check(&ids, self.vocab_size)?;
-        let (request, text, parts) = options.request(ids, template);
+        let (request, text, parts) = options.request(ids, template)?;
         let prompt_tokens = request.ids.len();
         let free = self.rows.iter().position(Option::is_none);
         let number = free.expect("there is room for another answer");

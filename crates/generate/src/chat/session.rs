@@ -170,7 +170,7 @@ impl ChatSession {
         self.tokenizer.check(&ids, self.vocab_size)?;
         let prompt_tokens = ids.len();
         let template = is_chat.then_some(&self.template);
-        let (request, text, mut parts) = options.request(ids, template);
+        let (request, text, mut parts) = options.request(ids, template)?;
         let mut model = PrefixCache::new(&mut self.pipeline, &mut self.held, snapshot);
         let on_text = |text: &str| parts.push(text, &mut on_part);
         let outcome = generate_text(&mut model, &self.tokenizer, &request, &text, on_text)?;

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use minijinja::Value;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::json;
 
 /// The length of a call's id. Templates of Mistral ask for just so many letters and digits.
 const ID_LENGTH: usize = 9;
@@ -41,6 +42,27 @@ impl<'de> Deserialize<'de> for ChatTool {
 }
 
 impl ChatTool {
+    /// The JSON schema of a call: the schema of its parameters, in which references begin at `root`.
+    pub(super) fn call_schema(&self, root: &str) -> serde_json::Value {
+        let parameters = ["function", "parameters"];
+        let parameters =
+            parameters.iter().try_fold(self.definition.clone(), |value, key| value.get_attr(key));
+        let parameters = serde_json::to_value(parameters.unwrap_or_default()).unwrap_or_default();
+        let parameters = match parameters {
+            serde_json::Value::Object(mut schema) => {
+                schema.entry("type").or_insert_with(|| json!("object"));
+                rebased(serde_json::Value::Object(schema), &format!("{root}/properties/arguments"))
+            }
+            _ => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+        };
+        json!({
+            "type": "object",
+            "properties": { "name": { "const": self.name }, "arguments": parameters },
+            "required": ["name", "arguments"],
+            "additionalProperties": false,
+        })
+    }
+
     /// What the JSON schema of the parameters says of one of them; undefined if it says nothing.
     pub(super) fn parameter(&self, name: &str) -> Value {
         let path = ["function", "parameters", "properties", name];
@@ -48,6 +70,18 @@ impl ChatTool {
             .try_fold(self.definition.clone(), |value, key| value.get_attr(key))
             .unwrap_or_default()
     }
+}
+
+/// Which functions a model calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    /// Those that it likes, in its own syntax, or none.
+    #[default]
+    Auto,
+    /// At least one, as JSON.
+    Required,
+    /// The one of this name, as JSON.
+    Named(String),
 }
 
 /// A call of a function. As JSON it is OpenAI's object: `{"id", "type": "function", "function": {"name", "arguments"}}`.
@@ -136,6 +170,26 @@ impl<'de> Deserialize<'de> for ToolCall {
             D::Error::custom(format!("the arguments of a call of {name:?} are no JSON object"))
         })
     }
+}
+
+/// A schema that is at another place now: references to its own parts follow.
+fn rebased(mut schema: serde_json::Value, root: &str) -> serde_json::Value {
+    match &mut schema {
+        serde_json::Value::Object(entries) => {
+            for (key, value) in entries {
+                let part = value.as_str().and_then(|target| target.strip_prefix('#'));
+                *value = match part.filter(|_| key == "$ref") {
+                    Some(part) => json!(format!("#{root}{}", part.trim_end_matches('/'))),
+                    None => rebased(value.take(), root),
+                };
+            }
+        }
+        serde_json::Value::Array(items) => {
+            items.iter_mut().for_each(|item| *item = rebased(item.take(), root));
+        }
+        _ => {}
+    }
+    schema
 }
 
 /// Letters and digits that no other call has.
