@@ -3,7 +3,13 @@
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS};
-use crate::layers::{AXES, axis_widths};
+use crate::layers::axis_widths;
+
+/// Coordinates of a token.
+pub(super) const AXES: usize = 3;
+
+/// What norms add to variances and mean squares.
+pub(super) const EPSILON: f64 = 1e-6;
 
 /// The configuration of a Flux transformer.
 #[derive(Debug, Clone, PartialEq, Eq)]

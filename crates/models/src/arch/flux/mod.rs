@@ -5,7 +5,6 @@
 mod attention;
 mod blocks;
 mod config;
-mod modulation;
 mod positions;
 mod work;
 
@@ -14,14 +13,15 @@ use burn::tensor::activation::silu;
 use burn::tensor::{Device, Tensor};
 
 use self::blocks::{EXPANSION, FluxSingleTransformerBlock, FluxTransformerBlock};
-use self::config::FIELDS;
 pub use self::config::FluxTransformer2dConfig;
-use self::modulation::{AdaLayerNorm, Modulation};
+use self::config::{AXES, EPSILON, FIELDS};
 use self::positions::rotation;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{AXES, Linear, Sinusoids, TimestepEmbedding, fetched, joined};
+use crate::layers::{
+    AdaLayerNorm, Linear, Modulation, Sinusoids, TimestepEmbedding, fetched, joined,
+};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
@@ -75,7 +75,7 @@ impl Architecture for FluxTransformer2dModel {
         ("Parameterless", "Dropout"),
         ("FluxFeedForward", "FeedForward"),
         ("FluxGelu", "GELU"),
-        ("FluxJointAttention", "FluxAttention"),
+        ("JointAttention", "FluxAttention"),
         ("RmsNorm", "RMSNorm"),
         ("TimeTextEmbedding", "CombinedTimestepGuidanceTextProjEmbeddings"),
         ("Tuple", "ModuleList"),
@@ -108,7 +108,7 @@ impl Architecture for FluxTransformer2dModel {
             single_transformer_blocks: (0..config.num_single_layers)
                 .map(|_| FluxSingleTransformerBlock::new(config, init))
                 .collect(),
-            norm_out: AdaLayerNorm::new(hidden, 2, init),
+            norm_out: AdaLayerNorm::new(hidden, 2, true, init),
             proj_out: Linear::new(hidden, config.out_channels, true, init),
             heads: config.num_attention_heads,
             axes: config.axes_dims_rope,
@@ -160,7 +160,7 @@ impl FluxTransformer2dModel {
         let both = blocks.fold(both, |x, block| block.forward(x, &conditioning, &rotation));
         let image = self.norm_out.entered(both).narrow(1, tokens, rows * columns);
         let [scale, shift] = self.norm_out.parts(&conditioning);
-        let normed = Modulation { scale, shift }.norm(&image);
+        let normed = Modulation { scale, shift }.norm(&image, EPSILON);
         fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
     }
 
