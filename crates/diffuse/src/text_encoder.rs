@@ -96,7 +96,7 @@ impl TextEncoder {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
             T5(part) => part.config.config.d_model,
-            Qwen3(part) => part.config.config.hidden_size,
+            Qwen3(part) => part.config.config.width(),
         }
     }
 

@@ -15,6 +15,7 @@ mod expert_fields;
 mod falcon;
 mod falcon_h1;
 mod flux;
+mod flux2;
 mod gemma;
 mod gemma3;
 mod gemma3n;
@@ -76,6 +77,7 @@ pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use falcon_h1::{FalconH1DecoderLayer, FalconH1ForCausalLm, FalconH1Mlp};
 pub use flux::{FluxTransformer2dConfig, FluxTransformer2dModel};
+pub use flux2::{Flux2Transformer2dConfig, Flux2Transformer2dModel};
 pub use gemma3n::{
     AltUpConfig, Gemma3nAltUp, Gemma3nConfig, Gemma3nDecoderLayer, Gemma3nForCausalLm,
     Gemma3nLaurelBlock, Gemma3nMlp, Gemma3nModel,
@@ -100,7 +102,7 @@ pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, Nemot
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
-pub use qwen3::Qwen3TextEncoder;
+pub use qwen3::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
     BlockNormKind, BlockNorms, BranchScales, ConvolutionConfig, ExpertLayout, ExpertsConfig,
