@@ -108,6 +108,8 @@ fn a_built_pipeline_stays_within_its_budget() {
         ("flux-tiny", true, 10_000_000),
         ("z-image-tiny", false, 15_000_000),
         ("z-image-tiny", true, 10_000_000),
+        ("flux2-klein-tiny", false, 10_000_000),
+        ("flux2-klein-tiny", true, 5_000_000),
     ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());

@@ -21,6 +21,8 @@ pub(crate) enum ModuleNames {
     Flux,
     /// Z-Image's transformer.
     ZImage,
+    /// FLUX.2's transformer.
+    Flux2,
 }
 
 impl ModuleNames {
@@ -57,6 +59,11 @@ impl ModuleNames {
                 }
             }
             Self::Flux => dotted.extend(flux_names::published(module, shape)),
+            // Where others have a list of one layer it has the layer.
+            Self::Flux2 if module.ends_with(".to_out") => {
+                dotted.push((format!("{module}.0"), all()));
+            }
+            Self::Flux2 => {}
         }
         let (prefixes, flat_prefixes) = prefixes(part);
         let mut names = Vec::with_capacity(dotted.len() * 5);
