@@ -25,8 +25,8 @@ use crate::text_encoder::KLEIN_STATES;
 /// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
 /// | `z-image` | 10.1 B | 20.3 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
 /// | `z-image-tiny` | 15.9 M | 31.8 MB | the same parts, smaller |
-/// | `flux2-klein-4b` | 7.1 B | 14.2 GB | FLUX.2 klein 4B, without what its text encoder has behind its 27th layer, and without the encoder of its autoencoder |
-/// | `flux2-klein-tiny` | 20 M | 40 MB | the same parts, smaller |
+/// | `flux2-klein-4b` | 7.04 B | 14.1 GB | FLUX.2 klein 4B, without what its text encoder has behind its 27th layer, and without the encoder of its autoencoder |
+/// | `flux2-klein-tiny` | 23.2 M | 46.5 MB | the same parts, smaller |
 pub const PIPELINE_PRESETS: [&str; 10] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",

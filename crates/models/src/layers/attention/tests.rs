@@ -283,6 +283,25 @@ fn a_bias_by_distance_is_the_same_both_ways() {
     }
 }
 
+/// What stands behind a text sees it, and is not seen: the kernel and Burn's own operations are two ways to the same.
+#[test]
+fn what_is_behind_a_text_is_the_same_both_ways() {
+    let (tokens, lengths) = (90, [40, 90, 1]);
+    let positions = QueryPositions { start: 0, padding: &[0; 3], lengths: &lengths, alibi: None };
+    let queries = random([3, tokens, HEADS, WIDTH]);
+    let [keys, values_of] = [(); 2].map(|()| random([3, HEADS, tokens, WIDTH]));
+    let seen = Seen { all: false, ..Seen::whole(Part::of(keys, values_of)) };
+    let kernel = values(&attend_seen(queries.clone(), &seen, &positions, scaled(None)));
+    let composed = values(&composed::attend(queries.clone(), &seen, &positions, scaled(None)));
+    let worst = |one: &[f32], other: &[f32]| {
+        one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max)
+    };
+    assert!(worst(&kernel, &composed) < 1e-5, "{}", worst(&kernel, &composed));
+    let positions = QueryPositions { lengths: &[], ..positions };
+    let causal = values(&attend_seen(queries, &seen, &positions, scaled(None)));
+    assert!(worst(&kernel, &causal) > 1e-2);
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Pass(usize),
