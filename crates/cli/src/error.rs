@@ -101,7 +101,7 @@ impl From<outsize::diffuse::Error> for Failure {
             Error::Adapter { .. } => "--adapter, --adapter-scale",
             Error::Steps { .. } => "--steps, --scheduler",
             Error::Guidance { .. } => "--guidance-scale",
-            Error::Image { .. } | Error::NoEncoder { .. } => "--image",
+            Error::Image { .. } | Error::NoEncoder { .. } | Error::Reference { .. } => "--image",
             Error::NegativePrompt => "--negative-prompt",
             Error::NoMask => "--image, --mask",
             Error::Strength { .. } => "--strength",

@@ -99,6 +99,29 @@ fn a_picture_begins_with_another_one() {
 }
 
 #[test]
+fn a_picture_goes_by_others() {
+    let folder = folder();
+    let output = folder.path().join("cat.png");
+    let klein = fixture().with_file_name("pipeline-klein");
+    let [one, other] = ["reference.png", "other.png"].map(|name| klein.join(name));
+    let begin = ["image", path(&klein), "--prompt", "a cat", "--output", path(&output), "--force"];
+    let by = ["--image", path(&one), "--image", path(&other)];
+    let run = |more: &[&str]| outsize(&[&begin[..], &by, more].concat());
+    let report: Value = serde_json::from_str(&done(&run(&["--steps", "2", "--json"]))).unwrap();
+    assert_eq!([&report["width"], &report["height"]], [68, 64]);
+    let parts: Vec<_> =
+        report["parts"].as_array().unwrap().iter().map(|one| &one["part"]).collect();
+    assert_eq!(parts, ["text_encoder", "vae_encoder", "transformer", "vae"]);
+    let bytes = std::fs::read(&output).unwrap();
+    let said = text(&bytes);
+    assert!(said.contains("image\0reference.png, other.png") && !said.contains("strength"));
+    assert!(failed(&run(&["--strength", "0.5"]), 2).contains("--strength: not for this model"));
+    assert!(failed(&run(&["--mask", path(&one)]), 2).contains("--mask: not for this model"));
+    // Others begin with one.
+    assert!(failed(&image(&output, &[&by[..], &["--force"]].concat()), 2).contains("give one"));
+}
+
+#[test]
 fn a_picture_is_made_with_adapters() {
     let folder = folder();
     let output = folder.path().join("cat.png");

@@ -5,8 +5,8 @@ use std::path::Path;
 use burn::tensor::Tensor;
 use outsize_models::PicturePass;
 use outsize_models::arch::{
-    AddedConditions, FluxTransformer2dConfig, FluxTransformer2dModel, SHIFT_FIRST,
-    Unet2dConditionModel, ZImageTransformer2dModel,
+    AddedConditions, Flux2Transformer2dConfig, Flux2Transformer2dModel, FluxTransformer2dConfig,
+    FluxTransformer2dModel, SHIFT_FIRST, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 
 use crate::adapter::{AdapterFile, ModuleNames};
@@ -25,9 +25,11 @@ pub(crate) enum Denoiser {
     Flux(Box<Part<FluxTransformer2dModel>>),
     /// The same.
     ZImage(Box<Part<ZImageTransformer2dModel>>),
+    /// The same, beside pictures to go by.
+    Flux2(Box<Part<Flux2Transformer2dModel>>),
 }
 
-use Denoiser::{Flux, Unet, ZImage};
+use Denoiser::{Flux, Flux2, Unet, ZImage};
 
 /// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
 const SAMPLE_SIZE: usize = 128;
@@ -65,12 +67,22 @@ impl Denoiser {
         place: &Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
+        let mut tensors = description.tensors.iter();
+        let first = tensors.any(|tensor| tensor.name.starts_with(SHIFT_FIRST));
         match kind {
             PipelineKind::Flux => {
-                let mut tensors = description.tensors.iter();
-                let first = tensors.any(|tensor| tensor.name.starts_with(SHIFT_FIRST));
-                let change = |config: &mut FluxTransformer2dConfig| config.shift_first = first;
+                let change = |config: &mut FluxTransformer2dConfig| {
+                    config.shift_first = first;
+                    Ok(())
+                };
                 Ok(Flux(Box::new(Part::changed(part, place, description, change)?)))
+            }
+            PipelineKind::Flux2Klein => {
+                let change = |config: &mut Flux2Transformer2dConfig| {
+                    config.shift_first = first;
+                    Ok(())
+                };
+                Ok(Flux2(Box::new(Part::changed(part, place, description, change)?)))
             }
             PipelineKind::ZImage => Ok(ZImage(Box::new(Part::new(part, place, description)?))),
             _ => Ok(Unet(Box::new(Part::new(part, place, description)?))),
@@ -82,6 +94,7 @@ impl Denoiser {
             Unet(part) => &**part,
             Flux(part) => &**part,
             ZImage(part) => &**part,
+            Flux2(part) => &**part,
         }
     }
 
@@ -97,6 +110,10 @@ impl Denoiser {
                 part.adapt(file, &ModuleNames::Flux { shift_first })
             }
             ZImage(part) => part.adapt(file, &ModuleNames::ZImage),
+            Flux2(part) => {
+                let shift_first = part.config.config.shift_first;
+                part.adapt(file, &ModuleNames::Flux { shift_first })
+            }
         }
     }
 
@@ -106,6 +123,7 @@ impl Denoiser {
         match self {
             Unet(part) => part.config.config.in_channels,
             Flux(part) => part.config.config.in_channels / packed,
+            Flux2(part) => part.config.config.in_channels / packed,
             ZImage(part) => part.config.config.in_channels,
         }
     }
@@ -114,7 +132,7 @@ impl Denoiser {
     pub fn packing(&self) -> usize {
         match self {
             Unet(_) => 1,
-            Flux(_) | ZImage(_) => PACKING,
+            Flux(_) | ZImage(_) | Flux2(_) => PACKING,
         }
     }
 
@@ -122,7 +140,8 @@ impl Denoiser {
     pub fn is_guided(&self) -> bool {
         match self {
             Unet(part) => part.config.config.guidance_channels.is_some(),
-            ZImage(_) => false,
+            // Klein is never told, even if it could be.
+            ZImage(_) | Flux2(_) => false,
             Flux(part) => part.config.config.guidance_embeds,
         }
     }
@@ -136,7 +155,7 @@ impl Denoiser {
     pub fn sample_size(&self) -> Option<usize> {
         match self {
             Unet(part) => part.config.config.sample_size,
-            Flux(_) | ZImage(_) => Some(SAMPLE_SIZE),
+            Flux(_) | ZImage(_) | Flux2(_) => Some(SAMPLE_SIZE),
         }
     }
 
@@ -153,6 +172,7 @@ impl Denoiser {
             Unet(part) => part.config.model().activation_bytes(size, tokens, threads),
             Flux(part) => part.config.model().activation_bytes(size, tokens, threads),
             ZImage(part) => part.config.model().activation_bytes(size, tokens, threads),
+            Flux2(part) => part.config.model().activation_bytes(size, tokens, threads),
         };
         // Matmuls of pixels are convolutions; what is left has a row for each text.
         let products = self.any().packed_bytes(settings, size.batch as u64);

@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_models::Component;
 use outsize_models::arch::{
-    FluxTransformer2dModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    Flux2Transformer2dModel, FluxTransformer2dModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_stream::Stats;
 
@@ -11,10 +11,11 @@ use crate::begun::{BegunLatents, Beside, scaled};
 use crate::denoiser::{Conditions, Denoiser, Guidance, PACKING};
 use crate::error::Error;
 use crate::latent_tokens::TokenOrder::{Channels, Pixels};
-use crate::latent_tokens::{packed, unpacked};
+use crate::latent_tokens::{latents_of, packed, unpacked};
 use crate::noise::Noise;
 use crate::part::{Part, Turn};
 use crate::progress::ImageProgress;
+use crate::references::References;
 use crate::schedulers::Scheduler;
 use crate::settings::ImageRequest;
 
@@ -28,6 +29,10 @@ pub(crate) struct Denoising<'a> {
     pub scheduler: Scheduler,
     /// What a picture to begin with has become.
     pub begun: Option<&'a BegunLatents>,
+    /// What pictures to go by have become.
+    pub references: &'a References,
+    /// Whether noise is drawn in the order of tokens, not of latents.
+    pub draws_tokens: bool,
     /// Rows and columns of latents.
     pub size: [usize; 2],
     /// Channels of latents.
@@ -80,7 +85,36 @@ impl Denoising<'_> {
                 };
                 self.run_module(part, turn, &pass, observe)
             }
+            Denoiser::Flux2(part) => {
+                let references = self.reference_tokens(PACKING * PACKING * self.channels);
+                let pass = |model: &Flux2Transformer2dModel, latents: Tensor<4>, timestep| {
+                    let [_, rows, columns, _] = latents.dims();
+                    let size = [rows / PACKING, columns / PACKING];
+                    let latents = [Some(packed(latents, Channels)), references.clone()];
+                    let latents = Tensor::cat(latents.into_iter().flatten().collect(), 1);
+                    let sizes = [&[size], &*self.references.sizes].concat();
+                    let made = model.forward(latents, &sizes, timestep, None, context.clone());
+                    unpacked(made, size, Channels)
+                };
+                self.run_module(part, turn, &pass, observe)
+            }
         }
+    }
+
+    /// The tokens of pictures to go by, once for each text: `[texts, tokens, values]` f32.
+    fn reference_tokens(&self, values: usize) -> Option<Tensor<3>> {
+        let tokens = &self.references.tokens;
+        if tokens.is_empty() {
+            return None;
+        }
+        let texts = self.texts();
+        let data = TensorData::new(tokens.repeat(texts), [texts, tokens.len() / values, values]);
+        Some(Tensor::from_data(data, (self.device, DType::F32)))
+    }
+
+    /// Texts that a pass looks at.
+    fn texts(&self) -> usize {
+        if self.guidance.is_some() { 2 } else { 1 }
     }
 
     /// The same by a module, of which `pass` runs one: see [`latents`](Self::latents).
@@ -113,12 +147,19 @@ impl Denoising<'_> {
         let (size @ [rows, columns], channels) = (self.size, self.channels);
         let mut scheduler = self.scheduler.clone();
         let mut noise = Noise::new(self.request.seeds[picture]);
-        let mut draw = || drawn(&mut noise, [rows, columns, channels]);
+        let mut draw = || match self.draws_tokens {
+            true => {
+                let tokens = [rows / PACKING, columns / PACKING];
+                let values = PACKING * PACKING * channels;
+                latents_of(&drawn(&mut noise, [tokens[0], tokens[1], values]), tokens)
+            }
+            false => drawn(&mut noise, [rows, columns, channels]),
+        };
         let (mut latents, beside) = match self.begun {
             Some(begun) => begun.start(&scheduler, &mut draw),
             None => (scaled(draw(), scheduler.initial_scale()), Beside::Nothing),
         };
-        let texts = if self.guidance.is_some() { 2 } else { 1 };
+        let texts = self.texts();
         let timesteps = scheduler.timesteps().to_vec();
         for (step, &timestep) in timesteps.iter().enumerate() {
             let divisor = scheduler.input_divisor();

@@ -83,6 +83,29 @@ pub enum Error {
     /// A negative prompt for a model that does not look at one.
     #[error("the model does not look at a negative prompt: say in the prompt what is to be seen")]
     NegativePrompt,
+    /// A picture to begin with, or a mask, for a model that takes pictures to go by.
+    #[error(
+        "the model goes by pictures, and begins with none: it takes neither a strength nor a mask"
+    )]
+    InitialImage,
+    /// Pictures to go by for a model that takes one to begin with.
+    #[error("the model begins with one picture, and does not go by several: give one")]
+    References,
+    /// A picture to go by that is not possible.
+    #[error(
+        "a picture of {width} x {height} pixels is nothing to go by: choose sides of at least {least} pixels, \
+         neither more than {ratio} times as long as the other"
+    )]
+    Reference {
+        /// Pixels of a row.
+        width: usize,
+        /// Rows.
+        height: usize,
+        /// The least pixels of a side.
+        least: usize,
+        /// How much longer than the other one a side may be.
+        ratio: usize,
+    },
     /// A model that fills in a mask was not given one.
     #[error(
         "the model only fills in what a mask shows of a picture: give a picture to begin with, and a mask"

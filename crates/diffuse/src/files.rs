@@ -41,6 +41,8 @@ pub struct PipelineFiles {
     pub has_safety_checker: bool,
     /// Whether an empty negative prompt is told as zeros (`force_zeros_for_empty_prompt`).
     pub zeros_for_empty: bool,
+    /// Whether it was distilled to make pictures in few steps without guidance (`is_distilled`).
+    pub is_distilled: bool,
 }
 
 /// The files of one part.
@@ -144,6 +146,8 @@ impl PipelineFiles {
             tokenizers: names.filter(|name| has(name)).collect(),
             has_safety_checker: class_of(index, "safety_checker").is_some(),
             zeros_for_empty: zeros.unwrap_or(kind == PipelineKind::StableDiffusionXl),
+            is_distilled: kind == PipelineKind::Flux2Klein
+                && index.get("is_distilled").and_then(Value::as_bool).unwrap_or(false),
         })
     }
 

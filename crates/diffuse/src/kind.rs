@@ -15,14 +15,18 @@ pub enum PipelineKind {
     Flux,
     /// Z-Image. Z-Image Team 2025.
     ZImage,
+    /// FLUX.2 klein. Black Forest Labs 2026.
+    Flux2Klein,
 }
 
-use PipelineKind::{Flux, LatentConsistency, StableDiffusion, StableDiffusionXl, ZImage};
+use PipelineKind::{
+    Flux, Flux2Klein, LatentConsistency, StableDiffusion, StableDiffusionXl, ZImage,
+};
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 5] =
-        [StableDiffusion, StableDiffusionXl, LatentConsistency, Flux, ZImage];
+    pub const ALL: [Self; 6] =
+        [StableDiffusion, StableDiffusionXl, LatentConsistency, Flux, ZImage, Flux2Klein];
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {
@@ -47,6 +51,7 @@ impl PipelineKind {
             }
             Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
             ZImage => &["ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"],
+            Flux2Klein => &["Flux2KleinPipeline"],
         }
     }
 
@@ -57,20 +62,22 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
             Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
-            ZImage => &[TextEncoder, Transformer, Vae],
+            ZImage | Flux2Klein => &[TextEncoder, Transformer, Vae],
         }
     }
 
     /// The classes that a part may have, the usual one first.
     pub(crate) fn classes_of(self, part: PipelinePart) -> &'static [&'static str] {
         match (part, self) {
-            (PipelinePart::TextEncoder, ZImage) => &["Qwen3ForCausalLM", "Qwen3Model"],
+            (PipelinePart::TextEncoder, ZImage | Flux2Klein) => &["Qwen3ForCausalLM", "Qwen3Model"],
             (PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
             (PipelinePart::TextEncoder2, Flux) => &["T5EncoderModel"],
             (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
             (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
             (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
+            (PipelinePart::Transformer, Flux2Klein) => &["Flux2Transformer2DModel"],
             (PipelinePart::Transformer, _) => &["FluxTransformer2DModel"],
+            (PipelinePart::VaeEncoder | PipelinePart::Vae, Flux2Klein) => &["AutoencoderKLFlux2"],
             (PipelinePart::VaeEncoder | PipelinePart::Vae, _) => &["AutoencoderKL"],
         }
     }
@@ -82,13 +89,18 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
             Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
-            ZImage => &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])],
+            ZImage | Flux2Klein => &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])],
         }
     }
 
     /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
     pub(crate) fn matches_flows(self) -> bool {
-        matches!(self, Flux | ZImage)
+        matches!(self, Flux | ZImage | Flux2Klein)
+    }
+
+    /// Whether it takes pictures to go by instead of one to begin with.
+    pub fn takes_references(self) -> bool {
+        self == Flux2Klein
     }
 
     /// How much more a prompt counts than the negative one if nobody says it, as in diffusers.
@@ -98,6 +110,7 @@ impl PipelineKind {
             StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
             Flux => 3.5,
+            Flux2Klein => 4.0,
         }
     }
 
@@ -110,14 +123,16 @@ impl PipelineKind {
             (StableDiffusionXl, false) => 0.3,
             (StableDiffusionXl, true) => 0.9999,
             (Flux, _) | (ZImage, false) => 0.6,
-            (ZImage, true) => 1.0,
+            // The latter begins with noise alone.
+            (ZImage, true) | (Flux2Klein, _) => 1.0,
         }
     }
 
-    /// Steps if nobody says how many, as in diffusers.
+    /// Steps if nobody says how many, as in diffusers; of models that were distilled to need fewer see
+    /// [`ImageModel::steps`](crate::ImageModel::steps).
     pub fn steps(self) -> usize {
         match self {
-            StableDiffusion | StableDiffusionXl | ZImage => 50,
+            StableDiffusion | StableDiffusionXl | ZImage | Flux2Klein => 50,
             LatentConsistency => 4,
             Flux => 28,
         }

@@ -27,6 +27,21 @@ pub(crate) fn packed(latents: Tensor<4>, order: TokenOrder) -> Tensor<3> {
     tokens.reshape([batch, rows * columns, channels * PACKING * PACKING])
 }
 
+/// Values of so many rows and columns of tokens, in the order of channels, as those of latents `[rows, columns, channels]`.
+pub(crate) fn latents_of(tokens: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
+    let values = tokens.len() / (rows * columns);
+    let channels = values / (PACKING * PACKING);
+    let pixels =
+        (0..PACKING * rows).flat_map(|row| (0..PACKING * columns).map(move |column| (row, column)));
+    let values = pixels.flat_map(|(row, column)| {
+        let token = row / PACKING * columns + column / PACKING;
+        let within = row % PACKING * PACKING + column % PACKING;
+        (0..channels)
+            .map(move |channel| tokens[token * values + channel * PACKING * PACKING + within])
+    });
+    values.collect()
+}
+
 /// The latents of so many rows and columns of tokens.
 pub(crate) fn unpacked(
     tokens: Tensor<3>,

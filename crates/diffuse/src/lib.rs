@@ -27,6 +27,7 @@ mod planning;
 mod presets;
 mod progress;
 mod published;
+mod references;
 mod schedulers;
 mod settings;
 mod task;

@@ -17,6 +17,7 @@ use crate::part::{AnyPart, Part, PartDescription};
 use crate::picture::PREVIEW_CHANNELS;
 use crate::pipeline_part::PipelinePart;
 use crate::published::SingleFile;
+use crate::references::ReferenceSize;
 use crate::schedulers::{Scheduler, SchedulerConfig};
 use crate::settings::{ImageRequest, InitialImage};
 use crate::text_encoder::TextEncoder;
@@ -56,6 +57,7 @@ pub struct ImageModel {
     scheduler: String,
     has_safety_checker: bool,
     pub(crate) zeros_for_empty: bool,
+    is_distilled: bool,
     /// What the process takes by itself, in bytes.
     pub(crate) process: u64,
     /// What the largest tokenizer takes, in bytes.
@@ -175,6 +177,7 @@ impl ImageModel {
             scheduler,
             has_safety_checker: files.has_safety_checker,
             zeros_for_empty: files.zeros_for_empty,
+            is_distilled: files.is_distilled,
             process: process_bytes(outsize_machine::begun_rss().unwrap_or(0)),
             tokenizer: tokenizer_bytes,
         };
@@ -205,7 +208,7 @@ impl ImageModel {
     pub(crate) fn parts(&self, request: &ImageRequest) -> Result<Vec<&dyn AnyPart>, Error> {
         let mut parts: Vec<&dyn AnyPart> =
             self.text_encoders.iter().map(TextEncoder::any).collect();
-        if request.image.is_some() {
+        if request.image.is_some() || !request.references.is_empty() {
             parts.push(self.vae_encoder()?);
         }
         parts.extend([self.denoiser.any(), &self.vae as &dyn AnyPart]);
@@ -255,6 +258,7 @@ impl ImageModel {
             // It was distilled to need no guidance by a second pass, and few steps.
             Denoiser::Flux(_) if !self.denoiser.is_guided() => FEW_STEPS,
             Denoiser::Unet(_) if self.denoiser.is_guided() => FEW_STEPS,
+            _ if self.is_distilled => FEW_STEPS,
             _ => self.kind.steps(),
         };
         request.steps.unwrap_or(usual)
@@ -311,13 +315,18 @@ impl ImageModel {
         // In 64 bits and rounded as diffusers does.
         let made = steps as f64 * decimal(strength);
         let made = match self.kind {
-            PipelineKind::Flux | PipelineKind::ZImage => made.ceil(),
+            PipelineKind::Flux | PipelineKind::ZImage | PipelineKind::Flux2Klein => made.ceil(),
             _ => made.floor(),
         } as usize;
         match made {
             0 => Err(Error::Strength { strength, steps }),
             _ => Ok(steps.saturating_sub(made)),
         }
+    }
+
+    /// Whether it can look at a negative prompt, in twice the work.
+    pub(crate) fn hears_negative(&self) -> bool {
+        self.denoiser.hears_negative() && !self.is_distilled
     }
 
     /// The same if both are looked at.
@@ -327,7 +336,7 @@ impl ImageModel {
             _ => (1.0, false),
         };
         let scale = self.guidance_scale(request);
-        let is_heard = self.denoiser.hears_negative() && scale > least;
+        let is_heard = self.hears_negative() && scale > least;
         is_heard.then_some(Guidance { scale, from_prompt })
     }
 
@@ -363,10 +372,15 @@ impl ImageModel {
         let changed = match self.kind {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
             PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
-            PipelineKind::Flux | PipelineKind::ZImage => {
+            PipelineKind::Flux | PipelineKind::ZImage | PipelineKind::Flux2Klein => {
                 let packing = self.denoiser.packing();
                 let [rows, columns] = self.latents(request)?.map(|side| side / packing);
-                config.for_flux(rows * columns)?;
+                match self.kind {
+                    PipelineKind::Flux2Klein => {
+                        config.for_flux2(rows * columns, self.steps(request))?;
+                    }
+                    _ => config.for_flux(rows * columns)?,
+                }
                 Vec::new()
             }
         };
@@ -378,19 +392,38 @@ impl ImageModel {
         1 << (self.vae.config.config.channels.len() - 1)
     }
 
+    /// How pictures to go by are seen.
+    ///
+    /// # Errors
+    /// Some that are not possible, or that are not taken.
+    pub(crate) fn seen_references(
+        &self,
+        request: &ImageRequest,
+    ) -> Result<Vec<ReferenceSize>, Error> {
+        if !self.kind.takes_references() && !request.references.is_empty() {
+            return Err(Error::References);
+        }
+        let unit = self.scale() * self.denoiser.packing();
+        request.references.iter().map(|picture| ReferenceSize::new(picture, unit)).collect()
+    }
+
     /// Width and height of the pictures.
     ///
     /// # Errors
-    /// [`Error::Size`]: sides that are not multiples of a latent's, or too long.
+    /// [`Error::Size`]: sides that are not multiples of a latent's, or too long. Pictures that the model does not take.
     pub fn size(&self, request: &ImageRequest) -> Result<[usize; 2], Error> {
         let scale = self.scale() * self.denoiser.packing();
         let usual = self.denoiser.sample_size().map_or(512, |side| side * self.scale());
+        if self.kind.takes_references() && request.image.is_some() {
+            return Err(Error::InitialImage);
+        }
         // Of a picture to begin with as much as there are whole latents for.
-        let usual = match &request.image {
-            Some(InitialImage { picture, .. }) => {
+        let usual = match (&request.image, &self.seen_references(request)?[..]) {
+            (Some(InitialImage { picture, .. }), _) => {
                 [picture.width, picture.height].map(|side| (side / scale).max(1) * scale)
             }
-            None => [usual; 2],
+            (None, [first, ..]) => first.seen,
+            (None, []) => [usual; 2],
         };
         let [width, height] =
             [request.width.unwrap_or(usual[0]), request.height.unwrap_or(usual[1])];

@@ -147,7 +147,7 @@ impl<C: Component> Part<C> {
         place: &Path,
         description: &PartDescription,
     ) -> Result<Self, Error> {
-        Self::changed(part, place, description, |_| {})
+        Self::changed(part, place, description, |_| Ok(()))
     }
 
     /// The same with a configuration that is changed.
@@ -155,12 +155,14 @@ impl<C: Component> Part<C> {
         part: PipelinePart,
         place: &Path,
         description: &PartDescription,
-        change: impl FnOnce(&mut C::Config),
+        change: impl FnOnce(&mut C::Config) -> Result<(), outsize_models::Error>,
     ) -> Result<Self, Error> {
         let place = place.join(part.folder());
-        let config = ComponentConfig::from_json(&description.config)
-            .map_err(|error| Error::field(&place.join("config.json"), error))?;
-        let config = config.changed(change);
+        let field = |error| Error::field(&place.join("config.json"), error);
+        let config = ComponentConfig::from_json(&description.config).map_err(field)?;
+        let mut changed = Ok(());
+        let config = config.changed(|config| changed = change(config));
+        changed.map_err(field)?;
         let tree = config.tree(&place.to_string_lossy(), &description.tensors)?;
         let options = config.options(&description.tensors);
         Ok(Self { part, config, tree, options, adapted: AdaptedLayers::default() })

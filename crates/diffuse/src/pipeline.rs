@@ -10,16 +10,18 @@ use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AddedConditions, AutoencoderKl};
 
 use crate::begun::{BegunLatents, LatentDistribution, ResizedImage};
-use crate::denoiser::Conditions;
+use crate::denoiser::{Conditions, PACKING};
 use crate::denoising::{Denoising, values};
 use crate::error::Error;
 use crate::kind::PipelineKind;
+use crate::latent_tokens::{TokenOrder, packed};
 use crate::model::ImageModel;
 use crate::part::Turn;
 use crate::picture::{COLOURS, Picture, byte};
 use crate::pipeline_part::PipelinePart;
 use crate::progress::ImageProgress;
 use crate::published::SingleFile;
+use crate::references::References;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextStates;
 use crate::tokenizer::PromptTokenizerFiles;
@@ -102,13 +104,15 @@ impl ImagePipeline {
         if !scale.is_finite() {
             return Err(Error::Guidance { scale });
         }
-        if !model.denoiser.hears_negative() && !request.negative_prompt.is_empty() {
+        if !model.hears_negative() && !request.negative_prompt.is_empty() {
             return Err(Error::NegativePrompt);
         }
         let mask = request.image.as_ref().and_then(|image| image.mask.as_ref());
         if model.fills_masks() && mask.is_none() {
             return Err(Error::NoMask);
         }
+        // Pictures that are not possible are named before what is made of them.
+        model.size(request)?;
         let scheduler = model.begun_scheduler(request)?;
         let mut settings = settings.clone();
         for number in settings.gpus().collect::<Vec<_>>() {
@@ -129,6 +133,9 @@ impl ImagePipeline {
         let (size, of_latent) = (model.size(request)?, model.scale());
         let resize = |image| ResizedImage::new(image, size, of_latent, model.fills_masks());
         let image = request.image.as_ref().map(resize);
+        let seen = model.seen_references(request)?;
+        let seen = seen.iter().zip(&request.references);
+        let seen: Vec<_> = seen.map(|(size, one)| (size.seen, size.values(one))).collect();
         let (turns, _reuse) = (Turns::default(), BufferReuse::begin());
         let mut plans = plans.iter();
         let mut next = |observe: &mut dyn FnMut(ImageProgress<'_>)| {
@@ -153,6 +160,11 @@ impl ImagePipeline {
             let turn = next(&mut observe);
             begun = Some(self.begin(request, image, &turn, &mut observe)?);
         }
+        let mut references = References::default();
+        if !seen.is_empty() {
+            let turn = next(&mut observe);
+            references = self.refer(seen, &turn, &mut observe)?;
+        }
         let turn = next(&mut observe);
         let denoising = Denoising {
             request,
@@ -160,6 +172,8 @@ impl ImagePipeline {
             guidance_scale: scale,
             scheduler,
             begun: begun.as_ref(),
+            references: &references,
+            draws_tokens: model.kind() == PipelineKind::Flux2Klein,
             size: model.latents(request)?,
             channels: model.vae.config.config.latent_channels,
             device: &settings.device,
@@ -195,7 +209,7 @@ impl ImagePipeline {
         let encoder = &self.model.text_encoders[index];
         let files = PromptTokenizerFiles::read(&self.model.place.join(folder))?;
         let tokenizer = encoder.tokenizer(files)?;
-        let mut ids = Vec::with_capacity(texts.len());
+        let (mut ids, padding) = (Vec::with_capacity(texts.len()), tokenizer.padding());
         for text in texts {
             let encoded = tokenizer.encode(text)?;
             // Of several tokenizers the last one says what is not heard by any.
@@ -205,7 +219,7 @@ impl ImagePipeline {
             ids.push(encoded.ids);
         }
         drop(tokenizer);
-        let (states, stats) = encoder.encode(turn, &ids)?;
+        let (states, stats) = encoder.encode(turn, &ids, padding)?;
         let states = states.map_err(|error| Error::Prompt {
             path: self.model.config_path(turn.plan.part),
             reason: error.to_string(),
@@ -247,6 +261,28 @@ impl ImagePipeline {
         let stats = module.run(|module| module.stats())?;
         observe(ImageProgress::Ended { part: turn.plan.part, stats });
         Ok(begun)
+    }
+
+    /// What the autoencoder makes of pictures to go by, of which width, height and values are given.
+    fn refer(
+        &self,
+        pictures: Vec<([usize; 2], Vec<f32>)>,
+        turn: &Turn<'_>,
+        observe: &mut dyn FnMut(ImageProgress<'_>),
+    ) -> Result<References, Error> {
+        let module = turn.module(self.model.vae_encoder()?);
+        let mut references = References::default();
+        for ([width, height], picture) in pictures {
+            let data = TensorData::new(picture, [1, height, width, COLOURS]);
+            let picture = Tensor::<4>::from_data(data, (&turn.settings.device, DType::F32));
+            let mean = module.run(|module| module.run(|model| model.encode_mean(picture)))??;
+            let [_, rows, columns, _] = mean.dims();
+            references.tokens.extend(values(packed(mean, TokenOrder::Channels))?);
+            references.sizes.push([rows / PACKING, columns / PACKING]);
+        }
+        let stats = module.run(|module| module.stats())?;
+        observe(ImageProgress::Ended { part: turn.plan.part, stats });
+        Ok(references)
     }
 
     /// What the denoiser is told of what the text encoders made.
@@ -293,7 +329,7 @@ impl ImagePipeline {
                 let context = Tensor::cat(context, 0);
                 Ok(Conditions { context, lengths: Vec::new(), added: None, pooled })
             }
-            PipelineKind::ZImage => {
+            PipelineKind::ZImage | PipelineKind::Flux2Klein => {
                 let mut states = states.into_iter();
                 let TextStates { last: context, lengths, .. } =
                     states.next().expect("it has a text encoder");

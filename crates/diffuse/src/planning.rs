@@ -90,7 +90,7 @@ impl ImageModel {
                     denoiser = seconds(steps.saturating_mul(pictures));
                     seconds_per_step = prediction.decode.seconds;
                 }
-                PipelinePart::VaeEncoder => vae += seconds(1),
+                PipelinePart::VaeEncoder => vae += seconds(request.references.len().max(1)),
                 PipelinePart::Vae => vae += seconds(pictures),
             }
         }
@@ -114,11 +114,23 @@ impl ImageModel {
         let seen = tokens.clone().max().unwrap_or(0);
         let text_passes = tokens.map(|tokens| of(texts, tokens));
         let begun = request.image.is_some().then(|| of(1, seen));
+        let references = self.seen_references(request)?;
+        let scale = self.scale();
+        let largest = references.iter().max_by_key(|size| size.pixels()).map(|size| {
+            let [columns, rows] = size.seen.map(|side| side / scale);
+            PicturePass { latents: PictureSize { batch: 1, rows, columns }, tokens: seen }
+        });
         let mut denoiser = of(texts, seen);
         let PictureSize { rows, columns, .. } = &mut denoiser.latents;
         *rows /= self.denoiser.packing();
         *columns /= self.denoiser.packing();
-        Ok(text_passes.chain(begun).chain([denoiser, of(1, seen)]).collect())
+        if !references.is_empty() {
+            // All tokens count, in whatever rows.
+            let pixels = (scale * self.denoiser.packing()).pow(2) as u64;
+            let more: u64 = references.iter().map(|size| size.pixels() / pixels).sum();
+            (*rows, *columns) = (*rows * *columns + more as usize, 1);
+        }
+        Ok(text_passes.chain(begun).chain(largest).chain([denoiser, of(1, seen)]).collect())
     }
 
     /// What each part needs besides its weights.
@@ -135,9 +147,9 @@ impl ImageModel {
         let mut passed_on = 0;
         for (encoder, pass) in self.text_encoders.iter().zip(&passes) {
             let (tokens, texts) = (pass.all_tokens(), pass.latents.batch as u64);
-            // Of the last layer and of that before it, and once more when both encoders' come together.
-            passed_on +=
-                4 * (3 * tokens * encoder.width() as u64 + texts * encoder.pooled_width() as u64);
+            passed_on += 4
+                * (encoder.copies() * tokens * encoder.width() as u64
+                    + texts * encoder.pooled_width() as u64);
             all.push(encoder.pass_bytes(settings, pass, threads));
         }
         let [.., denoiser, decoder] = &passes[..] else { unreachable!("each part has a pass") };
@@ -164,6 +176,27 @@ impl ImageModel {
             }
             // As values, once more where a mask is painted over, and what of it is bright.
             passed_on += (2 * 4 * COLOURS as u64 + 1) * pixels;
+        }
+        let references = self.seen_references(request)?;
+        if !references.is_empty() {
+            let vae = self.vae_encoder()?.config.model();
+            let largest = passes[self.text_encoders.len()].latents;
+            let bands = vae.activation_bytes(largest, threads);
+            all.push(in_bands(bands, vae.band_activation_bytes(largest)));
+            let first = &mut all[0];
+            let texts = denoiser.latents.batch as u64;
+            for (size, picture) in references.iter().zip(&request.references) {
+                // They are resized before any part has its turn.
+                let work = size.work_bytes(picture);
+                first.activations = first.activations.max(work);
+                first.beside_gpu = first.beside_gpu.max(work);
+                // As values, and as tokens: those that are kept, and for each text what goes in.
+                let latents =
+                    size.pixels() / (self.scale() as u64).pow(2) * self.denoiser.channels() as u64;
+                passed_on += picture.rgb.len() as u64
+                    + 4 * COLOURS as u64 * size.pixels()
+                    + 4 * (1 + 3 * texts) * latents;
+            }
         }
         all.push(self.denoiser.pass_bytes(settings, denoiser, threads));
         let vae = self.vae.config.model();

@@ -3,8 +3,8 @@
 use outsize_checkpoint::{Dtype, TensorSpec};
 use outsize_generate::byte_level_tokenizer;
 use outsize_models::arch::{
-    AutoencoderKl, ClipTextModel, FluxTransformer2dModel, Qwen3TextEncoder, T5EncoderModel,
-    Unet2dConditionModel, ZImageTransformer2dModel,
+    AutoencoderKl, ClipTextModel, Flux2Transformer2dModel, FluxTransformer2dModel,
+    Qwen3TextEncoder, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::files::{MODEL_INDEX, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
 use crate::pipeline_part::PipelinePart;
+use crate::text_encoder::KLEIN_STATES;
 
 /// The names of the built-in pipelines.
 ///
@@ -24,7 +25,9 @@ use crate::pipeline_part::PipelinePart;
 /// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
 /// | `z-image` | 10.1 B | 20.3 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
 /// | `z-image-tiny` | 15.9 M | 31.8 MB | the same parts, smaller |
-pub const PIPELINE_PRESETS: [&str; 8] = [
+/// | `flux2-klein-4b` | 7.04 B | 14.1 GB | FLUX.2 klein 4B, without what its text encoder has behind its 27th layer, and without the encoder of its autoencoder |
+/// | `flux2-klein-tiny` | 23.2 M | 46.5 MB | the same parts, smaller |
+pub const PIPELINE_PRESETS: [&str; 10] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
     "stable-diffusion-xl",
@@ -33,6 +36,8 @@ pub const PIPELINE_PRESETS: [&str; 8] = [
     "flux-tiny",
     "z-image",
     "z-image-tiny",
+    "flux2-klein-4b",
+    "flux2-klein-tiny",
 ];
 
 /// The name of a part's file of weights, but for text encoders.
@@ -86,6 +91,8 @@ impl PipelinePreset {
             "flux-tiny" => (PipelineKind::Flux, flux_tiny(), flow_match(true, 3.0)),
             "z-image" => (PipelineKind::ZImage, z_image(), flow_match(false, 3.0)),
             "z-image-tiny" => (PipelineKind::ZImage, z_image_tiny(), flow_match(false, 3.0)),
+            "flux2-klein-4b" => (PipelineKind::Flux2Klein, klein(), flow_match(true, 3.0)),
+            "flux2-klein-tiny" => (PipelineKind::Flux2Klein, klein_tiny(), flow_match(true, 3.0)),
             _ => return None,
         };
         Some(Self::new(kind, &changes, &scheduler, dtype))
@@ -224,6 +231,32 @@ fn z_image_tiny() -> Vec<Value> {
     )
 }
 
+/// FLUX.2 klein 4B.
+fn klein() -> Vec<Value> {
+    let vae = json!({
+        "_class_name": "AutoencoderKLFlux2", "batch_norm_eps": 0.0001, "latent_channels": 32,
+        "patch_size": [2, 2], "sample_size": 1024,
+    });
+    vec![json!({}), json!({}), vae]
+}
+
+fn klein_tiny() -> Vec<Value> {
+    changed(
+        klein(),
+        [
+            json!({
+                "head_dim": 32, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4,
+                "num_hidden_layers": 28, "num_key_value_heads": 2, "vocab_size": 1024,
+            }),
+            json!({
+                "attention_head_dim": 64, "axes_dims_rope": [16, 16, 16, 16], "joint_attention_dim": 384,
+                "num_attention_heads": 6, "num_layers": 2, "num_single_layers": 4,
+            }),
+            json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
+        ],
+    )
+}
+
 /// The configurations of parts with these fields.
 fn changed<const N: usize>(mut parts: Vec<Value>, changes: [Value; N]) -> Vec<Value> {
     for (part, changes) in parts.iter_mut().zip(changes) {
@@ -233,7 +266,7 @@ fn changed<const N: usize>(mut parts: Vec<Value>, changes: [Value; N]) -> Vec<Va
     parts
 }
 
-/// The scheduler of FLUX.1 or Z-Image.
+/// The scheduler of FLUX or Z-Image.
 fn flow_match(is_dynamic: bool, shift: f64) -> Value {
     json!({
         "_class_name": "FlowMatchEulerDiscreteScheduler", "base_image_seq_len": 256,
@@ -253,13 +286,16 @@ fn index(kind: PipelineKind) -> Value {
         let library = if part.is_text_encoder() { "transformers" } else { "diffusers" };
         index[part.name()] = json!([library, kind.classes_of(*part)[0]]);
     }
+    if kind == PipelineKind::Flux2Klein {
+        index["is_distilled"] = true.into();
+    }
     for (folder, classes) in kind.tokenizers() {
         index[folder] = json!(["transformers", classes[0]]);
     }
     index
 }
 
-/// A part, as in Stable Diffusion 1.5, FLUX.1 or Z-Image with these changes.
+/// A part, as in Stable Diffusion 1.5, FLUX or Z-Image with these changes.
 fn of(
     kind: PipelineKind,
     part: PipelinePart,
@@ -275,6 +311,17 @@ fn of(
         PipelinePart::TextEncoder if kind == PipelineKind::ZImage => {
             let config = merged(include_str!("presets/qwen3_encoder.json"), changes)?;
             described::<Qwen3TextEncoder>(name, "model.safetensors", config, dtype)
+        }
+        PipelinePart::TextEncoder if kind == PipelineKind::Flux2Klein => {
+            let config = merged(include_str!("presets/qwen3_encoder.json"), changes)?;
+            let component = ComponentConfig::<Qwen3TextEncoder>::from_json(&config)?;
+            let run = component.config.clone().with_states(&KLEIN_STATES)?;
+            let component = component.changed(|config| *config = run);
+            Ok(described_by(&component, name, "model.safetensors", config, dtype))
+        }
+        PipelinePart::Transformer if kind == PipelineKind::Flux2Klein => {
+            let config = merged(include_str!("presets/flux2.json"), changes)?;
+            described::<Flux2Transformer2dModel>(name, WEIGHTS, config, dtype)
         }
         PipelinePart::Transformer if kind == PipelineKind::ZImage => {
             let config = merged(include_str!("presets/z_image.json"), changes)?;
@@ -313,6 +360,16 @@ fn described<C: Component>(
     dtype: Dtype,
 ) -> Result<PresetPart, Error> {
     let component = ComponentConfig::<C>::from_json(&config)?;
+    Ok(described_by(&component, folder, file, config, dtype))
+}
+
+fn described_by<C: Component>(
+    component: &ComponentConfig<C>,
+    folder: &'static str,
+    file: &'static str,
+    config: String,
+    dtype: Dtype,
+) -> PresetPart {
     let tensors = component.tensors(dtype).into_iter();
     let tensors: Vec<TensorSpec> =
         tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
@@ -321,7 +378,7 @@ fn described<C: Component>(
         name: tensor.name.clone(),
         ..weight
     };
-    Ok(PresetPart { folder, config, file, weights: weights.map(named).collect(), tensors })
+    PresetPart { folder, config, file, weights: weights.map(named).collect(), tensors }
 }
 
 /// A tokenizer of single letters, as T5's is made.
@@ -363,7 +420,9 @@ fn chat_tokenizer(folder: &str, weights: &[WeightSpec]) -> Result<[(String, Stri
     let tokens = weights.first().map_or(0, |table| table.shape[0]);
     let refused = |error: outsize_generate::Error| Error::Json { message: error.to_string() };
     let tokenizer = byte_level_tokenizer(tokens).map_err(refused)?;
-    let config = json!({ "chat_template": TEMPLATE, "tokenizer_class": "Qwen2Tokenizer" });
+    let config = json!({
+        "chat_template": TEMPLATE, "pad_token": "</s>", "tokenizer_class": "Qwen2Tokenizer",
+    });
     Ok([
         (format!("{folder}/tokenizer.json"), tokenizer),
         (format!("{folder}/tokenizer_config.json"), config.to_string()),

@@ -64,11 +64,12 @@ pub struct ImageRequest {
     /// What is not to be seen; heard with guidance only.
     pub negative_prompt: String,
     /// How much more the prompt counts than the negative one; what is usual for the [kind](crate::PipelineKind) if it is not
-    /// said. Up to 1 there is no guidance, and half of the work; for Z-Image at 0.
+    /// said. Up to 1 there is no guidance, and half of the work; for Z-Image at 0. Of a distilled FLUX.2 there never is.
     pub guidance_scale: Option<f32>,
     /// Steps of the scheduler; what is usual for the kind if it is not said.
     pub steps: Option<usize>,
-    /// Pixels of a row. If it is not said, those of the picture to begin with, or what the model was trained with.
+    /// Pixels of a row. If it is not said, those of the picture to begin with or of the first one to go by, or what the model
+    /// was trained with.
     pub width: Option<usize>,
     /// Rows, by the same rule.
     pub height: Option<usize>,
@@ -78,6 +79,8 @@ pub struct ImageRequest {
     pub scheduler: Option<SchedulerChoice>,
     /// A picture to begin with, instead of noise alone.
     pub image: Option<InitialImage>,
+    /// Pictures to go by, for models that [take such](crate::PipelineKind::takes_references).
+    pub references: Vec<Picture>,
 }
 
 /// A picture to begin with.
@@ -105,6 +108,7 @@ impl ImageRequest {
             seeds: vec![0],
             scheduler: None,
             image: None,
+            references: Vec::new(),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use burn::tensor::Tensor;
 use outsize_models::arch::{
-    ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, Qwen3TextEncoder, T5EncoderModel,
+    ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, Qwen3TextEncoder, Qwen3TextEncoderConfig,
+    T5EncoderModel,
 };
 use outsize_models::{Component, PicturePass};
 use outsize_stream::Stats;
@@ -26,12 +27,17 @@ pub(crate) enum TextEncoder {
     T5(Box<Part<T5EncoderModel>>),
     /// Of Qwen3, without its last layer.
     Qwen3(Box<Part<Qwen3TextEncoder>>),
+    /// The same up to a layer in its middle, of texts that are filled up.
+    Qwen3Filled(Box<Part<Qwen3TextEncoder>>),
 }
 
-use TextEncoder::{Clip, Qwen3, T5};
+use TextEncoder::{Clip, Qwen3, Qwen3Filled, T5};
 
-/// Tokens of a text of T5, and the most of one of Qwen3, as diffusers' pipelines read it.
+/// Tokens of a text of T5, and the most of one of Qwen3, as diffusers' pipelines read it; to so many some fill it up.
 const MOST_TOKENS: usize = 512;
+
+/// Layers of Qwen3 after which FLUX.2 klein takes hidden states.
+pub(crate) const KLEIN_STATES: [usize; 3] = [9, 18, 27];
 
 /// What a text encoder makes of texts, in main memory.
 #[derive(Debug)]
@@ -62,10 +68,20 @@ impl TextEncoder {
                 Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
             (PipelineKind::ZImage, _) => Ok(Qwen3(Box::new(Part::new(part, place, description)?))),
+            (PipelineKind::Flux2Klein, _) => {
+                let change = |config: &mut Qwen3TextEncoderConfig| {
+                    *config = config.clone().with_states(&KLEIN_STATES)?;
+                    Ok(())
+                };
+                Ok(Qwen3Filled(Box::new(Part::changed(part, place, description, change)?)))
+            }
             _ => {
                 let mut tensors = description.tensors.iter();
                 let in_out = tensors.any(|tensor| tensor.name == PROJECTION_IN_OUT);
-                let change = |config: &mut ClipTextConfig| config.projection_in_out = in_out;
+                let change = |config: &mut ClipTextConfig| {
+                    config.projection_in_out = in_out;
+                    Ok(())
+                };
                 Ok(Clip(Box::new(Part::changed(part, place, description, change)?)))
             }
         }
@@ -75,7 +91,7 @@ impl TextEncoder {
         match self {
             Clip(part) => &**part,
             T5(part) => &**part,
-            Qwen3(part) => &**part,
+            Qwen3(part) | Qwen3Filled(part) => &**part,
         }
     }
 
@@ -87,7 +103,7 @@ impl TextEncoder {
                 part.adapt(file, &ModuleNames::Clip { projection_in_out })
             }
             T5(part) => part.adapt(file, &ModuleNames::Plain),
-            Qwen3(part) => part.adapt(file, &ModuleNames::Plain),
+            Qwen3(part) | Qwen3Filled(part) => part.adapt(file, &ModuleNames::Plain),
         }
     }
 
@@ -96,7 +112,7 @@ impl TextEncoder {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
             T5(part) => part.config.config.d_model,
-            Qwen3(part) => part.config.config.hidden_size,
+            Qwen3(part) | Qwen3Filled(part) => part.config.config.width(),
         }
     }
 
@@ -104,15 +120,21 @@ impl TextEncoder {
     pub fn pooled_width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.pooled(),
-            T5(_) | Qwen3(_) => 0,
+            T5(_) | Qwen3(_) | Qwen3Filled(_) => 0,
         }
+    }
+
+    /// How many times what it makes of each token is held at once: of CLIP, that of the last layer and of that before it, and once
+    /// more when both encoders' come together.
+    pub fn copies(&self) -> u64 {
+        if matches!(self, Qwen3Filled(_)) { 1 } else { 3 }
     }
 
     /// The most tokens of a text.
     pub fn tokens(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.positions,
-            T5(_) | Qwen3(_) => MOST_TOKENS,
+            T5(_) | Qwen3(_) | Qwen3Filled(_) => MOST_TOKENS,
         }
     }
 
@@ -121,7 +143,8 @@ impl TextEncoder {
         match self {
             Clip(_) => files.load(),
             T5(_) => files.with_length(MOST_TOKENS).load(),
-            Qwen3(_) => files.with_length(MOST_TOKENS).load_chat(),
+            Qwen3(_) => files.with_length(MOST_TOKENS).load_chat(true),
+            Qwen3Filled(_) => files.with_length(MOST_TOKENS).load_filled_chat(),
         }
     }
 
@@ -136,7 +159,9 @@ impl TextEncoder {
         let activations = match self {
             Clip(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
             T5(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
-            Qwen3(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
+            Qwen3(part) | Qwen3Filled(part) => {
+                part.config.model().activation_bytes(texts, pass.tokens, threads)
+            }
         };
         let packed = self.any().packed_bytes(settings, pass.all_tokens());
         // Rows of tables, beside what is passed on.
@@ -145,11 +170,12 @@ impl TextEncoder {
         alone.and(self.any().adapter_bytes(pass))
     }
 
-    /// Reads texts, of which these are the ids, when it is its turn.
+    /// Reads texts, of which these are the ids, when it is its turn. `padding` fills up those that are filled up here.
     pub fn encode(
         &self,
         turn: &Turn<'_>,
         texts: &[Vec<u32>],
+        padding: Option<u32>,
     ) -> Result<Encoded, outsize_core::Error> {
         let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
         match self {
@@ -171,6 +197,12 @@ impl TextEncoder {
             Qwen3(part) => run(part, turn, |model| {
                 let last = model.forward(texts)?;
                 Ok(TextStates { last, lengths: lengths.clone(), penultimate: None, pooled: None })
+            }),
+            Qwen3Filled(part) => run(part, turn, |model| {
+                let padding = padding.expect("its tokenizer says what fills up a text");
+                let last = model.forward_filled(texts, padding, MOST_TOKENS)?;
+                let lengths = vec![MOST_TOKENS; texts.len()];
+                Ok(TextStates { last, lengths, penultimate: None, pooled: None })
             }),
         }
     }

@@ -24,6 +24,8 @@ pub struct PromptTokenizer {
     inner: Tokenizer,
     length: usize,
     around: AroundPrompt,
+    /// What fills up a text, if it is a token.
+    padding: Option<u32>,
 }
 
 /// What stands around a prompt.
@@ -51,6 +53,8 @@ pub struct PromptTokenizerFiles {
     file: TokenizerFile,
     pad: String,
     pad_path: PathBuf,
+    /// Whether padding stands before a text (`padding_side`).
+    pads_left: bool,
     folder: PathBuf,
     length: usize,
 }
@@ -95,7 +99,8 @@ impl PromptTokenizerFiles {
                 assembled(folder, [bos, eos, token("unk_token", "<|endoftext|>")?, pad])?
             }
         };
-        Ok(Self { file, pad: pad_content, pad_path, folder: folder.to_owned(), length })
+        let pads_left = config.get("padding_side").and_then(Value::as_str) == Some("left");
+        Ok(Self { file, pad: pad_content, pad_path, pads_left, folder: folder.to_owned(), length })
     }
 
     /// For texts of so many tokens (in a chat template of up to so many), whatever the files say.
@@ -116,18 +121,40 @@ impl PromptTokenizerFiles {
         let Self { file, pad, pad_path, length, .. } = self;
         let inner = Tokenizer::load(file)?;
         let pad = inner.token_id(&pad).ok_or_else(|| not_in_vocabulary(&pad_path, &pad))?;
-        Ok(PromptTokenizer { inner, length, around: AroundPrompt::Padding(pad) })
+        Ok(PromptTokenizer {
+            inner,
+            length,
+            around: AroundPrompt::Padding(pad),
+            padding: Some(pad),
+        })
     }
 
-    /// The tokenizer of prompts that stand in the model's chat template, told that an answer may begin with thoughts.
+    /// The tokenizer of prompts that stand in the model's chat template, told whether an answer may begin with thoughts.
     ///
     /// # Errors
     /// Files that are no tokenizer, or no template.
-    pub fn load_chat(self) -> Result<PromptTokenizer, Error> {
+    pub fn load_chat(self, thinks: bool) -> Result<PromptTokenizer, Error> {
         let template = ChatTemplates::open(&self.folder)?.default_template()?;
-        let around = AroundPrompt::Chat(template.with_flag("enable_thinking", true));
-        let Self { file, length, .. } = self;
-        Ok(PromptTokenizer { inner: Tokenizer::load(file)?, length, around })
+        let around = AroundPrompt::Chat(template.with_flag("enable_thinking", thinks));
+        let Self { file, pad, length, .. } = self;
+        let inner = Tokenizer::load(file)?;
+        let padding = inner.token_id(&pad);
+        Ok(PromptTokenizer { inner, length, around, padding })
+    }
+
+    /// The same of texts that are filled up behind, for an answer without thoughts.
+    ///
+    /// # Errors
+    /// As there, and files that fill up texts in front, or with what is not a token.
+    pub fn load_filled_chat(self) -> Result<PromptTokenizer, Error> {
+        if self.pads_left {
+            let reason = "`padding_side` is \"left\", but only \"right\" is built in".to_owned();
+            return Err(Error::Field { path: self.folder.join("tokenizer_config.json"), reason });
+        }
+        let missing = not_in_vocabulary(&self.pad_path, &self.pad);
+        let tokenizer = self.load_chat(false)?;
+        tokenizer.padding.map(|_| ()).ok_or(missing)?;
+        Ok(tokenizer)
     }
 }
 
@@ -143,6 +170,11 @@ impl PromptTokenizer {
     /// Tokens of a prompt, with those of beginning and end; in a chat template the most.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// The token that fills up a text, if there is one.
+    pub fn padding(&self) -> Option<u32> {
+        self.padding
     }
 
     /// The tokens of a prompt, cut or padded to [`length`](Self::length); in a chat template cut alone.

@@ -166,6 +166,34 @@ fn z_image_has_a_tokenizer_of_one_file_and_a_template() {
 }
 
 #[test]
+fn flux_2_says_whether_it_was_distilled() {
+    let index = INDEX
+        .replace("StableDiffusionPipeline", "Flux2KleinPipeline")
+        .replace("CLIPTextModel", "Qwen3ForCausalLM")
+        .replace("CLIPTokenizer", "Qwen2TokenizerFast")
+        .replace("AutoencoderKL", "AutoencoderKLFlux2")
+        .replace(
+            r#""unet": ["diffusers", "UNet2DConditionModel"]"#,
+            r#""transformer": ["diffusers", "Flux2Transformer2DModel"]"#,
+        );
+    let files = [
+        "text_encoder/model.safetensors.index.json",
+        "transformer/config.json",
+        "transformer/diffusion_pytorch_model.safetensors",
+        "vae/diffusion_pytorch_model.safetensors",
+        "tokenizer/tokenizer.json",
+    ];
+    let found = |index: &str| PipelineFiles::open(folder(index, &files).path(), None).unwrap();
+    assert_eq!(found(&index).kind, PipelineKind::Flux2Klein);
+    let [plain, distilled] =
+        ["", r#""is_distilled": true,"#].map(|more| index.replacen('{', &format!("{{{more}"), 1));
+    assert_eq!([found(&plain).is_distilled, found(&distilled).is_distilled], [false, true]);
+    let other = index.replace("AutoencoderKLFlux2", "AutoencoderKL");
+    let error = message(folder(&other, &files).path(), None);
+    assert!(error.contains("only \"AutoencoderKLFlux2\" is built in"), "{error}");
+}
+
+#[test]
 fn what_is_missing_or_not_built_in_is_named() {
     let empty = tempfile::tempdir().unwrap();
     assert!(!PipelineFiles::is_at(empty.path()));

@@ -177,6 +177,8 @@ fn a_built_pipeline_stays_within_its_budget_with_the_same_bits() {
         ("z-image-tiny", false, true, 20_000_000),
         ("flux-tiny", true, false, 30_000_000),
         ("flux-tiny", true, true, 30_000_000),
+        ("flux2-klein-tiny", false, false, 10_000_000),
+        ("flux2-klein-tiny", false, true, 5_000_000),
     ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());

@@ -106,13 +106,21 @@ fn both(name: &str, copied: &TempDir) -> (PathBuf, PathBuf) {
 
 #[test]
 fn pictures_are_those_of_the_same_weights_in_a_folder() {
-    for name in ["pipeline", "pipeline-xl", "pipeline-flux", "pipeline-z-image"] {
+    let names = ["pipeline", "pipeline-xl", "pipeline-flux", "pipeline-klein", "pipeline-z-image"];
+    for name in names {
         let copied = tempfile::tempdir().unwrap();
         let ((folder, file), base) = (both(name, &copied), base(name));
         let adapter = match name {
-            "pipeline-z-image" => "peft.safetensors",
+            "pipeline-klein" | "pipeline-z-image" => "peft.safetensors",
             _ => "kohya.safetensors",
         };
+        if name == "pipeline-klein" {
+            // All but the transformer are those of the base.
+            for part in ["text_encoder/model", "vae/diffusion_pytorch_model"] {
+                let file = format!("{part}.safetensors");
+                fs::copy(folder.join(&file), base.path().join(&file)).unwrap();
+            }
+        }
         let request = request();
         let mut expected = ImagePipeline::open(&folder, None, settings()).unwrap();
         let mut found = open(&file, base.path()).unwrap();
@@ -183,8 +191,12 @@ fn what_a_file_is_made_of_is_told() {
         (!tensor.name.contains("guidance_in.")).then(|| tensor.name.clone())
     });
     assert!(usual_base(&unguided).unwrap().ends_with("/FLUX.1-schnell"));
-    let untold = usual_base(&single("pipeline-z-image")).unwrap_err().to_string();
-    assert!(untold.contains("Tongyi-MAI/Z-Image-Turbo"), "{untold}");
+    for (name, named) in
+        [("pipeline-z-image", "Tongyi-MAI/Z-Image-Turbo"), ("pipeline-klein", "FLUX.2-klein-4B")]
+    {
+        let untold = usual_base(&single(name)).unwrap_err().to_string();
+        assert!(untold.contains(named), "{untold}");
+    }
 }
 
 #[test]

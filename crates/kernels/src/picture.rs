@@ -92,8 +92,9 @@ pub fn convolution_into(
     y.slice_assign([0..batch, 0..height, 0..width, start..start + outputs], found)
 }
 
-/// [`convolution_into`] a tensor of its own by a weight that comes tile by tile, rows after rows, each with which rows these are: the
-/// bits that the whole weight gives. The pictures are rounded and packed once; one tile is held at a time.
+/// [`convolution_into`] tensors of their own by a weight that comes tile by tile, rows after rows, each with which rows these are: the
+/// bits that the whole weight gives. Each of the tensors has so many of the outputs as `parts` says, which are all of them. The
+/// pictures are rounded and packed once; one tile is held at a time.
 ///
 /// # Panics
 ///
@@ -103,8 +104,9 @@ pub fn convolution_tiles(
     x: Tensor<4>,
     bias: Tensor<1>,
     window: ConvolutionWindow,
+    parts: &[usize],
     tiles: impl Iterator<Item = (Range<usize>, Tensor<2>)>,
-) -> Tensor<4> {
+) -> Vec<Tensor<4>> {
     let device = x.device();
     if is_plain(&x) {
         let on_flex = "a tensor on Flex is one of Flex";
@@ -117,16 +119,22 @@ pub fn convolution_tiles(
                     .expect("activations and weights must be on one device"),
             )
         });
-        let y = picture_extension::convolution_tiles(compute, x, bias, window, tiles);
-        return Tensor::from_primitive::<Flex>(y);
+        let made = picture_extension::convolution_tiles(compute, x, bias, window, parts, tiles);
+        return made.into_iter().map(Tensor::from_primitive::<Flex>).collect();
     }
     let ([batch, rows, columns, _], [n]) = (x.dims(), bias.dims());
     let [rows, columns] = window.output(rows, columns);
     let y = unwritten([batch, rows, columns, n], &device);
-    tiles.fold(y, |y, (outputs, tile)| {
+    let all = tiles.fold(y, |y, (outputs, tile)| {
         let bias = bias.clone().narrow(0, outputs.start, outputs.len());
         convolution_into(compute, y, x.clone(), tile, bias, window, outputs.start)
-    })
+    });
+    let mut start = 0;
+    let parts = parts.iter().map(|part| {
+        start += part;
+        all.clone().narrow(3, start - part, *part)
+    });
+    parts.collect()
 }
 
 /// Adds all outputs of a convolution without a bias to `y [batch, rows, columns, outputs]`: otherwise as [`convolution_into`].

@@ -195,14 +195,17 @@ pub(crate) fn convolution_tiles(
     x: FlexTensor,
     bias: FlexTensor,
     window: ConvolutionWindow,
+    parts: &[usize],
     tiles: impl Iterator<Item = (Range<usize>, FlexTensor)>,
-) -> FlexTensor {
+) -> Vec<FlexTensor> {
     let (x, bias) = (contiguous(x), contiguous(bias));
     let [batch, rows, columns, channels] = dims(&x, "convolution: x");
     let shape = ConvolutionShape { batch, rows, columns, channels, window };
     let ([height, width], [n]) = (shape.output(), dims(&bias, "convolution: bias"));
     let bias = stored(&bias, "convolution: bias").widened();
-    let mut y = buffer::take(batch * height * width * n);
+    assert_eq!(parts.iter().sum::<usize>(), n, "convolution: parts must be all outputs");
+    let mut ys: Vec<_> =
+        parts.iter().map(|part| buffer::take(batch * height * width * part)).collect();
     let x = f32_elements(&x, "convolution: x");
     let mut pictures = PackedPictures::new(Isa::detected(), compute, x, shape);
     let mut next = 0;
@@ -213,14 +216,30 @@ pub(crate) fn convolution_tiles(
         );
         next = outputs.end;
         let tile = contiguous(tile);
-        pictures.convolve_into(ConvolutionOutputs {
-            weight: stored(&tile, "convolution: tile"),
-            bias: Some(&bias[outputs.clone()]),
-            y: &mut y,
-            n,
-            outputs,
-        });
+        let [_, row] = dims(&tile, "convolution: tile");
+        let weight = stored(&tile, "convolution: tile");
+        assert_eq!(weight.len(), outputs.len() * row, "convolution: a tile of other rows");
+        let mut start = 0;
+        for (&part, y) in parts.iter().zip(&mut ys) {
+            // What the tile has of the part.
+            let some = outputs.start.max(start)..outputs.end.min(start + part);
+            if some.start < some.end {
+                let rows = [some.start, some.end].map(|at| (at - outputs.start) * row);
+                pictures.convolve_into(ConvolutionOutputs {
+                    weight: weight.slice(rows[0], rows[1]),
+                    bias: Some(&bias[some.clone()]),
+                    y,
+                    n: part,
+                    outputs: some.start - start..some.end - start,
+                });
+            }
+            start += part;
+        }
     }
     assert_eq!(next, n, "convolution: tiles must be all of a weight of {n} rows");
-    FlexTensor::from_data(buffer::data(y, [batch, height, width, n]))
+    let made = parts
+        .iter()
+        .zip(ys)
+        .map(|(&part, y)| FlexTensor::from_data(buffer::data(y, [batch, height, width, part])));
+    made.collect()
 }

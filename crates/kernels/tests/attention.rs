@@ -284,6 +284,7 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                 window: if all { usize::MAX } else { window },
                 chunk,
                 padding,
+                lengths: Vec::new(),
                 softcap,
                 alibi: alibi.map(|alibi| alibi(heads.heads)),
                 relative_bias: reach.map(|reach| {
@@ -371,6 +372,37 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// What stands behind all that is seen sees it as an encoder's tokens do, and is not seen itself.
+#[test]
+fn what_is_behind_a_sequence_sees_all_of_it() {
+    let (tokens, lengths) = (150, [70, 150, 1]);
+    let heads = AttentionShape { batch: 3, tokens, heads: 4, key_heads: 2, width: 24 };
+    let mask = |lengths: &[usize], end| AttentionMask {
+        end,
+        window: usize::MAX,
+        padding: vec![0; 3],
+        lengths: lengths.to_vec(),
+        ..AttentionMask::default()
+    };
+    let of = |lengths: &[usize], end| Sequences::new(heads, mask(lengths, end), DTYPES[0], 5);
+    let row = 4 * 24;
+    for way in ways() {
+        let found = of(&lengths, None).attend(way, Layout::Straight);
+        let causal = of(&[], None).attend(way, Layout::Straight);
+        let all = of(&lengths, Some(tokens)).attend(way, Layout::Straight);
+        for (sequence, length) in lengths.into_iter().enumerate() {
+            for token in 0..tokens {
+                let expected = if token < length { &causal } else { &all };
+                let place = (sequence * tokens + token) * row;
+                let [found, expected] = [&found, expected].map(|y| &y[place..place + row]);
+                assert_eq!(bits(found), bits(expected), "{way:?}, {sequence}, {token}");
+            }
+        }
+        // One that sees all of another length sees other keys.
+        assert_ne!(bits(&all), bits(&of(&[], Some(tokens)).attend(way, Layout::Straight)));
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Pass<'a> {
     /// The sequence's length at the end of the passes that were announced.
     length: usize,
     padding: Vec<usize>,
+    /// Of each sequence, how many of its tokens are seen; if there is none, all are.
+    lengths: &'a [usize],
     /// Positions of each sequence that logits are wanted of: the last ones.
     positions: usize,
 }
@@ -26,6 +28,7 @@ impl<'a> Pass<'a> {
             start: cache.position(),
             length: cache.length_after(batch.tokens()),
             padding: padding.map(|(held, more)| held + more).collect(),
+            lengths: &[],
             positions: logits.positions(batch.tokens()),
         }
     }
@@ -33,7 +36,12 @@ impl<'a> Pass<'a> {
     pub(crate) fn of_prompt(batch: &'a Batch) -> Self {
         let tokens = batch.tokens();
         let padding = batch.padding().to_vec();
-        Self { batch, start: 0, length: tokens, padding, positions: tokens }
+        Self { batch, start: 0, length: tokens, padding, lengths: &[], positions: tokens }
+    }
+
+    /// The same in which of each sequence so many tokens are seen: those behind them see these, and not each other.
+    pub(crate) fn with_lengths(self, lengths: &'a [usize]) -> Self {
+        Self { lengths, ..self }
     }
 
     /// Tokens of all sequences.
@@ -87,7 +95,12 @@ impl<'a> Pass<'a> {
 
     /// Where the tokens are, which decides what they see.
     pub fn query_positions(&self) -> QueryPositions<'_> {
-        QueryPositions { start: self.start, padding: &self.padding, alibi: None }
+        QueryPositions {
+            start: self.start,
+            padding: &self.padding,
+            lengths: self.lengths,
+            alibi: None,
+        }
     }
 
     /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second time.

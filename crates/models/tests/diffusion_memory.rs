@@ -1,10 +1,11 @@
-//! What passes of the modules of Stable Diffusion, FLUX.1 and Z-Image allocate, by a counting allocator, against what the modules
+//! What passes of the modules of Stable Diffusion, FLUX and Z-Image allocate, by a counting allocator, against what the modules
 //! say. One test: the counter sees all threads.
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel, Qwen3TextEncoder,
-    T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
+    FluxTransformer2dModel, Qwen3TextEncoder, T5EncoderModel, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize};
 use peak_alloc::PeakAlloc;
@@ -80,6 +81,22 @@ fn memory_is_what_is_said() {
         check(&format!("transformer of {heads} heads, {tokens} tokens"), measured, said);
     }
 
+    for (heads, batch, tokens, ratio) in [(4, 2, 77, 3.0), (2, 1, 512, 3.0), (3, 2, 40, 2.0)] {
+        let more = format!(
+            r#", "num_attention_heads": {heads}, "attention_head_dim": 32, "axes_dims_rope": [8, 8, 8, 8],
+               "num_layers": 2, "num_single_layers": 2, "joint_attention_dim": 64, "mlp_ratio": {ratio}, "in_channels": 64"#
+        );
+        let flux2 = read::<Flux2Transformer2dModel>("Flux2Transformer2DModel", &more);
+        let model = Flux2Transformer2dModel::new(&flux2.config, &init);
+        // A picture and one to go by.
+        let size = PictureSize { batch, rows: 1500, columns: 1 };
+        let (latents, context) = (zeros([batch, 1500, 64]), zeros([batch, tokens, 64]));
+        let sizes = [[40, 30], [15, 20]];
+        let measured = peak(|| model.forward(latents.clone(), &sizes, 7.0, None, context.clone()));
+        let said = flux2.model().activation_bytes(size, tokens, threads);
+        check(&format!("transformer of FLUX.2, {heads} heads, {tokens} tokens"), measured, said);
+    }
+
     for (heads, width, texts, size) in [
         (4, 32, &[77, 40][..], [40, 30]),
         (2, 48, &[512], [40, 30]),
@@ -119,6 +136,24 @@ fn memory_is_what_is_said() {
         let measured = peak(|| model.forward(&texts).unwrap());
         let said = encoder.model().activation_bytes(2, lengths[0], threads);
         check(&format!("text encoder of {layers} layers"), measured, said);
+        let states = encoder.changed(|config| *config = config.clone().with_states(&[1]).unwrap());
+        let model = Qwen3TextEncoder::new(&states.config, &init);
+        let measured = peak(|| model.forward_filled(&texts, 5, 512).unwrap());
+        let said = states.model().activation_bytes(2, 512, threads);
+        check(&format!("text encoder of 1 of {layers} layers"), measured, said);
+    }
+    for (inner, states) in [(160, &[1, 2, 4][..]), (64, &[1, 2, 3, 4, 5])] {
+        let more = format!(
+            r#", "hidden_size": 128, "intermediate_size": {inner}, "num_hidden_layers": 6, "num_attention_heads": 2,
+               "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 100"#
+        );
+        let encoder = read::<Qwen3TextEncoder>("qwen3", &more);
+        let encoder =
+            encoder.changed(|config| *config = config.clone().with_states(states).unwrap());
+        let model = Qwen3TextEncoder::new(&encoder.config, &init);
+        let measured = peak(|| model.forward_filled(&[vec![3; 400], vec![3; 9]], 5, 512).unwrap());
+        let said = encoder.model().activation_bytes(2, 512, threads);
+        check(&format!("text encoder of {} states", states.len()), measured, said);
     }
 
     for (channels, heads, linear) in

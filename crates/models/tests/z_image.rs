@@ -97,7 +97,7 @@ fn the_last_layer_and_the_head_are_passed_over() {
         let (config, checkpoint) = (config::<Qwen3TextEncoder>(name), checkpoint(name));
         let tree = config.tree(name, checkpoint.tensors()).unwrap();
         let placed: usize = tree.blocks.iter().map(|block| block.tensors.len()).sum();
-        let last = format!("layers.{}.", config.config.num_hidden_layers);
+        let last = format!("layers.{}.", config.config.layers());
         let unused = ["lm_head.weight", "model.norm.weight", "norm.weight"];
         let mut tensors = checkpoint.tensors().iter();
         let count = tensors

@@ -3,7 +3,7 @@
 use super::values::{ACTIVATION_DTYPES, one_of, some};
 use crate::error::Failure;
 use clap::Args;
-use outsize::diffuse::{ImageRequest, InitialImage, Picture, SchedulerChoice};
+use outsize::diffuse::{ImageRequest, InitialImage, Picture, PipelineKind, SchedulerChoice};
 use outsize::models::ActivationDtype;
 use outsize::plan::Budget;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct ImageArgs {
     /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a checkpoint of
-    /// Stable Diffusion, FLUX.1 or Z-Image in one file, .safetensors or .gguf; or either on the Hub, org/name,
+    /// Stable Diffusion, FLUX or Z-Image in one file, .safetensors or .gguf; or either on the Hub, org/name,
     /// org/name:Q4_K_S or org/name/FILE, which is downloaded to the Hub's cache unless it is there
     pub model: PathBuf,
     /// Of a checkpoint in one file, where all is that it has not, configurations and tokenizers at least: a
@@ -71,14 +71,14 @@ pub struct PictureArgs {
     pub negative_prompt: String,
     /// How much more the prompt counts than the negative one; up to 1 there is no guidance, for Z-Image
     /// at 0 [default: as in diffusers, 7.5 for Stable Diffusion, 5 for XL and Z-Image, 8.5 for latent
-    /// consistency models, 3.5 for FLUX.1]
+    /// consistency models, 3.5 for FLUX.1, 4 for FLUX.2, whose distilled models have none]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub guidance_scale: Option<f32>,
-    /// Steps of the scheduler [default: 50 for Stable Diffusion and Z-Image, 28 for FLUX.1, 4 for its
-    /// schnell and for latent consistency models]
+    /// Steps of the scheduler [default: 50 for Stable Diffusion, Z-Image and FLUX.2, 28 for FLUX.1, 4 for
+    /// its schnell, for distilled models of FLUX.2 and for latent consistency models]
     #[arg(long, value_name = "N")]
     pub steps: Option<usize>,
-    /// Pixels of a row, a multiple of 8, for FLUX.1 and Z-Image of 16 [default: what the model was
+    /// Pixels of a row, a multiple of 8, for FLUX and Z-Image of 16 [default: what the model was
     /// trained with]
     #[arg(long, value_name = "PIXELS")]
     pub width: Option<usize>,
@@ -91,10 +91,11 @@ pub struct PictureArgs {
     /// Pictures to make, of this seed and those after it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
-    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; without --width and --height it
-    /// says how large the picture is
+    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; for FLUX.2 one to go by, or
+    /// several, if given more than once. Without --width and --height the first one says how large the
+    /// picture is
     #[arg(long, value_name = "FILE")]
-    pub image: Option<PathBuf>,
+    pub image: Vec<PathBuf>,
     /// What of --image is made anew: white in this picture, while black is kept
     #[arg(long, value_name = "FILE", requires = "image")]
     pub mask: Option<PathBuf>,
@@ -116,14 +117,29 @@ impl PictureArgs {
     }
 
     /// What is asked of the library.
-    pub fn request(&self) -> Result<ImageRequest, Failure> {
-        let read = |path: &PathBuf| {
+    pub fn request(&self, kind: PipelineKind) -> Result<ImageRequest, Failure> {
+        let mut image = None;
+        let mut references = Vec::new();
+        if kind.takes_references() {
+            let given = [("--mask", self.mask.is_some()), ("--strength", self.strength.is_some())];
+            if let Some((flag, _)) = given.into_iter().find(|(_, given)| *given) {
+                return Err(Failure::usage(format!(
+                    "{flag}: not for this model, which goes by pictures and begins with none: leave it out"
+                )));
+            }
+            references = self.image.iter().map(Picture::read).collect::<Result<_, _>>()?;
+        } else if let Some(path) = self.image.first() {
+            if self.image.len() > 1 {
+                let what = "--image: this model begins with one picture: give one";
+                return Err(Failure::usage(what.to_owned()));
+            }
             let mask = self.mask.as_ref().map(Picture::read).transpose()?;
             let picture = Picture::read(path)?;
-            Ok::<_, Failure>(InitialImage { picture, mask, strength: self.strength })
-        };
+            image = Some(InitialImage { picture, mask, strength: self.strength });
+        }
         Ok(ImageRequest {
-            image: self.image.as_ref().map(read).transpose()?,
+            image,
+            references,
             prompt: self.prompt.clone(),
             negative_prompt: self.negative_prompt.clone(),
             guidance_scale: self.guidance_scale,

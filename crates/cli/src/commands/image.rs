@@ -48,7 +48,7 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     }
     let model = pipeline.model();
     // What pictures take is counted beside what the process does.
-    let request = args.picture.request()?;
+    let request = args.picture.request(model.kind())?;
     let [width, height] = model.size(&request)?;
     let (scheduler, overridden) = model.scheduler(&request)?;
     let (steps, guidance_scale) = (model.steps(&request), model.guidance_scale(&request));
@@ -90,8 +90,11 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
             let names = adapters.iter().map(|(path, scale)| format!("{} {scale}", file(path)));
             texts.push(("adapters", names.collect::<Vec<_>>().join(", ")));
         }
-        if let Some(image) = &args.picture.image {
-            texts.push(("image", file(image)));
+        if !args.picture.image.is_empty() {
+            let names = args.picture.image.iter().map(|image| file(image));
+            texts.push(("image", names.collect::<Vec<_>>().join(", ")));
+        }
+        if request.image.is_some() {
             texts.extend(args.picture.mask.iter().map(|mask| ("mask", file(mask))));
             texts.push(("strength", model.strength(&request).to_string()));
         }

@@ -15,7 +15,7 @@ pub(crate) enum ModuleNames {
         projection_in_out: bool,
     },
     Unet(UnetNames),
-    /// FLUX.1's transformer.
+    /// The transformers of FLUX.1 and FLUX.2.
     Flux {
         /// Whether the last norm's shifts come before its scales.
         shift_first: bool,
@@ -63,6 +63,10 @@ impl ModuleNames {
                 dotted.extend(flux_name(module, shape));
                 if *shift_first && module == LAST_NORM {
                     dotted.iter_mut().for_each(|(_, rows)| *rows = rows.clone().halves_turned());
+                }
+                // Where others have a list of one layer FLUX.2 has the layer.
+                if module.ends_with(".to_out") {
+                    dotted.push((format!("{module}.0"), all()));
                 }
             }
         }

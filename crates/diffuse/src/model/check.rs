@@ -1,7 +1,8 @@
 //! Whether the parts of a pipeline belong together.
 
 use outsize_models::arch::{
-    FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig, ZImageTransformer2dConfig,
+    Flux2Transformer2dConfig, FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig,
+    ZImageTransformer2dConfig,
 };
 
 use super::{ImageModel, with_mask};
@@ -19,8 +20,14 @@ impl ImageModel {
             Denoiser::Unet(unet) => self.check_unet(&unet.config.config)?,
             Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
             Denoiser::ZImage(transformer) => self.check_z_image(&transformer.config.config)?,
+            Denoiser::Flux2(transformer) => self.check_flux2(&transformer.config.config)?,
         }
         let vae = &self.vae.config.config;
+        let class = self.kind.classes_of(PipelinePart::Vae)[0];
+        if vae.batch_norm_eps.is_some() != (self.kind == PipelineKind::Flux2Klein) {
+            let reason = format!("`_class_name` is that of another autoencoder than {class}");
+            return self.refused(PipelinePart::Vae, reason);
+        }
         for (field, n) in [("in_channels", vae.in_channels), ("out_channels", vae.out_channels)] {
             if n != COLOURS {
                 let reason = format!("`{field}` is {n}, but only 3 is built in");
@@ -61,6 +68,22 @@ impl ImageModel {
         self.check_transformer(&[
             ("cap_feat_dim", transformer.cap_feat_dim, "the text encoder's `hidden_size`", width),
             ("in_channels", transformer.in_channels, "the autoencoder's `latent_channels`", latent),
+        ])
+    }
+
+    /// Whether text encoder, autoencoder and a transformer of FLUX.2 klein belong together.
+    fn check_flux2(&self, transformer: &Flux2Transformer2dConfig) -> Result<(), Error> {
+        let width = self.text_encoders.first().map_or(0, TextEncoder::width);
+        let packed = self.denoiser.packing().pow(2) * self.vae.config.config.latent_channels;
+        self.check_transformer(&[
+            (
+                "joint_attention_dim",
+                transformer.joint_attention_dim,
+                "three times the text encoder's `hidden_size`",
+                width,
+            ),
+            ("in_channels", transformer.in_channels, "what four latents have", packed),
+            ("out_channels", transformer.out_channels, "what four latents have", packed),
         ])
     }
 

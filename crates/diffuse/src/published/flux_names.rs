@@ -1,4 +1,5 @@
-//! What the software that FLUX.1 was published for calls the modules of its transformer: some of them are one matrix there.
+//! What the software that FLUX.1 and FLUX.2 were published for calls the modules of their transformers: some of them are one matrix
+//! there.
 
 use outsize_models::arch::SHIFT_FIRST;
 
@@ -14,6 +15,10 @@ const DOUBLE: &[(&str, &str)] = &[
     ("ff.net.2", "img_mlp.2"),
     ("ff_context.net.0.proj", "txt_mlp.0"),
     ("ff_context.net.2", "txt_mlp.2"),
+    ("ff.linear_in", "img_mlp.0"),
+    ("ff.linear_out", "img_mlp.2"),
+    ("ff_context.linear_in", "txt_mlp.0"),
+    ("ff_context.linear_out", "txt_mlp.2"),
 ];
 
 /// Queries, keys and values of a picture and of a text, which are one matrix each.
@@ -23,7 +28,12 @@ const JOINED: &[([&str; 3], &str)] = &[
 ];
 
 /// … of a block of the second kind.
-const SINGLE: &[(&str, &str)] = &[("norm.linear", "modulation.lin"), ("proj_out", "linear2")];
+const SINGLE: &[(&str, &str)] = &[
+    ("norm.linear", "modulation.lin"),
+    ("proj_out", "linear2"),
+    ("attn.to_qkv_mlp_proj", "linear1"),
+    ("attn.to_out", "linear2"),
+];
 
 /// Norms of queries and keys of a block of the first kind, whose only field is called otherwise.
 const NORMS: &[(&str, &str)] = &[
@@ -53,6 +63,13 @@ const WHOLE: &[(&str, &str)] = &[
     ("time_text_embed.guidance_embedder.linear_2", "guidance_in.out_layer"),
     ("time_text_embed.text_embedder.linear_1", "vector_in.in_layer"),
     ("time_text_embed.text_embedder.linear_2", "vector_in.out_layer"),
+    ("time_guidance_embed.timestep_embedder.linear_1", "time_in.in_layer"),
+    ("time_guidance_embed.timestep_embedder.linear_2", "time_in.out_layer"),
+    ("time_guidance_embed.guidance_embedder.linear_1", "guidance_in.in_layer"),
+    ("time_guidance_embed.guidance_embedder.linear_2", "guidance_in.out_layer"),
+    ("double_stream_modulation_img.linear", "double_stream_modulation_img.lin"),
+    ("double_stream_modulation_txt.linear", "double_stream_modulation_txt.lin"),
+    ("single_stream_modulation.linear", "single_stream_modulation.lin"),
     ("proj_out", "final_layer.linear"),
 ];
 

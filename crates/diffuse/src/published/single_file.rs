@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel, Qwen3TextEncoder,
-    SHIFT_FIRST, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
+    FluxTransformer2dModel, Qwen3TextEncoder, SHIFT_FIRST, T5EncoderModel, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig};
 
@@ -23,12 +24,13 @@ const DENOISERS: [&str; 2] = ["model.diffusion_model.", ""];
 /// What those of an autoencoder's begin with.
 const AUTOENCODERS: [&str; 2] = ["first_stage_model.", "vae."];
 
-/// The same of the first text encoder: CLIP of version 1, of XL and of FLUX.1, and Qwen3 of Z-Image.
-const TEXT_ENCODERS: [&str; 4] = [
+/// The same of the first text encoder: CLIP of version 1, of XL and of FLUX.1, and Qwen3 of Z-Image and FLUX.2 klein.
+const TEXT_ENCODERS: [&str; 5] = [
     "cond_stage_model.transformer.",
     "conditioner.embedders.0.transformer.",
     "text_encoders.clip_l.transformer.",
     "text_encoders.qwen3_4b.transformer.",
+    "text_encoders.qwen3_8b.transformer.",
 ];
 
 /// The same of T5, FLUX.1's second one.
@@ -38,9 +40,10 @@ const T5: &str = "text_encoders.t5xxl.transformer.";
 const OPEN_CLIPS: [&str; 2] = ["cond_stage_model.model.", "conditioner.embedders.1.model."];
 
 /// A tensor that the denoisers of each family have, and those of no other.
-const MARKS: [(Family, &str); 3] = [
+const MARKS: [(Family, &str); 4] = [
     (Family::StableDiffusion, "input_blocks.0.0.weight"),
     (Family::Flux, "double_blocks.0.img_mod.lin.weight"),
+    (Family::Flux2, "double_stream_modulation_img.lin.weight"),
     (Family::ZImage, "cap_pad_token"),
 ];
 
@@ -54,11 +57,13 @@ enum Family {
     StableDiffusion,
     /// FLUX.1.
     Flux,
+    /// FLUX.2.
+    Flux2,
     ZImage,
 }
 
-/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1 or of Z-Image, as safetensors
-/// or GGUF. Parts that are not in it are those of its base.
+/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1, FLUX.2 klein or Z-Image, as
+/// safetensors or GGUF. Parts that are not in it are those of its base.
 #[derive(Debug)]
 pub struct SingleFile {
     path: PathBuf,
@@ -93,8 +98,8 @@ impl SingleFile {
             Some(((family, _), denoiser)) => Ok(Self { path, whole, family: *family, denoiser }),
             None => Err(Error::SingleFile {
                 path,
-                reason: "its tensors are not called as those of Stable Diffusion, FLUX.1 or Z-Image in one file: of other models \
-                         take the folder that diffusers saves"
+                reason: "its tensors are not called as those of Stable Diffusion, FLUX or Z-Image in one file: of other models take \
+                         the folder that diffusers saves"
                     .to_owned(),
             }),
         }
@@ -123,6 +128,9 @@ impl SingleFile {
             _ => {
                 let such = match self.family {
                     Family::ZImage => "Tongyi-MAI/Z-Image-Turbo, Tongyi-MAI/Z-Image or a folder",
+                    Family::Flux2 => {
+                        "black-forest-labs/FLUX.2-klein-4B, FLUX.2-klein-9B, one of klein-base or a folder"
+                    }
                     _ => "a folder or a repository of diffusers",
                 };
                 return Err(self.fault(format!(
@@ -141,8 +149,11 @@ impl SingleFile {
             (TextEncoder2, [&[T5][..], &OPEN_CLIPS[1..]]),
             (Vae, [&AUTOENCODERS[..], &[]]),
         ];
+        // The autoencoder of FLUX.2 has other names there.
+        let is_known = |part| (self.family, part) != (Family::Flux2, Vae);
         let has = |prefixes: &[&[&str]; 2]| prefixes.concat().iter().any(|prefix| self.has(prefix));
-        let others = others.into_iter().filter(|(_, prefixes)| has(prefixes)).map(|(part, _)| part);
+        let others = others.into_iter().filter(|(part, prefixes)| is_known(*part) && has(prefixes));
+        let others = others.map(|(part, _)| part);
         others.chain([denoiser]).collect()
     }
 
@@ -163,6 +174,7 @@ impl SingleFile {
     pub(crate) fn check(&self, kind: PipelineKind) -> Result<(), Error> {
         let family = match kind {
             PipelineKind::Flux => Family::Flux,
+            PipelineKind::Flux2Klein => Family::Flux2,
             PipelineKind::ZImage => Family::ZImage,
             _ => Family::StableDiffusion,
         };
@@ -202,18 +214,13 @@ impl SingleFile {
                     self.denoiser_names(parameter, Some((parameter.of(&name), rows)))
                 })?
             }
+            (PipelinePart::Transformer, PipelineKind::Flux2Klein) => {
+                let config = read::<Flux2Transformer2dModel>(config).map_err(fault)?;
+                self.tensors(part, &config, |parameter| self.flux_names(parameter))?
+            }
             (PipelinePart::Transformer, _) => {
                 let config = read::<FluxTransformer2dModel>(config).map_err(fault)?;
-                self.tensors(part, &config, |parameter| {
-                    let norm = flux_names::norm(parameter.module);
-                    let norm = norm.map(|name| (name, parameter.rows()));
-                    let found = norm.or_else(|| {
-                        let (name, rows) =
-                            flux_names::published(parameter.module, parameter.shape)?;
-                        Some((parameter.of(&name), rows))
-                    });
-                    self.denoiser_names(parameter, found)
-                })?
+                self.tensors(part, &config, |parameter| self.flux_names(parameter))?
             }
             (PipelinePart::TextEncoder2, PipelineKind::Flux) => {
                 let config = read::<T5EncoderModel>(config).map_err(fault)?;
@@ -221,7 +228,7 @@ impl SingleFile {
                     |parameter: &Parameter<'_>| vec![(parameter.behind(T5), parameter.rows())];
                 self.tensors(part, &config, names)?
             }
-            (PipelinePart::TextEncoder, PipelineKind::ZImage) => {
+            (PipelinePart::TextEncoder, PipelineKind::ZImage | PipelineKind::Flux2Klein) => {
                 let config = read::<Qwen3TextEncoder>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| {
                     TEXT_ENCODERS.map(|prefix| (parameter.behind(prefix), parameter.rows())).into()
@@ -328,6 +335,16 @@ impl SingleFile {
         let own = (parameter.name.to_owned(), parameter.rows());
         let names = published.into_iter().chain([own]);
         names.map(|(name, rows)| (self.denoisers(&name), rows)).collect()
+    }
+
+    /// The same of a transformer of FLUX.
+    fn flux_names(&self, parameter: &Parameter<'_>) -> Vec<(String, Rows)> {
+        let norm = flux_names::norm(parameter.module).map(|name| (name, parameter.rows()));
+        let found = norm.or_else(|| {
+            let (name, rows) = flux_names::published(parameter.module, parameter.shape)?;
+            Some((parameter.of(&name), rows))
+        });
+        self.denoiser_names(parameter, found)
     }
 
     /// The name of a tensor of the denoiser in the file.

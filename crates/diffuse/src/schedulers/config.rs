@@ -213,6 +213,17 @@ impl SchedulerConfig {
         Ok(())
     }
 
+    /// The configuration as diffusers' pipeline of FLUX.2 klein runs it: from even noise levels, shifted for pictures of so many
+    /// tokens and for so many steps, if it shifts by anything.
+    ///
+    /// # Errors
+    /// [`Error::Scheduler`]: it is not one of flow matching.
+    pub fn for_flux2(&mut self, image_tokens: usize, steps: usize) -> Result<(), Error> {
+        self.check_flow_match()?;
+        self.flow = self.flow.clone().even().with_fitted_shift(image_tokens, steps);
+        Ok(())
+    }
+
     /// The configuration as diffusers' pipeline of Stable Diffusion 3 runs it: from noise levels of the timesteps of training,
     /// shifted for pictures of so many tokens if it shifts by their number.
     ///

@@ -82,6 +82,24 @@ impl FlowMatchConfig {
         self
     }
 
+    /// For pictures of so many tokens in so many steps, as measured for FLUX.2: the shift is linear in either, from 10 to 200 steps
+    /// and beyond, and of large pictures in the tokens alone.
+    pub fn with_fitted_shift(mut self, image_tokens: usize, steps: usize) -> Self {
+        /// More tokens than this make a large picture.
+        const LARGE: usize = 4300;
+        if let Shift::Dynamic { found, .. } = &mut self.shift {
+            let tokens = image_tokens as f64;
+            let few = 8.738_095_24e-5 * tokens + 1.898_333_33;
+            let many = 0.000_169_27 * tokens + 0.456_666_66;
+            let slope = (many - few) / 190.0;
+            *found = Some(match image_tokens > LARGE {
+                true => many,
+                false => slope * steps as f64 + many - 200.0 * slope,
+            });
+        }
+        self
+    }
+
     /// The noise levels of `steps` steps.
     fn sigmas(&self, train_timesteps: usize, steps: usize) -> Result<Vec<f64>, String> {
         let by = |factor: f64, sigma: f64| factor * sigma / (1.0 + (factor - 1.0) * sigma);

@@ -144,6 +144,8 @@ pub struct AttentionMask {
     /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
     /// sees them.
     pub padding: Vec<usize>,
+    /// Of each sequence, one past the last column that is seen; if there is none, what is above alone says it.
+    pub lengths: Vec<usize>,
     /// What scores stay below in magnitude, if anything: a score `s` becomes `cap · tanh(s / cap)` before biases are added
     /// ([Bello et al., 2016](https://arxiv.org/abs/1611.09940)).
     pub softcap: Option<f32>,
@@ -160,15 +162,18 @@ impl AttentionMask {
     /// The columns that a token of a sequence sees.
     pub(crate) fn columns(&self, sequence: usize, token: usize) -> Range<usize> {
         let padding = self.padding[sequence];
+        let length = self.lengths.get(sequence).copied().unwrap_or(usize::MAX);
         if let Some(end) = self.end {
-            return padding..end.max(padding);
+            return padding..end.min(length).max(padding);
         }
         let end = self.start + token + 1;
         let chunk = self.chunk.map_or(padding, |chunk| {
             let position = (end - 1).saturating_sub(padding);
             padding + position - position % chunk
         });
-        chunk.max(end.saturating_sub(self.window))..end
+        let start = chunk.max(end.saturating_sub(self.window));
+        // What is behind all that is seen still looks back no further.
+        start..end.min(length.max(start))
     }
 }
 
@@ -243,6 +248,10 @@ pub fn attend_into(
         "heads of queries must be shared evenly among those of keys, in {shape:?}"
     );
     assert_eq!(mask.padding.len(), shape.batch, "each sequence has a padding");
+    assert!(
+        mask.lengths.is_empty() || mask.lengths.len() == shape.batch,
+        "each sequence has a length, or none has"
+    );
     assert!(
         mask.alibi.as_ref().is_none_or(|alibi| alibi.heads() == shape.heads),
         "each head of queries has a slope"

@@ -15,6 +15,7 @@ mod expert_fields;
 mod falcon;
 mod falcon_h1;
 mod flux;
+mod flux2;
 mod gemma;
 mod gemma3;
 mod gemma3n;
@@ -62,6 +63,7 @@ mod unet;
 mod vae;
 mod z_image;
 
+pub use crate::layers::SHIFT_FIRST;
 pub use apertus::{ApertusForCausalLm, ApertusMlp, Xielu};
 pub use arcee::{ArceeForCausalLm, ArceeMlp};
 pub use bamba::{BambaDecoderLayer, BambaForCausalLm};
@@ -75,7 +77,8 @@ pub use dense::LlamaForCausalLm;
 pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};
 pub use falcon_h1::{FalconH1DecoderLayer, FalconH1ForCausalLm, FalconH1Mlp};
-pub use flux::{FluxTransformer2dConfig, FluxTransformer2dModel, SHIFT_FIRST};
+pub use flux::{FluxTransformer2dConfig, FluxTransformer2dModel};
+pub use flux2::{Flux2Transformer2dConfig, Flux2Transformer2dModel};
 pub use gemma3n::{
     AltUpConfig, Gemma3nAltUp, Gemma3nConfig, Gemma3nDecoderLayer, Gemma3nForCausalLm,
     Gemma3nLaurelBlock, Gemma3nMlp, Gemma3nModel,
@@ -100,7 +103,7 @@ pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, Nemot
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
-pub use qwen3::Qwen3TextEncoder;
+pub use qwen3::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
     BlockNormKind, BlockNorms, BranchScales, ConvolutionConfig, ExpertLayout, ExpertsConfig,

@@ -2,7 +2,7 @@
 
 mod encoder;
 
-pub use self::encoder::Qwen3TextEncoder;
+pub use self::encoder::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 use super::llama;
 use super::rms_config::{DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;

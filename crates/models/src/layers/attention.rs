@@ -85,6 +85,9 @@ pub struct QueryPositions<'a> {
     pub start: usize,
     /// Of each sequence, how many columns at the start have no token.
     pub padding: &'a [usize],
+    /// Of each sequence, one past the last column that is seen, by those behind it too; if there is none, a token sees all
+    /// before it.
+    pub lengths: &'a [usize],
     /// What is added to scores, if anything.
     pub alibi: Option<&'a Alibi>,
 }
@@ -316,7 +319,7 @@ pub(crate) fn attend_causal(
     let seen =
         Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
     let padding = vec![0; queries.dims()[0]];
-    let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
+    let positions = QueryPositions { start: 0, padding: &padding, lengths: &[], alibi: None };
     let scores = Scores { compute, scale: None, softcap: None, bias: None, sinks: None };
     attend_seen(queries, &seen, &positions, scores)
 }
@@ -341,7 +344,12 @@ pub(crate) fn attend_prompt(
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
     let (seen, padding) = cache.see_prompt(layer)?;
-    Ok(attend_seen(queries, &seen, &QueryPositions { start: 0, padding, alibi: None }, scores))
+    Ok(attend_seen(
+        queries,
+        &seen,
+        &QueryPositions { start: 0, padding, lengths: &[], alibi: None },
+        scores,
+    ))
 }
 
 /// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
@@ -365,6 +373,7 @@ pub(super) fn attend_seen(
                 window: seen.window,
                 chunk: seen.chunk,
                 padding: positions.padding.to_vec(),
+                lengths: positions.lengths.to_vec(),
                 softcap: scores.softcap.map(|cap| cap as f32),
                 alibi: positions.alibi.cloned(),
                 relative_bias: scores.bias.map(PositionBias::values),

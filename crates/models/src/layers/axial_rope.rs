@@ -6,13 +6,10 @@ use super::Rotation;
 use crate::Error;
 use crate::config::Fields;
 
-/// Coordinates of a token.
-pub(crate) const AXES: usize = 3;
-
-/// Rotations by the coordinates of a token, each of which rotates some elements of a head, in pairs of neighbours. Angles are
+/// Rotations by the `AXES` coordinates of a token, each of which rotates some elements of a head, in pairs of neighbours. Angles are
 /// computed in 64 bits, as in `diffusers`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct AxialRope {
+pub(crate) struct AxialRope<const AXES: usize> {
     /// Base of the frequencies.
     pub theta: f64,
     /// Elements of a head that each coordinate rotates.
@@ -21,7 +18,7 @@ pub(crate) struct AxialRope {
     pub rounds_angles: bool,
 }
 
-impl AxialRope {
+impl<const AXES: usize> AxialRope<AXES> {
     /// The rotations of tokens at these places, one behind the other.
     pub fn at(&self, places: &[[usize; AXES]], device: &Device) -> Rotation {
         let frequencies = self.widths.iter().enumerate().flat_map(|(axis, &width)| {
@@ -45,7 +42,7 @@ impl AxialRope {
 }
 
 /// How a configuration's field divides a head of that width among the coordinates; messages name the width.
-pub(crate) fn axis_widths(
+pub(crate) fn axis_widths<const AXES: usize>(
     fields: &Fields<'_>,
     field: &str,
     default: [usize; AXES],

@@ -36,21 +36,73 @@ pub(super) fn convolved<const D: usize>(
     }
 }
 
+/// What a convolution of one pixel without a bias gives, in parts of so many outputs each, and what an adapter adds to it.
+pub(super) fn convolved_parts(
+    compute: ActivationDtype,
+    x: Tensor<4>,
+    weight: &Param<Tensor<2>>,
+    parts: &[usize],
+) -> Vec<Tensor<4>> {
+    let (x, window) = (entered(x, weight), ConvolutionWindow::One);
+    let (device, streamed) = (x.device(), Streamed::of(weight));
+    let outputs = weight.lazy_shape()[0];
+    let bias = Tensor::zeros([outputs], (&device, DType::F32));
+    let mut start = 0;
+    let ranges = parts.iter().map(|part| {
+        start += part;
+        (start - part, *part)
+    });
+    let ranges: Vec<_> = ranges.collect();
+    let adapter = streamed.and_then(Streamed::low_rank);
+    let kept = adapter.is_some().then(|| x.clone());
+    let made: Vec<_> = match streamed {
+        _ if is_gpu(&device) => {
+            let all = convolved_alone(compute, x, weight, bias, window);
+            ranges.iter().map(|&(start, part)| all.clone().narrow(3, start, part)).collect()
+        }
+        streamed => match streamed.and_then(tiles) {
+            Some(tiles) => convolution_tiles(compute, x, bias, window, parts, tiles),
+            None => {
+                let whole = std::iter::once((0..outputs, matrix(weight)));
+                convolution_tiles(compute, x, bias, window, parts, whole)
+            }
+        },
+    };
+    let (Some(adapter), Some(x)) = (adapter, kept) else {
+        return made;
+    };
+    let (inner, up) = lowered(compute, x, adapter, window);
+    let parts = made.into_iter().zip(ranges).map(|(y, (start, part))| {
+        add_convolution(compute, y, inner.clone(), up.clone().narrow(0, start, part), window)
+    });
+    parts.collect()
+}
+
 /// `y` and a convolution by `down`, of whose values one by `up` is added.
 fn adapted(
     compute: ActivationDtype,
     y: Tensor<4>,
     x: Tensor<4>,
-    LowRank { down, up, scale, .. }: LowRank,
+    adapter: LowRank,
     window: ConvolutionWindow,
 ) -> Tensor<4> {
+    let (inner, up) = lowered(compute, x, adapter, window);
+    add_convolution(compute, y, inner, up, ConvolutionWindow::One)
+}
+
+/// A convolution by an adapter's first matrix, scaled, and its second one, beside the picture.
+fn lowered(
+    compute: ActivationDtype,
+    x: Tensor<4>,
+    LowRank { down, up, scale, .. }: LowRank,
+    window: ConvolutionWindow,
+) -> (Tensor<4>, Tensor<2>) {
     let device = x.device();
     let [rank, _] = down.dims();
     let [down, up] = [down, up].map(|part| part.to_device(&device));
     let none = Tensor::zeros([rank], (&device, DType::F32));
     let inner = output_of(&x, window, rank);
-    let inner = convolution_into(compute, inner, x, down, none, window, 0) * scale;
-    add_convolution(compute, y, inner, up, ConvolutionWindow::One)
+    (convolution_into(compute, inner, x, down, none, window, 0) * scale, up)
 }
 
 /// A convolution with a weight that is in memory, or that comes tile by tile: the same bits either way, since each output
@@ -73,22 +125,33 @@ fn convolved_alone<const D: usize>(
                 convolution_into(compute, y, x.clone(), tile, bias, window, outputs.start)
             })
         }
-        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-            let tiles = streamed.tiles().flat_map(|(outputs, tile)| pieces(outputs.start, tile));
-            convolution_tiles(compute, x, bias, window, tiles)
-        }
-        Some(streamed) if streamed.is_in_blocks() => {
-            convolution_tiles(compute, x, bias, window, pieces(0, streamed.weight()))
-        }
-        _ => {
-            let y = output_of(&x, window, weight.lazy_shape()[0]);
-            convolution_into(compute, y, x, matrix(weight), bias, window, 0)
-        }
+        streamed => match streamed.and_then(tiles) {
+            Some(tiles) => {
+                let outputs = weight.lazy_shape()[0];
+                convolution_tiles(compute, x, bias, window, &[outputs], tiles).remove(0)
+            }
+            None => {
+                let y = output_of(&x, window, weight.lazy_shape()[0]);
+                convolution_into(compute, y, x, matrix(weight), bias, window, 0)
+            }
+        },
     }
 }
 
+/// Rows of a weight, as floats.
+type Rows = (Range<usize>, Tensor<2>);
+
+/// A weight that comes tile by tile or is in blocks, part by part; none of one that is in memory as floats.
+fn tiles(streamed: &Streamed) -> Option<Box<dyn Iterator<Item = Rows> + '_>> {
+    if !streamed.is_resident() && streamed.access() == Access::Tiles {
+        let tiles = streamed.tiles();
+        return Some(Box::new(tiles.flat_map(|(outputs, tile)| pieces(outputs.start, tile))));
+    }
+    streamed.is_in_blocks().then(|| Box::new(pieces(0, streamed.weight())) as _)
+}
+
 /// Rows of a weight from number `first` on, as floats: in pieces of at most [`UNPACKED_BYTES`] if it is in blocks.
-fn pieces(first: usize, rows: WeightTensor) -> impl Iterator<Item = (Range<usize>, Tensor<2>)> {
+fn pieces(first: usize, rows: WeightTensor) -> impl Iterator<Item = Rows> {
     let [count, columns] = rows.dims();
     let step = match rows {
         WeightTensor::Blocks(_) => match UNPACKED_BYTES as usize / size_of::<f32>() / columns {

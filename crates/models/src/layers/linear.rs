@@ -10,7 +10,7 @@ use outsize_kernels::{
     fetched_linear, gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
 };
 
-use super::convolution::convolved;
+use super::convolution::{convolved, convolved_parts};
 use super::entered::entered;
 use crate::Init;
 
@@ -94,6 +94,24 @@ impl Linear {
         let y = convolved(self.compute, x, &self.weight, bias, ConvolutionWindow::One);
         dims[D - 1] = self.weight.lazy_shape()[0];
         y.reshape(dims)
+    }
+}
+
+impl Linear {
+    /// [`forward_pixels`](Self::forward_pixels) of a layer without a bias, what it gives in parts of so many values each, which
+    /// are all of it: each in memory of its own.
+    pub(crate) fn parts_pixels<const N: usize>(
+        &self,
+        x: Tensor<3>,
+        parts: [usize; N],
+    ) -> [Tensor<3>; N] {
+        let [batch, rows, inputs] = x.dims();
+        let x = x.reshape([1, 1, batch * rows, inputs]);
+        let mut made = convolved_parts(self.compute, x, &self.weight, &parts).into_iter();
+        parts.map(|width| {
+            let part = made.next().expect("there is one for each width");
+            part.reshape([batch, rows, width])
+        })
     }
 }
 

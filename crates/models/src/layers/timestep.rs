@@ -37,10 +37,15 @@ pub(crate) struct Sinusoids {
 impl TimestepEmbedding {
     /// Layers without storage, for `inputs` values.
     pub fn new(inputs: usize, width: usize, init: &Init) -> Self {
+        Self::with_bias(inputs, width, true, init)
+    }
+
+    /// The same with biases or without them.
+    pub(crate) fn with_bias(inputs: usize, width: usize, bias: bool, init: &Init) -> Self {
         Self {
             cond_proj: None,
-            linear_1: Linear::new(inputs, width, true, init),
-            linear_2: Linear::new(width, width, true, init),
+            linear_1: Linear::new(inputs, width, bias, init),
+            linear_2: Linear::new(width, width, bias, init),
         }
     }
 

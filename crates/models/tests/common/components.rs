@@ -1,5 +1,5 @@
-//! The fixtures of modules of Stable Diffusion, FLUX.1 and Z-Image (`scripts/fixtures/diffusion.py`, `flux.py` and `z_image.py`), and how
-//! each is run.
+//! The fixtures of modules of Stable Diffusion, FLUX.1, FLUX.2 and Z-Image (`scripts/fixtures/diffusion.py`, `flux.py`, `flux2.py` and
+//! `z_image.py`), and how each is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,8 +8,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{
-    AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, FluxTransformer2dModel,
-    Qwen3TextEncoder, T5EncoderModel, TIME_IDS, Unet2dConditionModel, ZImageTransformer2dModel,
+    AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
+    FluxTransformer2dModel, Qwen3TextEncoder, T5EncoderModel, TIME_IDS, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Error, Init};
 use outsize_plan::Budget;
@@ -25,6 +26,10 @@ pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
 pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
 pub const QWEN3_ENCODERS: [&str; 3] =
     ["qwen3-encoder", "qwen3-encoder-untied", "qwen3-encoder-base"];
+/// Of which several hidden states are taken, those of padding too.
+pub const QWEN3_STATES: &str = "qwen3-states";
+pub const FLUX2S: [&str; 3] = ["flux2", "flux2-references", "flux2-guided"];
+pub const FLUX2_VAES: [&str; 2] = ["vae-flux2", "vae-flux2-small"];
 pub const Z_IMAGES: [&str; 2] = ["z-image", "z-image-even"];
 
 pub fn folder(name: &str) -> PathBuf {
@@ -134,6 +139,33 @@ pub fn encode_qwen3(name: &str, model: &Qwen3TextEncoder) -> Vec<f32> {
     found
 }
 
+/// The configuration of [`QWEN3_STATES`].
+pub fn config_of_states() -> ComponentConfig<Qwen3TextEncoder> {
+    let states = expected(QWEN3_STATES, "states").0;
+    let states: Vec<_> = states.into_iter().map(|state| state as usize).collect();
+    config::<Qwen3TextEncoder>(QWEN3_STATES)
+        .changed(|config| *config = config.clone().with_states(&states).unwrap())
+}
+
+/// What fills up the texts of [`QWEN3_STATES`].
+pub const PADDING: u32 = 7;
+
+/// The states of several texts and of the padding behind them.
+pub fn encode_filled(name: &str, model: &Qwen3TextEncoder) -> Vec<f32> {
+    let (ids, rows) = ids(name);
+    let texts = texts(name);
+    values(model.forward_filled(&texts, PADDING, ids.len() / rows).unwrap())
+}
+
+pub fn denoise_flux2(name: &str, model: &Flux2Transformer2dModel) -> Vec<f32> {
+    let device = Device::flex();
+    let [timestep, guidance] = ["timestep", "guidance"].map(|what| expected(name, what).0[0]);
+    let sizes = expected(name, "sizes").0;
+    let sizes: Vec<_> = sizes.chunks(2).map(|size| [size[0] as usize, size[1] as usize]).collect();
+    let [latents, context] = ["latents", "context"].map(|what| tensor(name, what, &device));
+    values(model.forward(latents, &sizes, timestep, Some(guidance), context))
+}
+
 /// The inputs of a pass of Z-Image's transformer: tokens, their rows and columns, a time, texts and their lengths.
 pub struct ZImageInputs {
     pub latents: Tensor<3>,
@@ -181,10 +213,10 @@ pub fn checkpoint(name: &str) -> Checkpoint {
 /// The fixture's module in as much memory, if that is enough, and what of it is streamed.
 pub fn load_in<C: Component>(
     name: &str,
+    config: &ComponentConfig<C>,
     memory: &str,
     compute: ActivationDtype,
 ) -> Option<(Dispatched<C>, u64)> {
-    let config = config::<C>(name);
     assert_eq!(config.unknown_fields, [""; 0], "{name}");
     let checkpoint = checkpoint(name);
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
@@ -196,18 +228,32 @@ pub fn load_in<C: Component>(
 }
 
 pub fn load<C: Component>(name: &str) -> Dispatched<C> {
-    let (model, streamed) = load_in(name, "16MiB", ActivationDtype::F32).unwrap();
+    load_of(name, &config(name))
+}
+
+/// The same with another configuration.
+pub fn load_of<C: Component>(name: &str, config: &ComponentConfig<C>) -> Dispatched<C> {
+    let (model, streamed) = load_in(name, config, "16MiB", ActivationDtype::F32).unwrap();
     assert_eq!(streamed, 0);
     model
 }
 
 /// In many budgets: the bits of what stays in memory.
 pub fn placed<C: Component>(name: &str, run: impl Fn(&str, &C) -> Vec<f32>) {
-    let resident = load::<C>(name).run(|model| run(name, model)).unwrap();
+    placed_of(name, &config(name), run);
+}
+
+/// The same with another configuration.
+pub fn placed_of<C: Component>(
+    name: &str,
+    config: &ComponentConfig<C>,
+    run: impl Fn(&str, &C) -> Vec<f32>,
+) {
+    let resident = load_of(name, config).run(|model| run(name, model)).unwrap();
     let (mut most, mut maps) = (0, 0);
     for kibibytes in (4..=400).step_by(12) {
         let memory = format!("{kibibytes}KiB");
-        let Some((model, streamed)) = load_in::<C>(name, &memory, ActivationDtype::F32) else {
+        let Some((model, streamed)) = load_in(name, config, &memory, ActivationDtype::F32) else {
             continue;
         };
         (most, maps) = (most.max(streamed), maps + 1);
@@ -224,7 +270,16 @@ pub fn placed<C: Component>(name: &str, run: impl Fn(&str, &C) -> Vec<f32>) {
 
 /// With activations rounded to bf16.
 pub fn rounded<C: Component>(name: &str, run: impl Fn(&str, &C) -> Vec<f32>) {
-    let (model, _) = load_in::<C>(name, "16MiB", ActivationDtype::Bf16).unwrap();
+    rounded_of(name, &config(name), run);
+}
+
+/// The same with another configuration.
+pub fn rounded_of<C: Component>(
+    name: &str,
+    config: &ComponentConfig<C>,
+    run: impl Fn(&str, &C) -> Vec<f32>,
+) {
+    let (model, _) = load_in(name, config, "16MiB", ActivationDtype::Bf16).unwrap();
     let found = model.run(|model| run(name, model)).unwrap();
     let (output, _) = expected(name, "output");
     assert_within(2.0 * ROUNDED_TOLERANCE, &found, &output, &format!("{name} in bf16"));

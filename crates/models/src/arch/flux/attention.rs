@@ -1,33 +1,12 @@
-//! Attention among the tokens of a picture and a text, all of which see each other.
+//! Attention of the blocks in which pictures and texts have the same weights.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::FluxTransformer2dConfig;
+use super::config::EPSILON;
 use crate::architecture::Init;
-use crate::layers::{Linear, RmsNorm, Rotation, attend_tokens, heads, joined, normed_heads};
-
-/// What norms of queries and keys add to mean squares.
-const EPSILON: f64 = 1e-6;
-
-/// Attention with projections of its own for the tokens of a text.
-#[derive(Module, Debug)]
-pub(super) struct FluxJointAttention {
-    // In the order of use.
-    to_q: Linear,
-    norm_q: RmsNorm,
-    add_q_proj: Linear,
-    norm_added_q: RmsNorm,
-    to_k: Linear,
-    norm_k: RmsNorm,
-    add_k_proj: Linear,
-    norm_added_k: RmsNorm,
-    to_v: Linear,
-    add_v_proj: Linear,
-    /// `[hidden, hidden]`; one layer.
-    to_out: Vec<Linear>,
-    to_add_out: Linear,
-}
+use crate::layers::{Linear, RmsNorm, Rotation, attend_tokens, heads, normed_heads};
 
 /// Attention with the same projections for all tokens, and none of its result.
 #[derive(Module, Debug)]
@@ -39,61 +18,10 @@ pub(super) struct FluxAttention {
     to_v: Linear,
 }
 
-fn norm(config: &FluxTransformer2dConfig, init: &Init) -> RmsNorm {
-    RmsNorm::new(config.attention_head_dim, EPSILON, init)
-}
-
-fn square(config: &FluxTransformer2dConfig, init: &Init) -> Linear {
-    Linear::new(config.hidden(), config.hidden(), true, init)
-}
-
-impl FluxJointAttention {
-    pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
-        let (square, norm) = (|| square(config, init), || norm(config, init));
-        Self {
-            to_q: square(),
-            norm_q: norm(),
-            add_q_proj: square(),
-            norm_added_q: norm(),
-            to_k: square(),
-            norm_k: norm(),
-            add_k_proj: square(),
-            norm_added_k: norm(),
-            to_v: square(),
-            add_v_proj: square(),
-            to_out: vec![square()],
-            to_add_out: square(),
-        }
-    }
-
-    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same; the text's are rotated as the first.
-    pub fn forward(&self, [image, text]: [Tensor<3>; 2], rotation: &Rotation) -> [Tensor<3>; 2] {
-        let width = self.norm_q.width();
-        let [image_tokens, text_tokens] = [&image, &text].map(|x| x.dims()[1]);
-        let both = |image, text| joined(vec![text, image], 1);
-        let queries = both(
-            normed_heads(&self.to_q, &self.norm_q, &image),
-            normed_heads(&self.add_q_proj, &self.norm_added_q, &text),
-        );
-        let queries = rotation.apply(queries);
-        let keys = both(
-            normed_heads(&self.to_k, &self.norm_k, &image),
-            normed_heads(&self.add_k_proj, &self.norm_added_k, &text),
-        );
-        let keys = rotation.apply(keys);
-        let values = both(heads(&self.to_v, &image, width), heads(&self.add_v_proj, &text, width));
-        drop((image, text));
-        let mixed = attend_tokens(self.to_q.compute, [queries, keys, values]);
-        let image = mixed.clone().narrow(1, text_tokens, image_tokens);
-        let image = self.to_out.iter().fold(image, |x, linear| linear.forward_pixels(x));
-        let text = self.to_add_out.forward_pixels(mixed.narrow(1, 0, text_tokens));
-        [image, text]
-    }
-}
-
 impl FluxAttention {
     pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
-        let (square, norm) = (|| square(config, init), || norm(config, init));
+        let square = || Linear::new(config.hidden(), config.hidden(), true, init);
+        let norm = || RmsNorm::new(config.attention_head_dim, EPSILON, init);
         Self { to_q: square(), norm_q: norm(), to_k: square(), norm_k: norm(), to_v: square() }
     }
 

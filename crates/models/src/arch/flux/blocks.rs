@@ -4,10 +4,13 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::FluxTransformer2dConfig;
-use super::attention::{FluxAttention, FluxJointAttention};
-use super::modulation::{AdaLayerNorm, Modulation, add_share};
+use super::attention::FluxAttention;
+use super::config::EPSILON;
 use crate::architecture::Init;
-use crate::layers::{Activation, Linear, Parameterless, Rotation, joined};
+use crate::layers::{
+    Activation, AdaLayerNorm, JointAttention, JointAttentionConfig, Linear, Modulation,
+    Parameterless, Rotation, add_share, joined,
+};
 
 /// What the inner layer of an MLP is wider by.
 pub(super) const EXPANSION: usize = 4;
@@ -17,7 +20,7 @@ pub(super) const EXPANSION: usize = 4;
 pub(super) struct FluxTransformerBlock {
     norm1: AdaLayerNorm,
     norm1_context: AdaLayerNorm,
-    attn: FluxJointAttention,
+    attn: JointAttention,
     ff: FluxFeedForward,
     ff_context: FluxFeedForward,
 }
@@ -49,11 +52,13 @@ struct FluxGelu {
 impl FluxTransformerBlock {
     pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
         let hidden = config.hidden();
-        let norm = || AdaLayerNorm::new(hidden, 6, init);
+        let norm = || AdaLayerNorm::new(hidden, 6, true, init);
+        let head_dim = config.attention_head_dim;
+        let attention = JointAttentionConfig { hidden, head_dim, bias: true, epsilon: EPSILON };
         Self {
             norm1: norm(),
             norm1_context: norm(),
-            attn: FluxJointAttention::new(config, init),
+            attn: JointAttention::new(&attention, init),
             ff: FluxFeedForward::new(hidden, init),
             ff_context: FluxFeedForward::new(hidden, init),
         }
@@ -69,11 +74,11 @@ impl FluxTransformerBlock {
     ) -> [Tensor<3>; 2] {
         let [image, text] = [image, text].map(|x| self.norm1.entered(x));
         let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] = self.norm1.parts(conditioning);
-        let normed = Modulation { scale, shift }.norm(&image);
+        let normed = Modulation { scale, shift }.norm(&image, EPSILON);
         let image_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
         let [shift, scale, text_share, shift_mlp, scale_mlp, share_mlp] =
             self.norm1_context.parts(conditioning);
-        let text_normed = Modulation { scale, shift }.norm(&text);
+        let text_normed = Modulation { scale, shift }.norm(&text, EPSILON);
         let text_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
         let [image_mixed, text_mixed] = self.attn.forward([normed, text_normed], rotation);
         let image = add_share(image, share, image_mixed);
@@ -87,7 +92,7 @@ impl FluxSingleTransformerBlock {
         let hidden = config.hidden();
         let inner = EXPANSION * hidden;
         Self {
-            norm: AdaLayerNorm::new(hidden, 3, init),
+            norm: AdaLayerNorm::new(hidden, 3, true, init),
             attn: FluxAttention::new(config, init),
             proj_mlp: Linear::new(hidden, inner, true, init),
             proj_out: Linear::new(hidden + inner, hidden, true, init),
@@ -103,7 +108,7 @@ impl FluxSingleTransformerBlock {
     ) -> Tensor<3> {
         let x = self.norm.entered(x);
         let [shift, scale, share] = self.norm.parts(conditioning);
-        let normed = Modulation { scale, shift }.norm(&x);
+        let normed = Modulation { scale, shift }.norm(&x, EPSILON);
         let mixed = self.attn.forward(&normed, rotation);
         let inner = Activation::GeluTanh.activate(self.proj_mlp.forward_pixels(normed));
         let both = joined(vec![mixed, inner], 2);
@@ -121,7 +126,8 @@ impl FluxFeedForward {
     /// `[batch, tokens, hidden]` f32 and the share of what comes of its norm.
     fn add(&self, x: Tensor<3>, (modulation, share): (Modulation, Tensor<2>)) -> Tensor<3> {
         let (FluxGelu { proj }, _, down) = &self.net;
-        let inner = Activation::GeluTanh.activate(proj.forward_pixels(modulation.norm(&x)));
+        let inner =
+            Activation::GeluTanh.activate(proj.forward_pixels(modulation.norm(&x, EPSILON)));
         add_share(x, share, down.forward_pixels(inner))
     }
 }

@@ -3,7 +3,13 @@
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS};
-use crate::layers::{AXES, axis_widths};
+use crate::layers::axis_widths;
+
+/// Coordinates of a token.
+pub(super) const AXES: usize = 3;
+
+/// What norms add to variances and mean squares.
+pub(super) const EPSILON: f64 = 1e-6;
 
 /// The configuration of a Flux transformer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +35,7 @@ pub struct FluxTransformer2dConfig {
     /// Elements of a head that each coordinate of a token rotates: one that is always 0, row and column.
     pub axes_dims_rope: [usize; AXES],
     /// Whether the last norm's shifts come before its scales, as in the software that FLUX.1 was published for, under
-    /// [`SHIFT_FIRST`](super::SHIFT_FIRST).
+    /// [`SHIFT_FIRST`](crate::arch::SHIFT_FIRST).
     pub shift_first: bool,
 }
 

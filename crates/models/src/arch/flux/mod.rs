@@ -5,7 +5,6 @@
 mod attention;
 mod blocks;
 mod config;
-mod modulation;
 mod positions;
 mod work;
 
@@ -16,14 +15,15 @@ use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
 use self::blocks::{EXPANSION, FluxSingleTransformerBlock, FluxTransformerBlock};
-use self::config::FIELDS;
 pub use self::config::FluxTransformer2dConfig;
-use self::modulation::{AdaLayerNorm, Modulation};
+use self::config::{AXES, EPSILON, FIELDS};
 use self::positions::rotation;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{AXES, Linear, Sinusoids, TimestepEmbedding, fetched, joined};
+use crate::layers::{
+    AdaLayerNorm, Linear, Sinusoids, TimestepEmbedding, fetched, joined, names_with_shift_first,
+};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
@@ -35,9 +35,6 @@ const SINUSOIDS: Sinusoids = Sinusoids { cosines_first: true, freq_shift: 0.0 };
 
 /// What guidance is multiplied by, so that it is told as a time is.
 const GUIDANCE_SCALE: f32 = 1000.0;
-
-/// The name of the last norm's projection where [its shifts come first](FluxTransformer2dConfig::shift_first).
-pub const SHIFT_FIRST: &str = "final_layer.adaLN_modulation.1";
 
 /// A denoiser of packed latents, four of which make a token.
 #[derive(Module, Debug)]
@@ -81,7 +78,7 @@ impl Architecture for FluxTransformer2dModel {
         ("Parameterless", "Dropout"),
         ("FluxFeedForward", "FeedForward"),
         ("FluxGelu", "GELU"),
-        ("FluxJointAttention", "FluxAttention"),
+        ("JointAttention", "FluxAttention"),
         ("RmsNorm", "RMSNorm"),
         ("TimeTextEmbedding", "CombinedTimestepGuidanceTextProjEmbeddings"),
         ("Tuple", "ModuleList"),
@@ -114,7 +111,7 @@ impl Architecture for FluxTransformer2dModel {
             single_transformer_blocks: (0..config.num_single_layers)
                 .map(|_| FluxSingleTransformerBlock::new(config, init))
                 .collect(),
-            norm_out: AdaLayerNorm::new(hidden, 2, init),
+            norm_out: AdaLayerNorm::new(hidden, 2, true, init),
             proj_out: Linear::new(hidden, config.out_channels, true, init),
             heads: config.num_attention_heads,
             shift_first: config.shift_first,
@@ -125,8 +122,7 @@ impl Architecture for FluxTransformer2dModel {
 
 impl Component for FluxTransformer2dModel {
     fn names(_: &[TensorInfo]) -> Names {
-        let names = Names::default();
-        names.or_rename(r"^norm_out\.linear\.", &format!("{SHIFT_FIRST}.")).unwrap_or_default()
+        names_with_shift_first()
     }
 
     fn is_bias_first(path: &str) -> bool {
@@ -171,12 +167,8 @@ impl FluxTransformer2dModel {
         let blocks = self.single_transformer_blocks.iter();
         let both = blocks.fold(both, |x, block| block.forward(x, &conditioning, &rotation));
         let image = self.norm_out.entered(both).narrow(1, tokens, rows * columns);
-        let [first, second] = self.norm_out.parts(&conditioning);
-        let modulation = match self.shift_first {
-            true => Modulation { scale: second, shift: first },
-            false => Modulation { scale: first, shift: second },
-        };
-        let normed = modulation.norm(&image);
+        let modulation = self.norm_out.modulation(&conditioning, self.shift_first);
+        let normed = modulation.norm(&image, EPSILON);
         fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
     }
 

@@ -2,7 +2,8 @@
 
 use burn::tensor::Device;
 
-use crate::layers::{AXES, AxialRope, Rotation};
+use super::config::AXES;
+use crate::layers::{AxialRope, Rotation};
 
 /// Base of the frequencies.
 const THETA: f64 = 10_000.0;

@@ -1,4 +1,4 @@
-//! Qwen3 as a text encoder of models of pictures: its hidden states before the last layer, which is not run.
+//! Qwen3 as a text encoder of models of pictures: its hidden states after some layers; those behind these are not run.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -10,12 +10,12 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::decoder::check_ids;
-use crate::layers::{Embedding, Mlp, Rope, Rotation, fetched};
+use crate::layers::{Embedding, Mlp, Rope, Rotation, fetched, joined};
 use crate::pass::Pass;
 use crate::{Activations, Batch, CacheSpec, Error, KvCache, Logits, PassShape, PicturePass};
 use crate::{Residual, WeightUse};
 
-/// The embeddings of a Qwen3 and all of its layers but the last one.
+/// The embeddings of a Qwen3 and its layers up to the last of which hidden states are taken.
 #[derive(Module, Debug)]
 pub struct Qwen3TextEncoder {
     model: RmsModel<RmsDecoderLayer<Mlp>>,
@@ -23,11 +23,54 @@ pub struct Qwen3TextEncoder {
     ropes: Vec<Rope>,
     #[module(skip)]
     cache: CacheSpec,
+    #[module(skip)]
+    states: Vec<usize>,
+}
+
+/// The configuration of a Qwen3, and what of it is wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Qwen3TextEncoderConfig {
+    /// That of the whole model.
+    pub model: RmsConfig,
+    /// After how many layers hidden states are taken, in rising order: by default those before the last layer.
+    states: Vec<usize>,
+}
+
+impl Qwen3TextEncoderConfig {
+    /// The same of which hidden states are taken after so many layers each, in rising order.
+    ///
+    /// # Errors
+    /// [`Error::Field`]: the model has no layer behind the last of them, before whose norm states would be taken.
+    ///
+    /// # Panics
+    /// If the states do not rise from 1 on, or if there are none.
+    pub fn with_states(self, states: &[usize]) -> Result<Self, Error> {
+        let rises = states.is_sorted_by(|one, next| one < next);
+        assert!(rises && states.first().is_some_and(|state| *state > 0), "{states:?} do not rise");
+        let (layers, last) = (self.model.num_hidden_layers, states[states.len() - 1]);
+        if layers <= last {
+            return Err(Error::Field {
+                field: "num_hidden_layers".to_owned(),
+                value: layers.to_string(),
+                expected: format!("hidden states are taken after {last} layers of more"),
+            });
+        }
+        Ok(Self { states: states.to_vec(), ..self })
+    }
+
+    /// Layers that are run.
+    pub fn layers(&self) -> usize {
+        self.states.last().copied().unwrap_or_default()
+    }
+
+    /// Width of what is made of each token: of all hidden states that are taken.
+    pub fn width(&self) -> usize {
+        self.states.len() * self.model.hidden_size
+    }
 }
 
 impl Architecture for Qwen3TextEncoder {
-    /// Of the layers that are run.
-    type Config = RmsConfig;
+    type Config = Qwen3TextEncoderConfig;
 
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("qwen3", "Qwen3")];
     const CLASS_PREFIX: &'static str = "Rms";
@@ -40,31 +83,36 @@ impl Architecture for Qwen3TextEncoder {
         <Mlp as RmsFeedForward>::fields(model_type)
     }
 
-    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        let config = <Mlp as RmsFeedForward>::read(model_type, fields)?;
-        match config.num_hidden_layers {
+    fn read(
+        model_type: &'static str,
+        fields: &Fields<'_>,
+    ) -> Result<Qwen3TextEncoderConfig, Error> {
+        let model = <Mlp as RmsFeedForward>::read(model_type, fields)?;
+        match model.num_hidden_layers {
             1 => {
                 let expected = "a text encoder has layers before the last one".to_owned();
                 Err(fields.refuse("num_hidden_layers", expected))
             }
-            layers => Ok(RmsConfig { num_hidden_layers: layers - 1, ..config }),
+            layers => Ok(Qwen3TextEncoderConfig { model, states: vec![layers - 1] }),
         }
     }
 
-    fn new(config: &RmsConfig, init: &Init) -> Self {
-        let layers = 0..config.num_hidden_layers;
+    fn new(config: &Qwen3TextEncoderConfig, init: &Init) -> Self {
+        let run = RmsConfig { num_hidden_layers: config.layers(), ..config.model.clone() };
+        let layers = 0..run.num_hidden_layers;
         Self {
             model: RmsModel {
-                embed_tokens: Some(Embedding::new(config.vocab_size, config.hidden_size, init)),
+                embed_tokens: Some(Embedding::new(run.vocab_size, run.hidden_size, init)),
                 embeddings: None,
-                layers: layers.map(|index| RmsDecoderLayer::new(config, index, init)).collect(),
+                layers: layers.map(|index| RmsDecoderLayer::new(&run, index, init)).collect(),
                 norm: None,
                 final_layernorm: None,
                 embedding_norm: None,
                 norm_f: None,
             },
-            ropes: config.ropes(),
-            cache: config.cache(),
+            ropes: run.ropes(),
+            cache: run.cache(),
+            states: config.states.clone(),
         }
     }
 }
@@ -73,13 +121,16 @@ impl Architecture for Qwen3TextEncoder {
 const PREFIX: &str = "model.";
 
 impl Component for Qwen3TextEncoder {
-    fn is_unused(config: &RmsConfig, tensor: &str) -> bool {
+    fn is_unused(config: &Qwen3TextEncoderConfig, tensor: &str) -> bool {
         let name = tensor.strip_prefix(PREFIX).unwrap_or(tensor);
-        let last = format!("layers.{}.", config.num_hidden_layers);
-        [&*last, "norm.", "lm_head."].iter().any(|part| name.starts_with(part))
+        let layer = name.strip_prefix("layers.").and_then(|rest| rest.split('.').next());
+        let layer = layer.and_then(|number| number.parse::<usize>().ok());
+        let behind = config.layers()..config.model.num_hidden_layers;
+        layer.is_some_and(|layer| behind.contains(&layer))
+            || ["norm.", "lm_head."].iter().any(|part| name.starts_with(part))
     }
 
-    fn weight_use(_: &RmsConfig, path: &str, pass: &PicturePass) -> WeightUse {
+    fn weight_use(_: &Qwen3TextEncoderConfig, path: &str, pass: &PicturePass) -> WeightUse {
         // A token attends to those before it.
         let attended = if path.contains(".q_proj.") { pass.tokens as u64 / 2 } else { 0 };
         WeightUse { rows: pass.all_tokens(), attended }
@@ -87,26 +138,64 @@ impl Component for Qwen3TextEncoder {
 }
 
 impl Qwen3TextEncoder {
-    /// Runs texts of any length, each as it would be alone: `[texts, tokens, hidden]` f32 before the last layer, in main memory.
-    /// Of each text the last ones count, as many as it has tokens.
+    /// Runs texts of any length, each as it would be alone: `[texts, tokens, states · hidden]` f32, the hidden states side by side,
+    /// in main memory. Of each text the last ones count, as many as it has tokens.
     ///
     /// # Errors
     /// No texts, one without ids, or an id outside the vocabulary.
     pub fn forward(&self, texts: &[impl AsRef<[u32]>]) -> Result<Tensor<3>, Error> {
-        let batch = Batch::left_padded(texts)?;
+        self.run(&Batch::left_padded(texts)?, &[])
+    }
+
+    /// The same of texts that are filled up to so many `tokens` with `padding` behind them, whose hidden states count too: each
+    /// sees the text and nothing else, not even itself, from a position of its own.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward).
+    ///
+    /// # Panics
+    /// If a text is longer.
+    pub fn forward_filled(
+        &self,
+        texts: &[impl AsRef<[u32]>],
+        padding: u32,
+        tokens: usize,
+    ) -> Result<Tensor<3>, Error> {
+        let texts = texts.iter().map(AsRef::as_ref);
+        let lengths: Vec<usize> = texts.clone().map(<[u32]>::len).collect();
+        if lengths.contains(&0) {
+            return Err(Error::NoTokens);
+        }
+        let filled = texts.map(|text| {
+            assert!(text.len() <= tokens, "a text has more than {tokens} tokens");
+            let rest = std::iter::repeat_n(padding, tokens - text.len());
+            text.iter().copied().chain(rest).collect::<Vec<_>>()
+        });
+        self.run(&Batch::left_padded(&filled.collect::<Vec<_>>())?, &lengths)
+    }
+
+    /// Of each text so many tokens are seen, or all if there are no `lengths`.
+    fn run(&self, batch: &Batch, lengths: &[usize]) -> Result<Tensor<3>, Error> {
         let table = self.table();
-        check_ids(&batch, table.weight.lazy_shape()[0])?;
-        let mut cache = KvCache::without_storage(&self.cache, &batch);
-        cache.begin(&batch);
-        let pass = Pass::new(&batch, &cache, Logits::All);
+        check_ids(batch, table.weight.lazy_shape()[0])?;
+        let mut cache = KvCache::without_storage(&self.cache, batch);
+        cache.begin(batch);
+        let pass = Pass::new(batch, &cache, Logits::All).with_lengths(lengths);
         let x = pass.embed(table);
         let rotations: Vec<Rotation> =
             self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
         let mut residual = Residual::new(x);
+        let mut taken = Vec::with_capacity(self.states.len());
         for (index, layer) in self.model.layers.iter().enumerate() {
             residual = layer.forward(residual, &rotations, &pass, &mut cache, index)?;
+            if self.states.contains(&(index + 1)) {
+                let states = residual.summed();
+                taken.push(fetched(states.clone(), &table.weight));
+                residual = Residual::new(states);
+            }
         }
-        Ok(fetched(residual.summed(), &table.weight))
+        drop(residual);
+        Ok(joined(taken, 2))
     }
 
     /// An upper bound on the bytes of activations that a pass of `rows` texts of up to `tokens` tokens each holds at once, with
@@ -115,9 +204,13 @@ impl Qwen3TextEncoder {
         let pass = PassShape::of_texts(rows, tokens, threads);
         let layers = self.model.layers.iter().map(|layer| layer.activations(&pass));
         let most = layers.fold(Activations::default(), Activations::or);
-        // Alive throughout: the residual stream, and the rotations.
-        let alive = self.table().width() + self.ropes.iter().map(Rope::width).sum::<usize>();
-        most.and(Activations::values(pass.rows() * alive as u64)).bytes()
+        let (hidden, states) = (self.table().width(), self.states.len());
+        // Alive throughout: the residual stream, hidden states that were taken before, and the rotations.
+        let alive = states * hidden + self.ropes.iter().map(Rope::width).sum::<usize>();
+        let values = |width: usize| Activations::values(pass.rows() * width as u64);
+        // At the end, several hidden states and what they are put together to.
+        let together = if states > 1 { 2 * states * hidden } else { 0 };
+        most.and(values(alive)).or(values(together)).bytes()
     }
 
     fn table(&self) -> &Embedding {

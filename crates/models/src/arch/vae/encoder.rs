@@ -6,10 +6,11 @@ use outsize_checkpoint::TensorInfo;
 use outsize_core::{Access, Names};
 
 use super::bands::{Bands, copied};
-use super::config::FIELDS;
+use super::config::fields;
+use super::latent_norm::LatentNorm;
 use super::{
-    AutoencoderKl, AutoencoderKlConfig, BAND_BYTES, EPSILON, VaeAttention, VaeMidBlock, block_work,
-    held, in_bands, work,
+    AutoencoderKl, AutoencoderKlConfig, BAND_BYTES, COUNT, EPSILON, VaeAttention, VaeMidBlock,
+    block_work, held, in_bands, work,
 };
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
@@ -25,6 +26,8 @@ pub struct AutoencoderKlEncoder {
     encoder: VaeEncoder,
     /// `[2 · latent, 2 · latent]`; a 1x1 convolution.
     quant_conv: Option<Linear>,
+    /// Where latents are normalised.
+    bn: Option<LatentNorm>,
     band_bytes: usize,
 }
 
@@ -56,17 +59,18 @@ impl Architecture for AutoencoderKlEncoder {
         ("VaeMidBlock", "UNetMidBlock2D"),
         ("VaeDownBlock", "DownEncoderBlock2D"),
         ("VaeAttention", "Attention"),
+        ("LatentNorm", "BatchNorm2d"),
         ("Resampler", "Downsample2D"),
         ("ResnetBlock2d", "ResnetBlock2D"),
     ];
     const NO_SPLIT: &'static [&'static str] = AutoencoderKl::NO_SPLIT;
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[FIELDS]
+    fn fields(class: &str) -> &'static [&'static [KnownField]] {
+        fields(class)
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<AutoencoderKlConfig, Error> {
-        let config = AutoencoderKlConfig::read(fields)?;
+    fn read(class: &'static str, fields: &Fields<'_>) -> Result<AutoencoderKlConfig, Error> {
+        let config = AutoencoderKlConfig::read(class, fields)?;
         config.check_encoder(fields)?;
         Ok(config)
     }
@@ -108,6 +112,9 @@ impl Architecture for AutoencoderKlEncoder {
                 conv_out: Conv2d::new(lowest, moments, 1, init),
             },
             quant_conv: config.use_quant_conv.then(|| Linear::new(moments, moments, true, init)),
+            bn: config
+                .batch_norm_eps
+                .map(|epsilon| LatentNorm::new(config.latent_channels, epsilon, init)),
             band_bytes: BAND_BYTES,
         }
     }
@@ -119,7 +126,7 @@ impl Component for AutoencoderKlEncoder {
     }
 
     fn is_unused(_: &Self::Config, tensor: &str) -> bool {
-        ["decoder.", "post_quant_conv."].iter().any(|part| tensor.starts_with(part))
+        ["decoder.", "post_quant_conv.", COUNT].iter().any(|part| tensor.starts_with(part))
     }
 
     fn is_convolution(_: &AutoencoderKlConfig, path: &str) -> bool {
@@ -179,6 +186,18 @@ impl AutoencoderKlEncoder {
         match &self.quant_conv {
             Some(conv) => fetched(conv.forward_pixels(y), &conv.weight),
             None => y,
+        }
+    }
+
+    /// The means alone, `[1, rows, columns, latent]` f32 in main memory; normalised where the decoder takes such, for which their
+    /// sides are even.
+    pub fn encode_mean(&self, picture: Tensor<4>) -> Tensor<4> {
+        let moments = self.encode(picture);
+        let latent = moments.dims()[3] / 2;
+        let mean = moments.narrow(3, 0, latent);
+        match &self.bn {
+            Some(norm) => norm.normalized(mean),
+            None => mean,
         }
     }
 

@@ -8,6 +8,7 @@
 mod bands;
 mod config;
 mod encoder;
+mod latent_norm;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -17,8 +18,9 @@ use outsize_kernels::{attend_pixels, upsample_nearest};
 
 use self::bands::Bands;
 pub use self::config::AutoencoderKlConfig;
-use self::config::FIELDS;
+use self::config::{FLUX2, fields};
 pub use self::encoder::AutoencoderKlEncoder;
+use self::latent_norm::LatentNorm;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
@@ -34,6 +36,9 @@ const EPSILON: f64 = 1e-6;
 /// Bytes of a band, about: large enough for the convolutions to be worth reordering their weights for.
 const BAND_BYTES: usize = 8 << 20;
 
+/// What a batch norm counts in training.
+const COUNT: &str = "bn.num_batches_tracked";
+
 /// Names of layers of attention, and those that they have in older files.
 const OLD_NAMES: [(&str, &str); 4] = [
     (r"\.to_q\.", ".query."),
@@ -45,6 +50,8 @@ const OLD_NAMES: [(&str, &str); 4] = [
 /// The autoencoder: its decoder.
 #[derive(Module, Debug)]
 pub struct AutoencoderKl {
+    /// Where latents are normalised.
+    bn: Option<LatentNorm>,
     /// `[latent, latent]`; a 1x1 convolution.
     post_quant_conv: Option<Linear>,
     decoder: VaeDecoder,
@@ -91,24 +98,25 @@ impl Architecture for AutoencoderKl {
     type Config = AutoencoderKlConfig;
 
     const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("AutoencoderKL", "AutoencoderKL")];
+        &[("AutoencoderKL", "AutoencoderKL"), (FLUX2, "AutoencoderKL")];
     const CLASS_PREFIX: &'static str = "AutoencoderKl";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("VaeDecoder", "Decoder"),
         ("VaeMidBlock", "UNetMidBlock2D"),
         ("VaeUpBlock", "UpDecoderBlock2D"),
         ("VaeAttention", "Attention"),
+        ("LatentNorm", "BatchNorm2d"),
         ("Resampler", "Upsample2D"),
         ("ResnetBlock2d", "ResnetBlock2D"),
     ];
     const NO_SPLIT: &'static [&'static str] = &["ResnetBlock2d", "VaeAttention"];
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[FIELDS]
+    fn fields(class: &str) -> &'static [&'static [KnownField]] {
+        fields(class)
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<AutoencoderKlConfig, Error> {
-        AutoencoderKlConfig::read(fields)
+    fn read(class: &'static str, fields: &Fields<'_>) -> Result<AutoencoderKlConfig, Error> {
+        AutoencoderKlConfig::read(class, fields)
     }
 
     fn new(config: &AutoencoderKlConfig, init: &Init) -> Self {
@@ -120,8 +128,8 @@ impl Architecture for AutoencoderKl {
             ResnetBlock2d::new(sizes, init)
         };
         // From the lowest level up.
-        let levels: Vec<usize> = config.channels.iter().rev().copied().collect();
-        let (lowest, highest) = (levels[0], config.channels[0]);
+        let levels: Vec<usize> = config.decoder_channels.iter().rev().copied().collect();
+        let (lowest, highest) = (levels[0], config.decoder_channels[0]);
         let attention = || VaeAttention::new(norm(lowest), lowest, init);
         let up_block = |(level, &channels): (usize, &usize)| {
             let inputs = levels[level.saturating_sub(1)];
@@ -135,6 +143,7 @@ impl Architecture for AutoencoderKl {
             }
         };
         Self {
+            bn: config.batch_norm_eps.map(|epsilon| LatentNorm::new(latent, epsilon, init)),
             post_quant_conv: config
                 .use_post_quant_conv
                 .then(|| Linear::new(latent, latent, true, init)),
@@ -168,7 +177,7 @@ impl Component for AutoencoderKl {
     }
 
     fn is_unused(_: &Self::Config, tensor: &str) -> bool {
-        ["encoder.", "quant_conv."].iter().any(|part| tensor.starts_with(part))
+        ["encoder.", "quant_conv.", COUNT].iter().any(|part| tensor.starts_with(part))
     }
 
     fn is_convolution(_: &AutoencoderKlConfig, path: &str) -> bool {
@@ -204,9 +213,13 @@ impl AutoencoderKl {
         Self { band_bytes, ..self }
     }
 
-    /// Latents `[1, rows, columns, latent]` f32, divided by the scaling factor and shifted, to a picture with values from -1 to 1, about:
-    /// calls `rows` with some rows of it after others, `[1, some, width, channels]` f32.
+    /// Latents `[1, rows, columns, latent]` f32, divided by the scaling factor and shifted, or normalised and of even sides, to a
+    /// picture with values from -1 to 1, about: calls `rows` with some rows of it after others, `[1, some, width, channels]` f32.
     pub fn decode(&self, latents: Tensor<4>, mut rows: impl FnMut(Tensor<4>)) {
+        let latents = match &self.bn {
+            Some(norm) => norm.restored(latents),
+            None => latents,
+        };
         let latents = match &self.post_quant_conv {
             Some(conv) => conv.forward_pixels(latents),
             None => latents,

@@ -3,7 +3,10 @@
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, epsilon, theta};
-use crate::layers::{AXES, axis_widths};
+use crate::layers::axis_widths;
+
+/// Coordinates of a token.
+pub(super) const AXES: usize = 3;
 
 /// Rows of latents, and columns, that make a token.
 const PATCH: usize = 2;

@@ -13,8 +13,8 @@ use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
 use self::blocks::ZImageTransformerBlock;
-use self::config::FIELDS;
 pub use self::config::ZImageTransformer2dConfig;
+use self::config::{AXES, FIELDS};
 use self::embeddings::{ZImageFinalLayer, ZImageTimestepEmbedder};
 use self::sequences::{Places, fill, filled, split};
 use crate::architecture::{Architecture, Init};
@@ -172,7 +172,7 @@ impl ZImageTransformer2dModel {
         self.all_final_layer.forward(image, time)
     }
 
-    fn rope(&self) -> AxialRope {
+    fn rope(&self) -> AxialRope<AXES> {
         let ZImageTransformer2dConfig { rope_theta, axes_dims, .. } = self.config;
         AxialRope { theta: rope_theta, widths: axes_dims, rounds_angles: true }
     }

@@ -3,7 +3,8 @@
 use burn::module::Param;
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::layers::{AXES, AxialRope, Rotation, joined};
+use super::config::AXES;
+use crate::layers::{AxialRope, Rotation, joined};
 
 /// What the tokens of a picture, and those of a text, are a multiple of.
 pub(super) const MULTIPLE: u64 = 32;
@@ -41,20 +42,20 @@ impl Places {
     }
 
     /// The tokens of the pictures alone.
-    pub fn images(&self, rope: AxialRope, device: &Device) -> Sequences {
+    pub fn images(&self, rope: AxialRope<AXES>, device: &Device) -> Sequences {
         let places: Vec<_> = self.texts.iter().flat_map(|text| self.image(*text)).collect();
         let lengths = vec![self.image_tokens(); self.texts.len()];
         Sequences { lengths, rotation: rope.at(&places, device) }
     }
 
     /// The tokens of the texts alone.
-    pub fn texts(&self, rope: AxialRope, device: &Device) -> Sequences {
+    pub fn texts(&self, rope: AxialRope<AXES>, device: &Device) -> Sequences {
         let places: Vec<_> = self.texts.iter().flat_map(|text| Self::text(*text)).collect();
         Sequences { lengths: self.texts.clone(), rotation: rope.at(&places, device) }
     }
 
     /// The tokens of each picture, and behind them those of its text.
-    pub fn both(&self, rope: AxialRope, device: &Device) -> Sequences {
+    pub fn both(&self, rope: AxialRope<AXES>, device: &Device) -> Sequences {
         let both = |text: &usize| self.image(*text).chain(Self::text(*text));
         let places: Vec<_> = self.texts.iter().flat_map(both).collect();
         let lengths = self.texts.iter().map(|text| self.image_tokens() + text).collect();

@@ -175,12 +175,18 @@ fn bias(
 ) -> Option<Tensor<4>> {
     let heads = if positions.alibi.is_some() { heads } else { 1 };
     // Texts without padding see the same.
-    let rows = match positions.padding.iter().any(|&padding| padding > 0) {
+    let differ =
+        positions.padding.iter().any(|&padding| padding > 0) || !positions.lengths.is_empty();
+    let rows = match differ {
         true => positions.padding,
         false => &positions.padding[..1],
     };
+    let lengths = positions.lengths.iter().copied().chain(std::iter::repeat(usize::MAX));
+    let rows_and_lengths = rows.iter().zip(lengths);
     let mut bias = Vec::with_capacity(rows.len() * heads * tokens * columns.len());
-    for (&padding, head) in rows.iter().flat_map(|row| (0..heads).map(move |head| (row, head))) {
+    for ((&padding, length), head) in
+        rows_and_lengths.flat_map(|row| (0..heads).map(move |head| (row, head)))
+    {
         for query in positions.start..positions.start + tokens {
             // Padding looks at padding: what it computes is not used, but must be finite.
             let padding = if query < padding && !seen.all { 0 } else { padding };
@@ -192,7 +198,7 @@ fn bias(
                 let within =
                     seen.all || (key <= query && query - key < seen.window && same_chunk());
                 match positions.alibi {
-                    _ if !within || key < padding => f32::NEG_INFINITY,
+                    _ if !within || key < padding || key >= length => f32::NEG_INFINITY,
                     Some(alibi) => {
                         alibi.bias(head, query.saturating_sub(padding), key - padding, scale)
                     }

@@ -138,7 +138,7 @@ impl Bench {
         let padding: Vec<usize> = self.cache.padding().to_vec();
         let padding: Vec<usize> = padding.iter().zip(batch.padding()).map(|(a, b)| a + b).collect();
         let mut seen = self.cache.see(0, keys, new_values).unwrap();
-        let positions = QueryPositions { start, padding: &padding, alibi: None };
+        let positions = QueryPositions { start, padding: &padding, lengths: &[], alibi: None };
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
         let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
         let ways = [
@@ -258,7 +258,7 @@ fn a_bias_by_distance_is_the_same_both_ways() {
         let bias = PositionBias::new(&table, &buckets);
         let bias = Scores { scale: Some(1.0), bias: Some(&bias), ..UNCHANGED };
         let padding: Vec<usize> = (0..batch).map(|row| row * 17).collect();
-        let positions = QueryPositions { start: 0, padding: &padding, alibi: None };
+        let positions = QueryPositions { start: 0, padding: &padding, lengths: &[], alibi: None };
         let queries = random([batch, tokens, HEADS, WIDTH]);
         let [keys, values_of] = [(); 2].map(|()| random([batch, HEADS, tokens, WIDTH]));
         let whole = Seen::whole(Part::of(keys, values_of));
@@ -281,6 +281,25 @@ fn a_bias_by_distance_is_the_same_both_ways() {
         // A single token sees itself alone.
         assert!(tokens == 1 || worst(&kernel, &without) > 1e-4);
     }
+}
+
+/// What stands behind a text sees it, and is not seen: the kernel and Burn's own operations are two ways to the same.
+#[test]
+fn what_is_behind_a_text_is_the_same_both_ways() {
+    let (tokens, lengths) = (90, [40, 90, 1]);
+    let positions = QueryPositions { start: 0, padding: &[0; 3], lengths: &lengths, alibi: None };
+    let queries = random([3, tokens, HEADS, WIDTH]);
+    let [keys, values_of] = [(); 2].map(|()| random([3, HEADS, tokens, WIDTH]));
+    let seen = Seen { all: false, ..Seen::whole(Part::of(keys, values_of)) };
+    let kernel = values(&attend_seen(queries.clone(), &seen, &positions, scaled(None)));
+    let composed = values(&composed::attend(queries.clone(), &seen, &positions, scaled(None)));
+    let worst = |one: &[f32], other: &[f32]| {
+        one.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max)
+    };
+    assert!(worst(&kernel, &composed) < 1e-5, "{}", worst(&kernel, &composed));
+    let positions = QueryPositions { lengths: &[], ..positions };
+    let causal = values(&attend_seen(queries, &seen, &positions, scaled(None)));
+    assert!(worst(&kernel, &causal) > 1e-2);
 }
 
 #[derive(Debug, Clone)]
