@@ -95,9 +95,7 @@ impl Linear {
         dims[D - 1] = self.weight.lazy_shape()[0];
         y.reshape(dims)
     }
-}
 
-impl Linear {
     /// [`forward_pixels`](Self::forward_pixels) of a layer without a bias, what it gives in parts of so many values each, which
     /// are all of it: each in memory of its own.
     pub(crate) fn parts_pixels<const N: usize>(
