@@ -208,6 +208,10 @@ fn a_checkpoint_in_one_file_is_run() {
         let error = failed(&outsize(&[command, path(&fixture), "--base", path(&fixture)]), 2);
         assert!(error.contains("--base: only for a checkpoint in one file"), "{error}");
     }
+    let schnell = fixture.with_file_name("pipeline-schnell");
+    let guided = ["--guidance-scale", "3", "--width", "16", "--height", "16"];
+    let said = run(&schnell, &guided);
+    assert!(message(&said).contains("--guidance-scale has no effect"), "{}", message(&said));
     // Where the transformer alone is in a file.
     let flux = fixture.with_file_name("pipeline-flux");
     let base = folder.path().join("base");

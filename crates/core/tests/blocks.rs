@@ -294,11 +294,11 @@ fn scales_that_do_not_fit_are_refused_by_name() {
         assert!(matches!(error, Error::Format(_)), "{error}");
         assert!(error.to_string().contains("`a.weight_scale_inv`"), "{error}");
     }
-    // Without a format they are no floats, and the scales are nobody's.
+    // Without a format the scales are nobody's.
     let (_dir, path) = folder();
     odd(&path, Dtype::F32, &[19, 7]);
     let checkpoint = Checkpoint::open(&path).unwrap();
     let options = Options { format: None, budget: Budget::default(), ..fp8(None) };
     let error = tree(&net(), &checkpoint, &options).unwrap_err().to_string();
-    assert!(error.contains("F8_E4M3") && error.contains("a.weight_scale_inv"), "{error}");
+    assert!(error.contains("a.weight_scale_inv"), "{error}");
 }

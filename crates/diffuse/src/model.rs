@@ -266,6 +266,11 @@ impl ImageModel {
         request.guidance_scale.unwrap_or(self.kind.guidance_scale())
     }
 
+    /// Whether that makes a difference: some models were distilled to need no guidance.
+    pub fn takes_guidance(&self) -> bool {
+        self.denoiser.is_guided() || self.hears_negative()
+    }
+
     /// Whether a few of its latents' channels show what a picture becomes.
     pub fn has_preview(&self) -> bool {
         self.vae.config.config.latent_channels == PREVIEW_CHANNELS

@@ -60,6 +60,9 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
             if overridden.len() == 1 { "is" } else { "are" },
         ));
     }
+    if args.picture.guidance_scale.is_some() && !model.takes_guidance() {
+        notes.push("--guidance-scale has no effect: this model needs no guidance".to_owned());
+    }
     notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
     if args.preview.is_some() && !model.has_preview() {
         return Err(Failure::usage(
