@@ -171,15 +171,13 @@ fn file_on_hub(path: &Path) -> Option<(&str, &str)> {
     Address::parse(&repository[start..]).map(|_| (repository, file))
 }
 
-/// A checkpoint of a model of pictures in one file, and its base: that which is given, or the model on the Hub that it is made of.
-pub fn single_file(path: &Path, base: Option<&Path>) -> Result<(SingleFile, PathBuf), Failure> {
-    let file = SingleFile::open(path)?;
+/// The base of a checkpoint of a model of pictures in one file: that which is given, or the model on the Hub that it is made of.
+pub fn base_of(file: &SingleFile, base: Option<&Path>) -> Result<PathBuf, Failure> {
     let base = match base {
         Some(base) => base.to_owned(),
         None => PathBuf::from(format!("hf://{}", file.usual_base()?)),
     };
-    let base = located(&base, Wanted::PictureBase(&file.parts()))?;
-    Ok((file, base))
+    located(&base, Wanted::PictureBase(&file.parts()))
 }
 
 /// An adapter at `path`, or by its name on the Hub.
@@ -209,10 +207,16 @@ pub fn described(
     if base.is_some() && !path.is_file() {
         return Err(base_alone());
     }
-    if path.is_file() && (base.is_some() || SingleFile::open(path).is_ok()) {
-        let (file, base) = single_file(path, base)?;
-        let model = ImageModel::open_file(&file, &base)?;
-        return Ok(ModelDescription::pictures(model, Vec::new()));
+    if path.is_file() {
+        match SingleFile::open(path) {
+            Ok(file) => {
+                let model = ImageModel::open_file(&file, &base_of(&file, base)?)?;
+                return Ok(ModelDescription::pictures(model, Vec::new()));
+            }
+            Err(error) if base.is_some() => return Err(error.into()),
+            // It is a language model, or none.
+            Err(_) => {}
+        }
     }
     // What is not UTF-8 can only be a path.
     let model = &*path.to_string_lossy();

@@ -10,6 +10,7 @@ use indicatif::ProgressBar;
 use outsize::core::Planning;
 use outsize::diffuse::{
     ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, PartPlan, Picture,
+    SingleFile,
 };
 use outsize::generate::default_budget;
 use outsize::machine::Machine;
@@ -23,7 +24,11 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     let variant = args.variant.as_deref();
     let place = model::picture_model(&args.model, variant)?;
     let file = match (place.is_file(), &args.base) {
-        (true, base) => Some(model::single_file(&place, base.as_deref())?),
+        (true, base) => {
+            let file = SingleFile::open(&place)?;
+            let base = model::base_of(&file, base.as_deref())?;
+            Some((file, base))
+        }
         (false, Some(_)) => return Err(model::base_alone()),
         (false, None) => None,
     };
