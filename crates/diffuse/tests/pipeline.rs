@@ -66,6 +66,25 @@ fn copied(name: &str) -> TempDir {
     copy
 }
 
+/// Gives a field of a configuration another value.
+fn set_field(folder: &Path, file: &str, field: &str, value: Value) {
+    let path = folder.join(file);
+    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    config[field] = value;
+    fs::write(&path, config.to_string()).unwrap();
+}
+
+/// What is said of a picture of a fixture in which a field has another value; nothing if it is made.
+fn refusal(name: &str, file: &str, field: &str, value: Value) -> String {
+    let folder = copied(name);
+    set_field(folder.path(), file, field, value);
+    let request =
+        ImageRequest { steps: Some(1), width: Some(16), height: Some(16), ..ImageRequest::new("") };
+    let model = ImagePipeline::open(folder.path(), None, settings("cpu=1GB"));
+    let made = model.and_then(|model| model.generate(&request).map(|_| ()));
+    made.err().map(|error| error.to_string()).unwrap_or_default()
+}
+
 fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().flatten() {
@@ -79,10 +98,7 @@ fn copy_folder(from: &Path, to: &Path) {
 
 /// Says of a model of FLUX.2 whether it was distilled.
 fn distilled(folder: &Path, is_distilled: bool) {
-    let path = folder.join("model_index.json");
-    let mut index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    index["is_distilled"] = is_distilled.into();
-    fs::write(&path, index.to_string()).unwrap();
+    set_field(folder, "model_index.json", "is_distilled", is_distilled.into());
 }
 
 fn open(folder: &Path, budget: &str) -> ImagePipeline {
@@ -113,10 +129,8 @@ fn assert_recorded(fixture_name: &str) {
     for (name, entry) in table["requests"].as_object().unwrap() {
         let folder = copied(fixture_name);
         if let Some(prediction) = entry["prediction_type"].as_str() {
-            let path = folder.path().join("scheduler/scheduler_config.json");
-            let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            config["prediction_type"] = prediction.into();
-            fs::write(&path, config.to_string()).unwrap();
+            let file = "scheduler/scheduler_config.json";
+            set_field(folder.path(), file, "prediction_type", prediction.into());
         }
         if let Some(is_distilled) = entry["is_distilled"].as_bool() {
             distilled(folder.path(), is_distilled);
@@ -346,10 +360,7 @@ fn parts_that_do_not_belong_together_are_refused() {
         ("text_encoder/config.json", "hidden_size", 7, "7"),
     ] {
         let folder = copied("pipeline");
-        let path = folder.path().join(file);
-        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        config[field] = value.into();
-        fs::write(&path, config.to_string()).unwrap();
+        set_field(folder.path(), file, field, value.into());
         let error = ImageModel::open(folder.path(), None).unwrap_err().to_string();
         assert!(error.contains(named), "{error}");
     }
@@ -393,10 +404,7 @@ fn steps_of_a_consistency_model_are_those_that_it_was_taught() {
 fn parts_of_xl_that_do_not_belong_together_are_refused() {
     let changed = |file: &str, field: &str, value: Value| {
         let folder = copied("pipeline-xl");
-        let path = folder.path().join(file);
-        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        config[field] = value;
-        fs::write(&path, config.to_string()).unwrap();
+        set_field(folder.path(), file, field, value);
         ImageModel::open(folder.path(), None).unwrap_err().to_string()
     };
     for (file, field, value, named) in [
@@ -415,10 +423,7 @@ fn parts_of_xl_that_do_not_belong_together_are_refused() {
 fn what_flux_cannot_do_is_named() {
     let changed = |file: &str, field: &str, value: Value| {
         let folder = copied("pipeline-flux");
-        let path = folder.path().join(file);
-        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        config[field] = value;
-        fs::write(&path, config.to_string()).unwrap();
+        set_field(folder.path(), file, field, value);
         let model = ImageModel::open(folder.path(), None);
         let made = model.and_then(|model| model.scheduler(&ImageRequest::new("")).map(|_| ()));
         made.err().map(|error| error.to_string()).unwrap_or_default()
@@ -461,22 +466,6 @@ fn what_flux_cannot_do_is_named() {
 
 #[test]
 fn what_z_image_cannot_do_is_named() {
-    let changed = |file: &str, field: &str, value: Value| {
-        let folder = copied("pipeline-z-image");
-        let path = folder.path().join(file);
-        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        config[field] = value;
-        fs::write(&path, config.to_string()).unwrap();
-        let request = ImageRequest {
-            steps: Some(1),
-            width: Some(16),
-            height: Some(16),
-            ..ImageRequest::new("")
-        };
-        let model = ImagePipeline::open(folder.path(), None, settings("cpu=1GB"));
-        let made = model.and_then(|model| model.generate(&request).map(|_| ()));
-        made.err().map(|error| error.to_string()).unwrap_or_default()
-    };
     for (file, field, value, named) in [
         ("transformer/config.json", "cap_feat_dim", 8.into(), "cap_embedder.0.weight"),
         ("transformer/config.json", "in_channels", 16.into(), "all_x_embedder.2-1.weight"),
@@ -499,7 +488,7 @@ fn what_z_image_cannot_do_is_named() {
         ),
         ("tokenizer/tokenizer_config.json", "chat_template", Value::Null, "chat template"),
     ] {
-        let error = changed(file, field, value);
+        let error = refusal("pipeline-z-image", file, field, value);
         assert!(error.contains(named), "{field}: {error}");
     }
     let folder = copied("pipeline-z-image");
@@ -566,22 +555,6 @@ fn z_image_gives_the_same_bits_in_any_budget() {
 
 #[test]
 fn what_flux_2_cannot_do_is_named() {
-    let changed = |file: &str, field: &str, value: Value| {
-        let folder = copied("pipeline-klein");
-        let path = folder.path().join(file);
-        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-        config[field] = value;
-        fs::write(&path, config.to_string()).unwrap();
-        let request = ImageRequest {
-            steps: Some(1),
-            width: Some(16),
-            height: Some(16),
-            ..ImageRequest::new("")
-        };
-        let model = ImagePipeline::open(folder.path(), None, settings("cpu=1GB"));
-        let made = model.and_then(|model| model.generate(&request).map(|_| ()));
-        made.err().map(|error| error.to_string()).unwrap_or_default()
-    };
     for (file, field, value, named) in [
         ("transformer/config.json", "joint_attention_dim", 8.into(), "context_embedder.weight"),
         ("transformer/config.json", "in_channels", 8.into(), "x_embedder.weight"),
@@ -605,7 +578,7 @@ fn what_flux_2_cannot_do_is_named() {
         ("tokenizer/tokenizer_config.json", "padding_side", "left".into(), "`padding_side`"),
         ("tokenizer/tokenizer_config.json", "pad_token", "<none>".into(), "\"<none>\" is not in"),
     ] {
-        let error = changed(file, field, value);
+        let error = refusal("pipeline-klein", file, field, value);
         assert!(error.contains(named), "{field}: {error}");
     }
 }
@@ -706,10 +679,7 @@ fn zeros_for_an_empty_negative_prompt_are_as_the_model_says() {
     let request = ImageRequest { steps: Some(2), ..ImageRequest::new("a cat") };
     let folder = copied("pipeline-xl");
     let zeros = open(folder.path(), "cpu=1GB").generate(&request).unwrap();
-    let path = folder.path().join("model_index.json");
-    let mut index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    index["force_zeros_for_empty_prompt"] = false.into();
-    fs::write(&path, index.to_string()).unwrap();
+    set_field(folder.path(), "model_index.json", "force_zeros_for_empty_prompt", false.into());
     assert_ne!(open(folder.path(), "cpu=1GB").generate(&request).unwrap(), zeros);
 }
 
@@ -717,11 +687,8 @@ fn zeros_for_an_empty_negative_prompt_are_as_the_model_says() {
 fn a_safety_checker_is_named_as_not_run() {
     let folder = copied("pipeline");
     assert!(ImageModel::open(folder.path(), None).unwrap().notes().is_empty());
-    let path = folder.path().join("model_index.json");
-    let mut index: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    index["safety_checker"] =
-        serde_json::json!(["stable_diffusion", "StableDiffusionSafetyChecker"]);
-    fs::write(&path, index.to_string()).unwrap();
+    let checker = serde_json::json!(["stable_diffusion", "StableDiffusionSafetyChecker"]);
+    set_field(folder.path(), "model_index.json", "safety_checker", checker);
     let notes = ImageModel::open(folder.path(), None).unwrap().notes();
     assert!(notes[0].contains("safety checker is not run"), "{notes:?}");
 }
