@@ -90,6 +90,16 @@ impl From<outsize::finetune::FinetuneError> for Failure {
     }
 }
 
+impl From<outsize::picture::Error> for Failure {
+    fn from(error: outsize::picture::Error) -> Self {
+        let flags = match &error {
+            outsize::picture::Error::Image { .. } => "--image",
+            _ => "",
+        };
+        Self::Failed(with_flags(&error, flags))
+    }
+}
+
 impl From<outsize::diffuse::Error> for Failure {
     fn from(error: outsize::diffuse::Error) -> Self {
         use outsize::diffuse::Error;
@@ -101,7 +111,7 @@ impl From<outsize::diffuse::Error> for Failure {
             Error::Adapter { .. } => "--adapter, --adapter-scale",
             Error::Steps { .. } => "--steps, --scheduler",
             Error::Guidance { .. } => "--guidance-scale",
-            Error::Image { .. } | Error::NoEncoder { .. } | Error::Reference { .. } => "--image",
+            Error::NoEncoder { .. } | Error::Reference { .. } => "--image",
             Error::NegativePrompt => "--negative-prompt",
             Error::NoMask => "--image, --mask",
             Error::Strength { .. } => "--strength",

@@ -2,6 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::error::Failure;
+use crate::images::PromptImages;
 use crate::request::{GenerateRequest, without_prompts};
 use crate::views::memory::MemoryHeld;
 use crate::views::output::say;
@@ -38,6 +39,8 @@ pub fn run(
     // Detecting the machine takes as long as reading a tokenizer.
     let machine = std::thread::Builder::new().spawn(Machine::detect).ok();
     let config = model::config(&args.model)?;
+    // Before the language model: the memory is theirs alone.
+    let images = PromptImages::new(&args.images, &args.model, args.json)?;
     let (folder, opened_at) = (args.model.folder(), Instant::now());
     let mut model = model::opened(&args.model, config)?;
     let opened = opened_at.elapsed();
@@ -45,13 +48,14 @@ pub fn run(
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
     settings.workload.cache.when_full = args.text.end.when_full;
     settings.workload.cache.batch = args.copies.unwrap_or(1);
+    settings.workload.images = images.as_ref().map_or(0, |images| images.bytes);
     model::draft(&args.drafts, folder, &mut model, &mut settings)?;
     let tokenizer = model.tokenizer_file(folder, &mut settings);
     let tokenizer = match args.ids {
         Some(_) => tokenizer?,
         None => tokenizer.map_err(without_prompts)?,
     };
-    let asked = GenerateRequest::new(args, model.config(), tokenizer)?;
+    let asked = GenerateRequest::new(args, model.config(), tokenizer, images.as_ref())?;
     let prompt = asked.request.ids.len();
     let begins = model.config().context_of_prompt(prompt);
     let needed = begins.saturating_add(asked.request.max_new_tokens);
@@ -76,6 +80,9 @@ pub fn run(
         }
     })?;
     shown?;
+    if let Some(images) = images {
+        images.add_to(&mut pipeline)?;
+    }
     let mut timing = Timing {
         load: opened + loading.elapsed(),
         first_token: loading.elapsed(),

@@ -10,6 +10,7 @@ mod description;
 mod error;
 mod generation;
 mod hub;
+mod images;
 mod interrupt;
 mod map_file;
 mod model;

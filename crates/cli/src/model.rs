@@ -11,8 +11,8 @@ use outsize::checkpoint::{model_folder, read_object, shown};
 use outsize::core::{Planning, gpu};
 use outsize::diffuse::{ImageModel, PipelineFiles, SingleFile};
 use outsize::generate::{
-    ConfigText, Described, GenerationWorkload, OpenedModel, PipelineSettings, default_budget,
-    describe, read_config,
+    ConfigText, Described, GenerationWorkload, OpenedModel, PipelineSettings, VisionEncoder,
+    default_budget, describe, read_config,
 };
 use outsize::lora::ADAPTER_CONFIG;
 use outsize::machine::{Machine, current_rss};
@@ -110,7 +110,8 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     }
     let config = read_config(folder)?;
     note_unknown("config.json", &config.unknown_fields);
-    if config.is_part() {
+    let sees = VisionEncoder::model_types().any(|sees| sees == config.model_type());
+    if config.is_part() && !(sees && args.model.is_dir()) {
         say(format!(
             "note: of this {} only the text part runs: it sees no images",
             config.model_type()
@@ -299,6 +300,14 @@ pub fn warn_of_excess(bytes: Option<u64>, machine: &Machine) {
     }
 }
 
+/// The budget that is asked for, or what this machine has.
+pub fn max_memory(args: &ModelArgs, machine: &Machine) -> Budget {
+    match &args.max_memory {
+        Some(budget) => budget.clone(),
+        None => default_budget(machine, current_rss().unwrap_or(0)),
+    }
+}
+
 /// What a model is opened with as the arguments say: for a prompt of `prompt` tokens and a context
 /// of `usual` tokens unless they say otherwise. The speed of the machine is not known yet.
 pub fn settings(
@@ -307,10 +316,7 @@ pub fn settings(
     [prompt, usual]: [usize; 2],
     machine: &Machine,
 ) -> Result<PipelineSettings, Failure> {
-    let max_memory = match &args.max_memory {
-        Some(budget) => budget.clone(),
-        None => default_budget(machine, current_rss().unwrap_or(0)),
-    };
+    let max_memory = max_memory(args, machine);
     check_gpus(&max_memory)?;
     warn_of_excess(max_memory.get(Tier::Cpu), machine);
     let PlaceArgs { strategy, device_map, must_fit, reserve } = &args.places;

@@ -2,6 +2,7 @@
 
 use crate::args::{ChoiceArgs, EndArgs, RunArgs, TextArgs};
 use crate::error::Failure;
+use crate::images::PromptImages;
 use crate::model;
 use crate::views::output::{note_unknown, say};
 use outsize::core::Error as CoreError;
@@ -30,6 +31,7 @@ impl GenerateRequest {
         args: &RunArgs,
         config: &ModelConfig,
         tokenizer: outsize::generate::Result<TokenizerFile>,
+        images: Option<&PromptImages>,
     ) -> Result<Self, Failure> {
         let tokenizer = tokenizer.and_then(Tokenizer::load);
         if let (Some(_), Err(missing)) = (&args.prompt, &tokenizer) {
@@ -39,13 +41,17 @@ impl GenerateRequest {
         let ids = match (&args.prompt, &args.ids, &tokenizer) {
             (Some(prompt), _, Ok(tokenizer)) => {
                 let ids = encoded(prompt, args, tokenizer, config)?;
-                if ids.is_empty() {
+                if ids.is_empty() && images.is_none() {
                     return Err(Failure::usage("--prompt: this text has no tokens"));
                 }
                 ids
             }
             (_, Some(ids), _) => model::ids("--ids", ids, config)?,
             _ => return Err(Failure::usage("give --prompt, --ids or --prompts")),
+        };
+        let ids = match images {
+            Some(images) => images.place_in(ids)?,
+            None => ids,
         };
         let request = rules.request(ids, None, config)?;
         Ok(Self { request, text: rules.text, tokenizer: tokenizer.ok() })

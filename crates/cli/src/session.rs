@@ -1,14 +1,15 @@
 //! A conversation with a model that is opened as the arguments say.
 
-use crate::args::SessionArgs;
+use crate::args::{ModelArgs, SessionArgs};
 use crate::error::Failure;
+use crate::images::{self, IMAGE_TOKENS};
 use crate::request::TextRules;
 use crate::views::output::{picture, say, say_wrapped};
 use crate::views::run::predicted;
 use crate::{cache, model};
 use outsize::generate::{
-    ChatAnswer, ChatOptions, ChatSession, ChatTemplate, ChatTemplates, Error as TextError,
-    Tokenizer,
+    ChatAnswer, ChatImages, ChatOptions, ChatSession, ChatTemplate, ChatTemplates,
+    Error as TextError, Tokenizer,
 };
 use outsize::machine::Machine;
 use outsize::models::WhenFull;
@@ -26,7 +27,7 @@ pub fn open(
     template: impl FnOnce(&Path) -> Result<ChatTemplate, TextError>,
 ) -> Result<(ChatSession, ChatOptions), Failure> {
     let machine = Machine::detect();
-    let SessionArgs { model: args, text, drafts, .. } = args;
+    let SessionArgs { model: args, text, drafts, image_tokens, .. } = args;
     let config = model::config(args)?;
     let folder = args.folder();
     let template = template(folder)?;
@@ -56,6 +57,16 @@ pub fn open(
     if constrains {
         settings.workload.tokenizer += tokenizer.constraint_memory(batch);
     }
+    let images = chat_images(args, *image_tokens, batch)?;
+    settings.workload.images = images.as_ref().map_or(0, ChatImages::bytes);
+    let has_room = image_tokens.is_some() || images.is_none() || opened.check(&settings).is_ok();
+    let images = images.filter(|_| has_room);
+    if !has_room {
+        settings.workload.images = 0;
+        say(
+            "note: no memory is left for images: --max-memory gives more, --image-tokens takes some for them",
+        );
+    }
     let rules = TextRules::new(text, folder, opened.config(), Ok(&tokenizer))?;
     let (profile, figures) = cache::figures(&machine, folder);
     settings.planning.figures = profile;
@@ -63,7 +74,41 @@ pub fn open(
     let pipeline = opened.dispatch(&settings, |_| {})?;
     say(picture(pipeline.device_map()));
     say_wrapped(&predicted(pipeline.prediction(), &figures));
-    Ok((ChatSession::new(pipeline, tokenizer, template, vocab_size), rules.chat()))
+    let session = ChatSession::new(pipeline, tokenizer, template, vocab_size);
+    let session = match images {
+        Some(images) => session.with_images(images),
+        None => session,
+    };
+    Ok((session, rules.chat()))
+}
+
+/// What sees the images of a conversation; nothing where several run side by side, or for a model that sees none.
+fn chat_images(
+    args: &ModelArgs,
+    tokens: Option<usize>,
+    batch: usize,
+) -> Result<Option<ChatImages>, Failure> {
+    let most = tokens.unwrap_or(IMAGE_TOKENS);
+    if most == 0 || (batch > 1 && tokens.is_none()) {
+        return Ok(None);
+    }
+    if batch > 1 {
+        return Err(Failure::usage(
+            "--image-tokens: a text with images runs alone, without --batch",
+        ));
+    }
+    let opened = images::encoder(args, most).and_then(|encoder| {
+        Ok(encoder.map(|encoder| ChatImages::new(encoder, most)).transpose()?)
+    });
+    match (opened, tokens) {
+        (Ok(None), Some(_)) => Err(images::sees_none()),
+        // Nobody asked for images.
+        (Err(Failure::Failed(reason)), None) => {
+            say(format!("note: images are not seen: {reason}"));
+            Ok(None)
+        }
+        (opened, _) => opened,
+    }
 }
 
 /// The chat template that is asked for by name or file, or the model's own.

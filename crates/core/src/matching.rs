@@ -317,11 +317,16 @@ fn knows_norms(parameter: &Parameter, table: &TensorTable<'_>, names: &Names) ->
     })
 }
 
-/// A 1x1 convolution, `[out, in, 1, 1]`, as the linear layer that it is, if a matrix is wanted.
+/// A convolution of one place, `[out, in, 1, 1]` or one of patches that do not overlap, `[out, in, frames, rows, columns]`, as
+/// the linear layer that it is, if a matrix is wanted.
 fn as_linear(tensor: &TensorInfo, wanted: &[usize]) -> TensorInfo {
     let mut tensor = tensor.clone();
-    if tensor.shape.len() == 4 && wanted.len() == 2 && tensor.shape[2..] == [1, 1] {
-        tensor.shape.truncate(2);
+    if let ([outputs, window @ ..], [wanted_outputs, inputs]) = (&tensor.shape[..], wanted)
+        && (3..=5).contains(&(1 + window.len()))
+        && outputs == wanted_outputs
+        && window.iter().try_fold(1, |n: usize, side| n.checked_mul(*side)) == Some(*inputs)
+    {
+        tensor.shape = wanted.to_vec();
     }
     tensor
 }

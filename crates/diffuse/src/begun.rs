@@ -1,8 +1,8 @@
 //! What becomes of a picture to begin with, and of its mask.
 
-use crate::picture::COLOURS;
 use crate::schedulers::Scheduler;
 use crate::settings::InitialImage;
+use outsize_picture::{COLOURS, PictureFilter};
 
 /// A picture to begin with in the size that is asked for.
 pub(crate) struct ResizedImage {
@@ -22,11 +22,11 @@ impl ResizedImage {
         scale: usize,
         sees_kept: bool,
     ) -> Self {
-        let picture = image.picture.resized(width, height).values();
+        let picture = image.picture.resized(width, height, PictureFilter::Lanczos).values();
         let Some(mask) = &image.mask else {
             return Self { picture, kept: None, mask: None };
         };
-        let bright = mask.resized(width, height).is_bright();
+        let bright = mask.resized(width, height, PictureFilter::Lanczos).is_bright();
         let kept = sees_kept.then(|| {
             let mut kept = picture.clone();
             let pixels = kept.chunks_exact_mut(COLOURS).zip(&bright);

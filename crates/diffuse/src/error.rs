@@ -33,14 +33,9 @@ pub enum Error {
     /// The checkpoint, the plan or a read failed.
     #[error(transparent)]
     Core(#[from] outsize_core::Error),
-    /// A picture cannot be written as a PNG.
-    #[error("cannot write {}: {reason}", path.display())]
-    Png {
-        /// The file.
-        path: PathBuf,
-        /// What the encoder said.
-        reason: String,
-    },
+    /// A picture cannot be read or written.
+    #[error(transparent)]
+    Picture(#[from] outsize_picture::Error),
     /// A device map is for models of one part.
     #[error(
         "a model of pictures has three parts, which no single device map describes: name a strategy instead"
@@ -71,14 +66,6 @@ pub enum Error {
     NoEncoder {
         /// The autoencoder's folder.
         folder: PathBuf,
-    },
-    /// A picture to begin with cannot be read.
-    #[error("{}: {reason}; pictures are read as PNG, JPEG and WebP", path.display())]
-    Image {
-        /// The file.
-        path: PathBuf,
-        /// What the decoder said.
-        reason: String,
     },
     /// A negative prompt for a model that does not look at one.
     #[error("the model does not look at a negative prompt: say in the prompt what is to be seen")]

@@ -17,7 +17,6 @@ use crate::kind::PipelineKind;
 use crate::latent_tokens::{TokenOrder, packed};
 use crate::model::ImageModel;
 use crate::part::Turn;
-use crate::picture::{COLOURS, Picture, byte};
 use crate::pipeline_part::PipelinePart;
 use crate::progress::ImageProgress;
 use crate::published::SingleFile;
@@ -25,6 +24,7 @@ use crate::references::References;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextStates;
 use crate::tokenizer::PromptTokenizerFiles;
+use outsize_picture::{COLOURS, Picture, byte};
 
 /// A text-to-image model within a memory budget. Between two calls it holds no weights.
 #[derive(Debug)]

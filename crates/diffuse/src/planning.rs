@@ -8,10 +8,10 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::model::ImageModel;
 use crate::part::{PartNeeds, PartPlan, PassBytes};
-use crate::picture::COLOURS;
 use crate::pipeline_part::PipelinePart;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextEncoder;
+use outsize_picture::COLOURS;
 
 /// How long pictures are predicted to take, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

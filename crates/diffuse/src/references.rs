@@ -1,7 +1,7 @@
 //! Pictures that a picture is to go by: what of them is seen, and what becomes of it.
 
 use crate::error::Error;
-use crate::picture::{COLOURS, Picture};
+use outsize_picture::{COLOURS, Picture, PictureFilter};
 
 /// The most pixels of which all are seen: of a larger picture as many, in its shape.
 const MOST_PIXELS: usize = 1 << 20;
@@ -54,7 +54,7 @@ impl ReferenceSize {
     /// Values from -1 to 1 of what is seen, `[rows, columns, colours]`.
     pub fn values(&self, picture: &Picture) -> Vec<f32> {
         let Self { whole: [width, height], seen } = *self;
-        let picture = picture.resized(width, height);
+        let picture = picture.resized(width, height, PictureFilter::Lanczos);
         let [left, top] = [(width, seen[0]), (height, seen[1])].map(|(all, some)| (all - some) / 2);
         let rows = picture.rgb.chunks(COLOURS * width).skip(top).take(seen[1]);
         let rgb = rows.flat_map(|row| &row[COLOURS * left..COLOURS * (left + seen[0])]);

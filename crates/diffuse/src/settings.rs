@@ -8,8 +8,8 @@ use outsize_core::{PROCESS_BYTES, Planning};
 use outsize_models::ActivationDtype;
 use outsize_plan::{Budget, Tier};
 
-use crate::picture::Picture;
 use crate::schedulers::SchedulerChoice;
+use outsize_picture::Picture;
 
 /// What a pipeline is run with.
 #[derive(Debug, Clone)]

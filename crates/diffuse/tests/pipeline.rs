@@ -14,6 +14,7 @@ use outsize_diffuse::{
     Picture, SingleFile,
 };
 use outsize_generate::pipeline;
+use outsize_picture::PictureFilter;
 use outsize_plan::{Budget, HardwareProfile, ManualMap, Strategy};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -166,7 +167,7 @@ fn a_picture_in_another_size_is_that_of_pillow() {
     for [width, height] in [[10, 7], [53, 31]] {
         let tensor = expected.get(&format!("image {width} x {height}")).unwrap();
         let bytes = expected.read(tensor).unwrap();
-        let found = picture.resized(width, height).rgb;
+        let found = picture.resized(width, height, PictureFilter::Lanczos).rgb;
         assert_eq!(found.len(), bytes.len());
         for (index, (found, expected)) in found.iter().zip(&bytes[..]).enumerate() {
             let off = (i16::from(*found) - i16::from(*expected)).abs();
@@ -612,7 +613,8 @@ fn pictures_that_flux_2_goes_by_are_checked() {
     let begun = ImageRequest { image: Some(image), ..by(Vec::new()) };
     assert!(message(&pipeline, &begun).contains("neither a strength nor a mask"));
     for [width, height] in [[63, 80], [64, 513], [600, 64]] {
-        let error = message(&pipeline, &by(vec![picture.resized(width, height)]));
+        let error =
+            message(&pipeline, &by(vec![picture.resized(width, height, PictureFilter::Lanczos)]));
         assert!(error.contains(&format!("{width} x {height} pixels")), "{error}");
     }
     let others = open(&fixture("pipeline"), "cpu=1GB");
@@ -620,7 +622,10 @@ fn pictures_that_flux_2_goes_by_are_checked() {
     // Of what is seen, whole tokens count.
     let model = pipeline.model();
     assert_eq!(model.size(&by(vec![picture.clone()])).unwrap(), [68, 64]);
-    assert_eq!(model.size(&by(vec![picture.resized(2000, 1500)])).unwrap(), [1180, 884]);
+    assert_eq!(
+        model.size(&by(vec![picture.resized(2000, 1500, PictureFilter::Lanczos)])).unwrap(),
+        [1180, 884]
+    );
     // They cost time and memory.
     let small = |references| ImageRequest { width: Some(16), height: Some(16), ..by(references) };
     let predicted = |request: &ImageRequest| {

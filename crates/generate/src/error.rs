@@ -53,6 +53,83 @@ pub enum Error {
         /// The missing token.
         token: String,
     },
+    /// An image cannot be read.
+    #[error(transparent)]
+    Picture(#[from] outsize_picture::Error),
+    /// A model that sees images does not say how.
+    #[error(
+        "{} has neither a preprocessor_config.json nor a processor_config.json with an image_processor, which say how images \
+         are seen: take the file from the model's own repository",
+        folder.display()
+    )]
+    NoImageProcessor {
+        /// The checkpoint's folder.
+        folder: PathBuf,
+    },
+    /// An image that is too long for its width, or the other way round.
+    #[error(
+        "an image of {width} x {height} pixels cannot be seen: one side may be 200 times as long as the other, not more"
+    )]
+    ImageAspect {
+        /// Pixels of a row.
+        width: usize,
+        /// Rows.
+        height: usize,
+    },
+    /// A prompt that has not as many places for images as there are images.
+    #[error(
+        "the prompt has {places} places for images, and {images} images are given: the chat template may not know of images, or \
+         the text itself has the token that stands for one"
+    )]
+    ImagePlaces {
+        /// Places in the prompt.
+        places: usize,
+        /// Images that are given.
+        images: usize,
+    },
+    /// An image that is too large to be decoded in the memory that is kept for images.
+    #[error(
+        "{name}: {width} x {height} pixels take more memory to read than is kept for images: scale it down, or open the model for \
+         more tokens of images"
+    )]
+    ImageSize {
+        /// The image.
+        name: String,
+        /// Pixels of a row.
+        width: usize,
+        /// Rows.
+        height: usize,
+    },
+    /// Images whose files are too long together.
+    #[error(
+        "the files of the conversation's images have {bytes} bytes, and may have {most}: give fewer or smaller ones"
+    )]
+    ImageFiles {
+        /// Bytes of all files.
+        bytes: u64,
+        /// The most that there may be.
+        most: u64,
+    },
+    /// There are no more ids for the tokens of images.
+    #[error("there have been too many images: open the model anew")]
+    ImageIds,
+    /// Images that take more tokens than there is memory for.
+    #[error(
+        "the images of the conversation take {tokens} tokens, and the model was opened for {most}: give fewer or smaller ones, or \
+         open it for more"
+    )]
+    ImageTokens {
+        /// Tokens of all images.
+        tokens: usize,
+        /// What there is memory for.
+        most: usize,
+    },
+    /// Images for a model that sees none, or was opened for none.
+    #[error("images cannot be seen here: {reason}")]
+    NoImages {
+        /// Why.
+        reason: &'static str,
+    },
     /// A chat template cannot be used, or refuses the messages.
     #[error("{}{line}: {reason}: correct the messages, or take another chat template", path.display())]
     ChatTemplate {

@@ -43,12 +43,13 @@ mod tokenizer;
 mod tokenizer_file;
 mod tokenizer_memory;
 mod tokenizer_parsing;
+mod vision;
 
 pub use beam::{BeamSearch, EarlyStopping, Hypothesis, beam_search};
 pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget, pipeline};
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use chat::{
-    ChatAnswer, ChatBatch, ChatMessage, ChatOptions, ChatPart, ChatPrompt, ChatSession,
+    ChatAnswer, ChatBatch, ChatImages, ChatMessage, ChatOptions, ChatPart, ChatPrompt, ChatSession,
     ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ToolCall, ToolChoice,
 };
 pub use constraint::JsonConstraint;
@@ -75,3 +76,4 @@ pub use text_pipeline::{
 pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;
 pub use tokenizer_file::TokenizerFile;
+pub use vision::{EncodedImage, ImageIds, ImageInput, ImageProcessor, VisionEncoder, with_images};

@@ -17,8 +17,8 @@ use outsize_core::{Devices, Planning, gpu, process_bytes};
 use outsize_kernels::BufferReuse;
 use outsize_lora::LoraAdapter;
 use outsize_models::{
-    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, Init, KvCache, Logits,
-    MAX_BATCH, ModelConfig, WhenFull,
+    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, FIRST_IMAGE_ID,
+    ImageFeatures, Init, KvCache, Logits, MAX_BATCH, ModelConfig, WhenFull,
 };
 use outsize_plan::{
     Budget, DeviceMap, Error as PlanError, Options, Prediction, Shortfall, Tier, TierUse, Tree,
@@ -483,6 +483,23 @@ impl Pipeline {
         self.without_drafts(&[], |pipeline| Ok(pipeline.cache.truncate(position)?))
     }
 
+    /// Has texts with tokens of an image run, as [`KvCache::add_image`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_image(
+        &mut self,
+        first: u32,
+        features: ImageFeatures,
+    ) -> Result<Range<u32>, PipelineError> {
+        Ok(self.cache.add_image(first, features)?)
+    }
+
+    /// Forgets images but those whose ids are to be kept, as [`KvCache::retain_images`] does.
+    pub fn retain_images(&mut self, keep: impl Fn(&Range<u32>) -> bool) {
+        self.cache.retain_images(keep);
+    }
+
     /// Has the pass that goes on from `position`, or across it, take a [snapshot](KvCache::snapshot_at) there.
     pub fn snapshot_at(&mut self, position: usize) {
         self.cache.snapshot_at(position);
@@ -547,6 +564,8 @@ impl Pipeline {
         let (mut last, tokens) = (Vec::new(), batch.tokens());
         self.cache.expect(tokens);
         let skipped = match self.cache.position() {
+            // How far images move the positions behind them is found by running them.
+            0 if batch.ids().iter().any(|id| *id >= FIRST_IMAGE_ID) => 0,
             0 => tokens - self.tokens_to_run(tokens),
             _ => 0,
         };

@@ -31,6 +31,8 @@ pub struct GenerationWorkload {
     pub process: u64,
     /// What the tokenizer takes, in bytes.
     pub tokenizer: u64,
+    /// What images of a prompt take, and what encodes them, in bytes.
+    pub images: u64,
     /// What an adapter takes.
     pub adapter: AdapterMemory,
     /// What a GPU's driver takes of its memory, in bytes.
@@ -48,6 +50,7 @@ impl GenerationWorkload {
             compute: ActivationDtype::F32,
             process: PROCESS_BYTES,
             tokenizer: 0,
+            images: 0,
             adapter: AdapterMemory::default(),
             gpu_context: 0,
         }
@@ -122,7 +125,7 @@ impl GenerationWorkload {
         let packed =
             most(&|config, tokens, cache| config.packed_bytes(self.compute, tokens, cache));
         let process = self.process.saturating_add(self.tokenizer);
-        let process = process.saturating_add(self.adapter.bytes);
+        let process = process.saturating_add(self.adapter.bytes).saturating_add(self.images);
         options.needs = memory_overhead(process, activations.saturating_add(packed));
         // A GPU's products pack nothing.
         options.gpu_activations = gpu_overhead(activations).saturating_add(self.gpu_context);

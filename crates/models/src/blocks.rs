@@ -59,6 +59,7 @@ pub trait Blocks {
         let BlockInputs { mut residual, rotations } = self.inputs(pass)?;
         for index in 0..self.count() {
             residual = self.block(index, residual, &rotations, pass, cache)?;
+            residual.stream = pass.add_deepstack(index, residual.stream);
         }
         Ok(self.normed(residual, pass))
     }

@@ -5,6 +5,7 @@ use burn::tensor::Tensor;
 use outsize_core::{Names, Routed};
 
 use crate::architecture::Architecture;
+use crate::image_features::FIRST_IMAGE_ID;
 use crate::layers::{Embedding, Linear, fetched};
 use crate::pass::Pass;
 use crate::{Activations, Batch, Blocks, CacheSpec, Error, KvCache, Logits, PassShape};
@@ -149,7 +150,7 @@ pub trait Decoder: Architecture {
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Tensor<3>, Error> {
-        check_ids(batch, self.head().vocab_size())?;
+        check_known_ids(batch, self.head().vocab_size(), |id| id >= FIRST_IMAGE_ID)?;
         cache.check(self.cache(), batch)?;
         cache.begin(batch);
         let pass = Pass::new(batch, cache, logits);
@@ -177,8 +178,17 @@ pub trait Decoder: Architecture {
 }
 
 pub(crate) fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
+    check_known_ids(batch, vocab_size, |_| false)
+}
+
+/// The same where other ids may be known, too.
+fn check_known_ids(
+    batch: &Batch,
+    vocab_size: usize,
+    is_known: impl Fn(u32) -> bool,
+) -> Result<(), Error> {
     for (row, ids) in batch.ids().chunks_exact(batch.tokens()).enumerate() {
-        let outside = |id: &u32| *id as usize >= vocab_size;
+        let outside = |id: &u32| *id as usize >= vocab_size && !is_known(*id);
         if let Some(column) = ids.iter().position(outside) {
             return Err(Error::TokenId {
                 id: ids[column],

@@ -167,6 +167,18 @@ pub enum Error {
         /// The model's vocabulary size.
         vocab_size: usize,
     },
+    /// Several texts were to run of which one has an image.
+    #[error("a text with images runs alone, not beside others: {rows} were given")]
+    ImageBatch {
+        /// Texts of the batch.
+        rows: usize,
+    },
+    /// A token of an image that is not there, or no longer.
+    #[error("the id {id} cannot stand for a token of an image: no image has it, or another one")]
+    ImageToken {
+        /// The id.
+        id: u32,
+    },
     /// The KV cache was made for a different model.
     #[error(
         "the KV cache is for {found}, but the model needs {needed}; create the cache from the model's configuration"

@@ -1,5 +1,6 @@
 //! Keys and values of the tokens seen so far, or what linear attention makes of them.
 
+mod images;
 mod layer;
 mod prompt;
 mod recurrent;
@@ -12,6 +13,8 @@ use std::ops::Range;
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_hold;
 
+use self::images::HeldImages;
+pub(crate) use self::images::ImageToken;
 use self::layer::{AttentionLayer, Layer, Order, RecurrentLayer};
 pub(crate) use self::layer::{Part, RecurrentState, Seen};
 use self::prompt::Prompt;
@@ -58,6 +61,7 @@ pub struct KvCache {
     /// Of each place, the columns of the text that rests there.
     resting: Vec<Option<Range<usize>>>,
     snapshot: Snapshot,
+    images: HeldImages,
 }
 
 impl KvCache {
@@ -141,6 +145,7 @@ impl KvCache {
             waiting: None,
             resting: Vec::new(),
             snapshot: Snapshot::default(),
+            images: HeldImages::default(),
         })
     }
 
@@ -175,6 +180,7 @@ impl KvCache {
             waiting: None,
             resting: Vec::new(),
             snapshot: Snapshot::default(),
+            images: HeldImages::default(),
         }
     }
 
@@ -288,6 +294,7 @@ impl KvCache {
     /// Checks that the cache is of the model's shape and can take the batch.
     pub(crate) fn check(&self, spec: &CacheSpec, batch: &Batch) -> Result<(), Error> {
         self.check_shape(spec, batch)?;
+        self.check_images(batch)?;
         if !self.cross.is_empty() && self.prompt.is_none() {
             return Err(Error::NoPrompt);
         }
@@ -349,6 +356,7 @@ impl KvCache {
         if self.is_empty() {
             self.padding = vec![0; batch.rows()];
         }
+        self.forget_shifts();
         self.begin_snapshot(batch.tokens());
         self.written = self.written.max(self.position + batch.tokens());
     }
@@ -428,6 +436,7 @@ impl KvCache {
             *padding += more;
         }
         self.end_snapshot(batch.tokens());
+        self.count_images(batch);
         self.position += batch.tokens();
     }
 }

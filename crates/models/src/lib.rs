@@ -30,6 +30,7 @@ mod decoder;
 mod error;
 mod full_gradients;
 mod head_gradients;
+mod image_features;
 mod kv_cache;
 mod layers;
 mod learning_memory;
@@ -40,6 +41,7 @@ mod model_config;
 mod modules;
 mod observed_blocks;
 mod pass;
+mod pass_images;
 mod pass_shape;
 mod picture_size;
 mod picture_work;
@@ -65,6 +67,7 @@ pub use decoder::{Decoder, Head};
 pub use error::Error;
 pub use full_gradients::BatchLoss;
 pub use head_gradients::Labels;
+pub use image_features::{FIRST_IMAGE_ID, GridPositions, ImageFeatures, RotaryAxis};
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT, RowPrefix};
 pub use layers::{
     Activation, Attention, AttentionConfig, Conv1d, Conv2d, Either, Embedding, ExpertGroups,

@@ -2,7 +2,9 @@
 
 use burn::tensor::{Device, Tensor};
 
+use crate::image_features::FIRST_IMAGE_ID;
 use crate::layers::{Embedding, QueryPositions, Rope, Rotation};
+use crate::pass_images::PassImages;
 use crate::{Batch, Error, KvCache, Logits};
 
 /// One pass of new tokens over a model, checked.
@@ -18,6 +20,8 @@ pub struct Pass<'a> {
     lengths: &'a [usize],
     /// Positions of each sequence that logits are wanted of: the last ones.
     positions: usize,
+    /// Where the text has images, or had them before.
+    images: Option<PassImages>,
 }
 
 impl<'a> Pass<'a> {
@@ -30,13 +34,15 @@ impl<'a> Pass<'a> {
             padding: padding.map(|(held, more)| held + more).collect(),
             lengths: &[],
             positions: logits.positions(batch.tokens()),
+            images: cache.has_images().then(|| PassImages::new(batch, cache)),
         }
     }
 
     pub(crate) fn of_prompt(batch: &'a Batch) -> Self {
         let tokens = batch.tokens();
         let padding = batch.padding().to_vec();
-        Self { batch, start: 0, length: tokens, padding, lengths: &[], positions: tokens }
+        let (lengths, images) = (&[], None);
+        Self { batch, start: 0, length: tokens, padding, lengths, positions: tokens, images }
     }
 
     /// The same in which of each sequence so many tokens are seen: those behind them see these, and not each other.
@@ -51,9 +57,33 @@ impl<'a> Pass<'a> {
 
     /// The embeddings of the tokens: `[batch, tokens, hidden]` f32.
     pub fn embed(&self, table: &Embedding) -> Tensor<3> {
-        let x = table.forward(self.batch.ids());
+        let x = match &self.images {
+            None => table.forward(self.batch.ids()),
+            // Those of images are replaced: any row will do.
+            Some(_) => {
+                let ids = self.batch.ids().iter();
+                let ids = ids.map(|id| if *id < FIRST_IMAGE_ID { *id } else { 0 });
+                table.forward(&ids.collect::<Vec<_>>())
+            }
+        };
         let hidden = x.dims()[2];
         x.reshape([self.batch.rows(), self.batch.tokens(), hidden])
+    }
+
+    /// Tokens' embeddings `[batch, tokens, hidden]` f32 with the features of images in place of those of their tokens.
+    pub fn embed_images(&self, x: Tensor<3>) -> Tensor<3> {
+        match &self.images {
+            Some(images) => images.embed(x),
+            None => x,
+        }
+    }
+
+    /// The residual stream `[batch, tokens, hidden]` f32 behind a block, with what images add to it there.
+    pub fn add_deepstack(&self, block: usize, x: Tensor<3>) -> Tensor<3> {
+        match &self.images {
+            Some(images) => images.add_deepstack(block, x),
+            None => x,
+        }
     }
 
     /// The same of a table that may end before the vocabulary does: tokens beyond it have the first row.
@@ -90,6 +120,12 @@ impl<'a> Pass<'a> {
     /// The rotations of the tokens' positions.
     pub fn rotation(&self, rope: &Rope, device: &Device) -> Rotation {
         let tokens = self.batch.tokens();
+        let images = self.images.as_ref();
+        if let Some(rotation) = images
+            .and_then(|images| images.rotation(rope, [self.start, tokens, self.length], device))
+        {
+            return rotation;
+        }
         rope.at(self.start, tokens, self.length, &self.padding, device)
     }
 

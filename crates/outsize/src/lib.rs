@@ -70,6 +70,7 @@
 //! | [`lora`] | adapters of PEFT: read, checked against a model, written |
 //! | [`generate`] | tokens in, tokens out |
 //! | [`diffuse`] | noise in, pictures out |
+//! | [`picture`] | pictures in 8 bits: read, resized, written |
 //! | [`mod@bench`] | measures the machine, and runs a model beside its limits |
 //! | [`launch`] | starts a training program on n processes or machines |
 //! | [`kernels`] | products with weights kept as stored |
@@ -91,6 +92,7 @@ pub use outsize_launch as launch;
 pub use outsize_lora as lora;
 pub use outsize_machine as machine;
 pub use outsize_models as models;
+pub use outsize_picture as picture;
 pub use outsize_plan as plan;
 pub use outsize_stream as stream;
 pub use outsize_train as train;

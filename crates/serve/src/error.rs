@@ -54,6 +54,15 @@ impl From<GenerateError<PipelineError>> for ApiError {
             GenerateError::Request(TextError::ChatTemplate { .. }) => {
                 Self::field("messages", message)
             }
+            GenerateError::Request(
+                TextError::NoImages { .. }
+                | TextError::ImagePlaces { .. }
+                | TextError::ImageTokens { .. }
+                | TextError::ImageFiles { .. }
+                | TextError::ImageSize { .. }
+                | TextError::ImageAspect { .. }
+                | TextError::Picture(_),
+            ) => Self::field("messages", message),
             GenerateError::Request(TextError::NoTools { .. }) => Self::field("tools", message),
             GenerateError::Request(TextError::ToolChoice { .. }) => {
                 Self::field("tool_choice", message)

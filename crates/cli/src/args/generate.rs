@@ -1,7 +1,9 @@
 //! `outsize run`, `outsize chat` and `outsize logits`.
 
 use super::ModelArgs;
-use super::values::{WHEN_FULL, batch, draft_tokens, one_of, penalty, share, temperature};
+use super::values::{
+    WHEN_FULL, batch, draft_tokens, image_tokens, one_of, penalty, share, temperature,
+};
 use clap::{ArgGroup, Args};
 use outsize::models::WhenFull;
 use std::path::PathBuf;
@@ -30,6 +32,9 @@ pub struct RunArgs {
     /// has are not run again
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Images that the prompt is about.
+    #[command(flatten)]
+    pub images: PromptImageArgs,
     /// Add no special tokens to the prompt, such as the one that begins a text
     #[arg(long)]
     pub no_special_tokens: bool,
@@ -49,6 +54,18 @@ pub struct RunArgs {
     /// What guesses tokens.
     #[command(flatten)]
     pub drafts: DraftArgs,
+}
+
+/// Images of a prompt.
+#[derive(Args, Debug)]
+pub struct PromptImageArgs {
+    /// PNG, JPEG or WebP for a model that sees images, may be given several times: before the text, or where
+    /// it has the model's token for one
+    #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
+    pub image: Vec<PathBuf>,
+    /// The most tokens of an image; larger ones are seen smaller [default: 1024]
+    #[arg(long, value_name = "N", value_parser = image_tokens(1))]
+    pub image_tokens: Option<usize>,
 }
 
 /// How text is generated.
@@ -77,6 +94,9 @@ pub struct ChatArgs {
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
+    /// PNG, JPEG or WebP that the first message is about, may be given several times; /image gives others
+    #[arg(long, value_name = "FILE")]
+    pub image: Vec<PathBuf>,
 }
 
 /// A model that answers conversations.
@@ -88,6 +108,10 @@ pub struct SessionArgs {
     /// A chat template's file, or the name of one of the model's templates [default: the model's own]
     #[arg(long, value_name = "FILE|NAME")]
     pub chat_template: Option<PathBuf>,
+    /// Tokens that the images of a conversation may take, for which memory is kept; 0 for none [default: 1024
+    /// if the model sees images]
+    #[arg(long, value_name = "N", value_parser = image_tokens(0))]
+    pub image_tokens: Option<usize>,
     /// How answers are generated.
     #[command(flatten)]
     pub text: TextArgs,

@@ -21,7 +21,8 @@ pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
 pub use finetune::FinetuneArgs;
 pub use generate::{
-    ChatArgs, ChoiceArgs, DraftArgs, EndArgs, LogitsArgs, RunArgs, SessionArgs, TextArgs,
+    ChatArgs, ChoiceArgs, DraftArgs, EndArgs, LogitsArgs, PromptImageArgs, RunArgs, SessionArgs,
+    TextArgs,
 };
 pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};

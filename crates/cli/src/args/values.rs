@@ -69,6 +69,11 @@ pub fn draft_tokens() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=255)
 }
 
+/// Tokens of images, so many at least.
+pub fn image_tokens(least: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(least..=1 << 20)
+}
+
 /// A size in bytes, at least one.
 pub fn some_bytes(text: &str) -> Result<u64, String> {
     match parse_size(text) {

@@ -10,7 +10,7 @@ use crate::views::run::drafted;
 use crate::{interrupt, session};
 use outsize::checkpoint::{plain, read_text, write_file};
 use outsize::generate::{
-    ChatAnswer, ChatMessage, ChatOptions, ChatPart, ChatSession, Finish, GenerateError,
+    ChatAnswer, ChatMessage, ChatOptions, ChatPart, ChatSession, Finish, GenerateError, ImageInput,
 };
 use outsize::plan::format_size;
 use std::ops::ControlFlow;
@@ -21,6 +21,7 @@ const LONGEST: u64 = 16 << 20;
 
 /// What can be said to the command rather than to the model.
 const HELP: &str = "\
+/image FILE   have the next message be about an image, too
 /reset        begin a new conversation
 /save FILE    write the conversation to a file, as JSON
 /load FILE    go on from such a file
@@ -70,6 +71,8 @@ struct Chat {
     system: Option<ChatMessage>,
     model: PathBuf,
     last: Option<ChatAnswer>,
+    /// What the next message is about.
+    images: Vec<ImageInput>,
 }
 
 impl Chat {
@@ -83,6 +86,7 @@ impl Chat {
             system: args.system.as_ref().map(|text| ChatMessage::new("system", text)),
             model: args.session.model.model.clone(),
             last: None,
+            images: args.image.iter().map(ImageInput::read).collect::<Result<_, _>>()?,
         };
         chat.begin()?;
         Ok(chat)
@@ -100,7 +104,11 @@ impl Chat {
         let mut progress = self.last.is_none().then(|| following(self.session.pipeline(), 1));
         let mut failure = None;
         let mut thoughts = Thoughts::default();
-        let answer = self.session.answer_in_parts(text, &self.options, |part| {
+        let mut message = ChatMessage::new("user", text);
+        // What the template writes before the text.
+        message.images =
+            std::mem::take(&mut self.images).into_iter().map(|image| (0, image)).collect();
+        let answer = self.session.answer_message(message, &self.options, |part| {
             drop(progress.take());
             let printed = match part {
                 ChatPart::Thought(text) => {
@@ -170,6 +178,7 @@ impl Chat {
                 self.last = None;
                 say("a new conversation");
             }
+            ("image", file) if !file.is_empty() => self.images.push(ImageInput::read(file)?),
             ("save", file) if !file.is_empty() => self.save(Path::new(file))?,
             ("load", file) if !file.is_empty() => self.load(Path::new(file))?,
             ("stats", "") => self.stats(),
@@ -192,6 +201,9 @@ impl Chat {
         text.push('\n');
         write_file(file, text.as_bytes())?;
         say(format!("{} messages written to {}", self.session.messages().len(), file.display()));
+        if self.session.messages().iter().any(|message| !message.images.is_empty()) {
+            say("note: images are not part of the file");
+        }
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use crate::{cache, interrupt, model};
 use indicatif::ProgressBar;
 use outsize::core::Planning;
 use outsize::diffuse::{
-    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, PartPlan, Picture,
-    SingleFile,
+    ImageModel, ImagePipeline, ImageProgress, ImageRequest, ImageSettings, PartPlan, SingleFile,
+    preview,
 };
 use outsize::generate::default_budget;
 use outsize::machine::Machine;
@@ -383,8 +383,8 @@ impl<'a> Watch<'a> {
         let (Some(Preview(path)), None) = (&self.preview, &self.failure) else {
             return;
         };
-        let written = Picture::preview(latents, rows, columns)
-            .map_or(Ok(()), |picture| picture.write_png(path, &[]));
+        let written =
+            preview(latents, rows, columns).map_or(Ok(()), |picture| picture.write_png(path, &[]));
         self.failure = written.err().map(Failure::from);
     }
 

@@ -25,13 +25,15 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What is read of a model beside its weights.
-const SMALL_FILES: [&str; 6] = [
+const SMALL_FILES: [&str; 8] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "preprocessor_config.json",
+    "processor_config.json",
 ];
 
 /// Broken connections in a row, without a byte between them, after which a download is given up.

@@ -9,9 +9,9 @@ use super::{ImageModel, with_mask};
 use crate::denoiser::Denoiser;
 use crate::error::Error;
 use crate::kind::PipelineKind;
-use crate::picture::COLOURS;
 use crate::pipeline_part::PipelinePart;
 use crate::text_encoder::TextEncoder;
+use outsize_picture::COLOURS;
 
 impl ImageModel {
     /// Whether the parts belong together.

@@ -8,6 +8,7 @@ use super::channels::ChatPart;
 use super::message::ChatMessage;
 use super::prefix_rows::PrefixRows;
 use super::template::ChatTemplate;
+use crate::error::Error;
 use crate::pipeline::PipelineError;
 use crate::request::{Finish, GenerateError};
 use crate::text::TextGeneration;
@@ -86,6 +87,10 @@ impl<'s> ChatBatch<'s> {
     ) -> Result<usize, GenerateError<PipelineError>> {
         let (ids, template) = match prompt {
             ChatPrompt::Messages(messages) => {
+                if messages.iter().any(|message| !message.images.is_empty()) {
+                    let reason = "a text with images runs alone, not beside others";
+                    return Err(Error::NoImages { reason }.into());
+                }
                 let text = self.template.render_with(messages, &options.tools, true)?;
                 (self.tokenizer.encode(&text, false)?, Some(self.template))
             }

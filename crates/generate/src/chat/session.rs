@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use super::answer::{ChatAnswer, ChatOptions};
 use super::batch::ChatBatch;
 use super::channels::ChatPart;
+use super::images::ChatImages;
 use super::message::ChatMessage;
 use super::prefix::PrefixCache;
 use super::prefix_rows::PrefixRows;
@@ -27,6 +28,7 @@ pub struct ChatSession {
     messages: Vec<ChatMessage>,
     /// The tokens that the KV cache holds.
     held: Vec<u32>,
+    images: Option<ChatImages>,
 }
 
 impl ChatSession {
@@ -38,7 +40,12 @@ impl ChatSession {
         vocab_size: usize,
     ) -> Self {
         let (messages, held) = (Vec::new(), Vec::new());
-        Self { pipeline, tokenizer, template, vocab_size, messages, held }
+        Self { pipeline, tokenizer, template, vocab_size, messages, held, images: None }
+    }
+
+    /// The same with messages that have images.
+    pub fn with_images(self, images: ChatImages) -> Self {
+        Self { images: Some(images), ..self }
     }
 
     /// What was said.
@@ -97,7 +104,20 @@ impl ChatSession {
         options: &ChatOptions,
         on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
-        self.messages.push(ChatMessage::new("user", text));
+        self.answer_message(ChatMessage::new("user", text), options, on_part)
+    }
+
+    /// The same to a message, which may have images.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer), and images that cannot be seen.
+    pub fn answer_message(
+        &mut self,
+        message: ChatMessage,
+        options: &ChatOptions,
+        on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
+    ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+        self.messages.push(message);
         let answer = self.reply(options, on_part);
         match &answer {
             Ok(ChatAnswer { outcome, tool_calls, .. })
@@ -116,7 +136,12 @@ impl ChatSession {
     fn ids(&self, tools: &[ChatTool], answers: bool) -> Result<Vec<u32>, Error> {
         let prompt = self.template.render_with(&self.messages, tools, answers)?;
         // The template has written the special tokens.
-        self.tokenizer.encode(&prompt, false)
+        let ids = self.tokenizer.encode(&prompt, false)?;
+        self.tokenizer.check(&ids, self.vocab_size)?;
+        match &self.images {
+            Some(images) if has_images(&self.messages) => images.place_in(&ids, &self.messages),
+            _ => Ok(ids),
+        }
     }
 
     /// How many of a prompt's tokens are of what was said, if that matters: a template may write later ones otherwise once
@@ -138,6 +163,14 @@ impl ChatSession {
         options: &ChatOptions,
         on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+        if has_images(&self.messages) {
+            let none = || Error::NoImages { reason: "the model was not opened for any" };
+            let images = self.images.as_mut().ok_or_else(none)?;
+            images.see(&self.messages, &mut self.pipeline).map_err(|error| match error {
+                PipelineError::File(error) => GenerateError::Request(error),
+                error => GenerateError::Model(error),
+            })?;
+        }
         let ids = self.ids(&options.tools, true)?;
         let snapshot = self.answer_begins(&ids, &options.tools);
         self.generate(ids, snapshot, true, options, on_part)
@@ -155,6 +188,7 @@ impl ChatSession {
         on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         let ids = self.tokenizer.encode(prompt, true)?;
+        self.tokenizer.check(&ids, self.vocab_size)?;
         let end = ids.len();
         self.generate(ids, end, false, options, on_part)
     }
@@ -167,7 +201,6 @@ impl ChatSession {
         options: &ChatOptions,
         mut on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
-        self.tokenizer.check(&ids, self.vocab_size)?;
         let prompt_tokens = ids.len();
         let template = is_chat.then_some(&self.template);
         let (request, text, mut parts) = options.request(ids, template)?;
@@ -199,4 +232,8 @@ impl ChatSession {
         self.pipeline.clear();
         done
     }
+}
+
+fn has_images(messages: &[ChatMessage]) -> bool {
+    messages.iter().any(|message| !message.images.is_empty())
 }

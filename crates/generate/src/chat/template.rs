@@ -232,10 +232,11 @@ fn tells_null_content(source: &str) -> bool {
 /// A message as templates see it. Of an answer of calls alone the content is none where the template asks for that, else empty:
 /// other templates write "None", or refuse it.
 fn message(message: &ChatMessage, tells_null: bool) -> Value {
-    let ChatMessage { role, content, tool_calls, tool_call_id, name } = message;
+    let ChatMessage { role, content, tool_calls, tool_call_id, name, .. } = message;
     let content = match tells_null && content.is_empty() && !tool_calls.is_empty() {
         true => Value::from(()),
-        false => Value::from(content),
+        false if message.images.is_empty() => Value::from(content),
+        false => content_parts(message),
     };
     let mut pairs = vec![("role", Value::from(role)), ("content", content)];
     if !tool_calls.is_empty() {
@@ -246,6 +247,25 @@ fn message(message: &ChatMessage, tells_null: bool) -> Value {
         named.into_iter().filter_map(|(key, text)| Some((key, Value::from(text.as_ref()?)))),
     );
     Value::from_pairs(pairs)
+}
+
+/// What is said and images in it, as a list of parts.
+fn content_parts(message: &ChatMessage) -> Value {
+    let text = |text: &str| Value::from_pairs([("type", "text"), ("text", text)]);
+    let (mut parts, mut start) = (Vec::new(), 0);
+    for (at, _) in &message.images {
+        // A place that is none is the end.
+        let before = message.content.get(start..*at).unwrap_or(&message.content[start..]);
+        if !before.is_empty() {
+            parts.push(text(before));
+        }
+        start += before.len();
+        parts.push(Value::from_pairs([("type", "image")]));
+    }
+    if start < message.content.len() {
+        parts.push(text(&message.content[start..]));
+    }
+    Value::from(parts)
 }
 
 /// The source with `{% generation %}` as a plain block: it marks what an assistant said, for training.

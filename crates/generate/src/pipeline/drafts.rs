@@ -4,7 +4,9 @@
 //! A draft counts if it is the token that is chosen anyway. As the logits behind a token do not depend on how a text is cut into
 //! passes, the text has the tokens that it has without drafts, greedy or sampled.
 
-use outsize_models::{Batch, CacheLayer, CacheOptions, CacheSpec, Logits, MAX_CONTEXT, WhenFull};
+use outsize_models::{
+    Batch, CacheLayer, CacheOptions, CacheSpec, FIRST_IMAGE_ID, Logits, MAX_CONTEXT, WhenFull,
+};
 use serde::Serialize;
 
 use super::{Pipeline, PipelineError, values};
@@ -136,6 +138,10 @@ impl DraftModel {
     /// The likeliest tokens after `text`, at most `count`, and no more than there is room for.
     fn guess(&mut self, text: &[u32], count: usize) -> Result<Vec<u32>, PipelineError> {
         let capacity = self.pipeline.cache_options().context;
+        // What it cannot see it guesses without.
+        let text: Vec<u32> =
+            text.iter().map(|id| if *id < FIRST_IMAGE_ID { *id } else { 0 }).collect();
+        let text = &*text;
         let count = count.min(capacity.saturating_sub(text.len()));
         if count == 0 {
             return Ok(Vec::new());

@@ -48,6 +48,7 @@ mod phi3;
 mod qwen3;
 mod qwen3_next;
 mod qwen3_vl_moe;
+mod qwen_vision;
 mod qwen_vl;
 mod rms_config;
 mod rms_decoder;
@@ -103,6 +104,7 @@ pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, Nemot
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
+pub use qwen_vision::{QwenVisionConfig, QwenVisionModel};
 pub use qwen3::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{

@@ -305,6 +305,7 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
         if let Some(scale) = self.embed_scale {
             x = x * scale;
         }
+        let x = pass.embed_images(x);
         let rotations = self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
         Ok(BlockInputs { residual: Residual::new(x), rotations })
     }

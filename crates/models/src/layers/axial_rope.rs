@@ -1,19 +1,22 @@
 //! Rotary positions of tokens that lie along several axes.
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use outsize_kernels::RotaryPairs;
 
 use super::Rotation;
 use crate::Error;
 use crate::config::Fields;
 
-/// Rotations by the `AXES` coordinates of a token, each of which rotates some elements of a head, in pairs of neighbours. Angles are
-/// computed in 64 bits, as in `diffusers`.
+/// Rotations by the `AXES` coordinates of a token, each of which rotates some elements of a head. Angles are computed in 64
+/// bits, as in `diffusers`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AxialRope<const AXES: usize> {
     /// Base of the frequencies.
     pub theta: f64,
     /// Elements of a head that each coordinate rotates.
     pub widths: [usize; AXES],
+    /// Which elements are rotated together: neighbours, or of the first half of all and of the second.
+    pub pairs: RotaryPairs,
     /// Whether angles are rounded to 32 bits before their sine and cosine are taken.
     pub rounds_angles: bool,
 }
@@ -37,7 +40,7 @@ impl<const AXES: usize> AxialRope<AXES> {
             let values: Vec<f32> = angles.map(|angle| function(angle) as f32).collect();
             Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
         };
-        Rotation::interleaved([tensor(f64::cos), tensor(f64::sin)])
+        Rotation::of(self.pairs, [tensor(f64::cos), tensor(f64::sin)])
     }
 }
 

@@ -102,26 +102,14 @@ impl Rope {
             true => padding,
             false => &padding[..1],
         };
-        let mut cos = Vec::with_capacity(rows.len() * tokens * half);
-        let mut sin = Vec::with_capacity(rows.len() * tokens * half);
+        let mut angles = Angles::new(self.magnitude, rows.len() * tokens * half);
         for &padding in rows {
             let scaled = self.for_length(length.saturating_sub(padding));
             for column in start..start + tokens {
                 let position = column.saturating_sub(padding);
-                for &frequency in scaled.iter() {
-                    // The angle is an f32 as in the reference; its sine is not worth less than the full accuracy.
-                    let angle = f64::from(position as f32 * frequency);
-                    cos.push((angle.cos() * self.magnitude) as f32);
-                    sin.push((angle.sin() * self.magnitude) as f32);
-                }
+                scaled.iter().for_each(|frequency| angles.push(position, *frequency));
             }
         }
-        let tensor = |values| {
-            Tensor::from_data(
-                TensorData::new(values, [rows.len(), tokens, 1, half]),
-                (device, DType::F32),
-            )
-        };
         // Nothing grows within the first step.
         let growth = self.growth.filter(|growth| start + tokens + growth.first > growth.every);
         let growth = growth.map(|growth| {
@@ -134,10 +122,30 @@ impl Rope {
         });
         Rotation {
             growth,
-            angles: (half > 0).then(|| [tensor(cos), tensor(sin)]),
+            angles: (half > 0).then(|| angles.tensors([rows.len(), tokens, 1, half], device)),
             pairs: self.pairs,
             moved: RefCell::default(),
         }
+    }
+
+    /// The rotations of a text's columns, of whose pairs of dimensions each has a position of its own: those of each column.
+    /// Queries do not grow.
+    pub(crate) fn at_positions(
+        &self,
+        columns: &[Box<[usize]>],
+        length: usize,
+        device: &Device,
+    ) -> Rotation {
+        let scaled = self.for_length(length);
+        let shape = [1, columns.len(), 1, scaled.len()];
+        let mut angles = Angles::new(self.magnitude, columns.len() * scaled.len());
+        for (position, frequency) in
+            columns.iter().flat_map(|pairs| pairs.iter().zip(scaled.iter()))
+        {
+            angles.push(*position, *frequency);
+        }
+        let angles = Some(angles.tensors(shape, device));
+        Rotation { angles, pairs: self.pairs, growth: None, moved: RefCell::default() }
     }
 
     /// Whether all frequencies are numbers.
@@ -160,6 +168,31 @@ impl Rope {
             }
             _ => Cow::Borrowed(&self.frequencies),
         }
+    }
+}
+
+/// Cosines and sines of positions.
+struct Angles {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    magnitude: f64,
+}
+
+impl Angles {
+    fn new(magnitude: f64, count: usize) -> Self {
+        Self { cos: Vec::with_capacity(count), sin: Vec::with_capacity(count), magnitude }
+    }
+
+    fn push(&mut self, position: usize, frequency: f32) {
+        // The angle is an f32 as in the reference; its sine is not worth less than the full accuracy.
+        let angle = f64::from(position as f32 * frequency);
+        self.cos.push((angle.cos() * self.magnitude) as f32);
+        self.sin.push((angle.sin() * self.magnitude) as f32);
+    }
+
+    fn tensors(self, shape: [usize; 4], device: &Device) -> [Tensor<4>; 2] {
+        [self.cos, self.sin]
+            .map(|values| Tensor::from_data(TensorData::new(values, shape), (device, DType::F32)))
     }
 }
 
@@ -253,14 +286,9 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The rotations of neighbouring dimensions together, by cosines and sines `[1, tokens, 1, rotated / 2]` f32.
-    pub(crate) fn interleaved(angles: [Tensor<4>; 2]) -> Self {
-        Self {
-            angles: Some(angles),
-            pairs: RotaryPairs::Interleaved,
-            growth: None,
-            moved: RefCell::default(),
-        }
+    /// The rotations of such pairs of dimensions, by cosines and sines `[1, tokens, 1, rotated / 2]` f32.
+    pub(crate) fn of(pairs: RotaryPairs, angles: [Tensor<4>; 2]) -> Self {
+        Self { angles: Some(angles), pairs, growth: None, moved: RefCell::default() }
     }
 
     /// Rotates `[batch, tokens, heads, head_dim]`; of each head the first `rotated` elements.

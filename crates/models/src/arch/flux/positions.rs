@@ -3,6 +3,8 @@
 use burn::tensor::Device;
 
 use super::config::AXES;
+use outsize_kernels::RotaryPairs;
+
 use crate::layers::{AxialRope, Rotation};
 
 /// Base of the frequencies.
@@ -18,5 +20,6 @@ pub(super) fn rotation(
     let text = (0..tokens).map(|_| [0; AXES]);
     let picture = (0..rows).flat_map(|row| (0..columns).map(move |column| [0, row, column]));
     let places: Vec<_> = text.chain(picture).collect();
-    AxialRope { theta: THETA, widths, rounds_angles: false }.at(&places, device)
+    let pairs = RotaryPairs::Interleaved;
+    AxialRope { theta: THETA, widths, pairs, rounds_angles: false }.at(&places, device)
 }

@@ -4,6 +4,8 @@ use burn::tensor::Device;
 
 use super::Flux2Transformer2dConfig;
 use super::config::AXES;
+use outsize_kernels::RotaryPairs;
+
 use crate::layers::{AxialRope, Rotation};
 
 /// How far pictures are from each other.
@@ -23,5 +25,6 @@ pub(super) fn rotation(
     });
     let places: Vec<[usize; AXES]> = text.chain(pictures).collect();
     let Flux2Transformer2dConfig { rope_theta: theta, axes_dims_rope: widths, .. } = *config;
-    AxialRope { theta, widths, rounds_angles: false }.at(&places, device)
+    let pairs = RotaryPairs::Interleaved;
+    AxialRope { theta, widths, pairs, rounds_angles: false }.at(&places, device)
 }

@@ -11,6 +11,7 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
+use outsize_kernels::RotaryPairs;
 
 use self::blocks::ZImageTransformerBlock;
 pub use self::config::ZImageTransformer2dConfig;
@@ -174,7 +175,8 @@ impl ZImageTransformer2dModel {
 
     fn rope(&self) -> AxialRope<AXES> {
         let ZImageTransformer2dConfig { rope_theta, axes_dims, .. } = self.config;
-        AxialRope { theta: rope_theta, widths: axes_dims, rounds_angles: true }
+        let pairs = RotaryPairs::Interleaved;
+        AxialRope { theta: rope_theta, widths: axes_dims, pairs, rounds_angles: true }
     }
 
     /// An upper bound on the bytes of activations that a pass over latents of that size in tokens holds at once, beside texts of

@@ -1,34 +1,65 @@
-//! Pictures in 8 bits, and PNG files of them.
+//! A picture in 8 bits.
 
+use std::io::{BufRead, Cursor, Seek};
 use std::path::Path;
 
-use image::imageops::{FilterType::Lanczos3, resize};
-use image::{DynamicImage, ImageBuffer, ImageDecoder, Rgb, RgbImage};
+use image::imageops::{FilterType, resize};
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageBuffer, ImageDecoder, ImageReader, Rgb, RgbImage};
 use outsize_checkpoint::write_file;
 
 use crate::error::Error;
-
-/// Channels of latents that a preview is made of.
-pub(crate) const PREVIEW_CHANNELS: usize = 4;
-
-/// What the four channels of Stable Diffusion's latents add to red, green and blue: Kevin Turner's fit to the decoder of version
-/// 1.4 ("Decoding latents to RGB without upscaling", discuss.huggingface.co, 2022), as other software has it. It is not fitted to
-/// the model at hand: another decoder's colours may differ.
-const LATENT_COLOURS: [[f32; 3]; PREVIEW_CHANNELS] = [
-    [0.298, 0.207, 0.208],
-    [0.187, 0.286, 0.173],
-    [-0.158, 0.189, 0.264],
-    [-0.184, -0.271, -0.473],
-];
 
 /// Rows whose columns are resized at a time.
 const RESIZED_ROWS: usize = 64;
 
 /// Colours of a pixel.
-pub(crate) const COLOURS: usize = 3;
+pub const COLOURS: usize = 3;
 
 /// The most pixels of a side of a picture that is read.
 const MAX_SIDE: u32 = 1 << 14;
+
+/// How a pixel of another size is made of those around it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PictureFilter {
+    /// By lines between them.
+    Bilinear,
+    /// By cubic curves.
+    Bicubic,
+    /// By waves, three on each side.
+    Lanczos,
+}
+
+impl PictureFilter {
+    /// The one of that number in Pillow, which checkpoints have as `resample`.
+    pub fn of_pillow(number: u64) -> Option<Self> {
+        match number {
+            1 => Some(Self::Lanczos),
+            2 => Some(Self::Bilinear),
+            3 => Some(Self::Bicubic),
+            _ => None,
+        }
+    }
+
+    fn of_crate(self) -> FilterType {
+        match self {
+            Self::Bilinear => FilterType::Triangle,
+            Self::Bicubic => FilterType::CatmullRom,
+            Self::Lanczos => FilterType::Lanczos3,
+        }
+    }
+}
+
+/// What the header of a picture's file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PictureHeader {
+    /// Pixels of a row, once it is turned upright.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// An upper bound on the bytes that decoding takes at once, its result included and the file's own bytes not.
+    pub decoding_bytes: u64,
+}
 
 /// A picture: three bytes a pixel (red, green, blue), row after row.
 #[derive(Clone, PartialEq, Eq)]
@@ -59,14 +90,61 @@ impl Picture {
     /// [`Error::Image`]: a file that cannot be read, is none of these, or has a side of more than 16,384 pixels.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let failed = |reason: String| Error::Image { path: path.to_owned(), reason };
-        let reader =
-            image::ImageReader::open(path).and_then(image::ImageReader::with_guessed_format);
-        let mut reader = reader.map_err(|error| failed(error.to_string()))?;
-        let mut limits = image::Limits::default();
-        (limits.max_image_width, limits.max_image_height) = (Some(MAX_SIDE), Some(MAX_SIDE));
-        reader.limits(limits);
-        let decoded = || {
+        let name = path.display().to_string();
+        match ImageReader::open(path) {
+            Ok(reader) => Self::decoded(reader, name),
+            Err(error) => Err(Error::Image { name, reason: error.to_string() }),
+        }
+    }
+
+    /// The same of the bytes of a file; messages name `name` for it.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn from_bytes(bytes: &[u8], name: impl Into<String>) -> Result<Self, Error> {
+        Self::decoded(ImageReader::new(Cursor::new(bytes)), name.into())
+    }
+
+    /// What the header of a file's bytes says; messages name `name` for it.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn header(bytes: &[u8], name: &str) -> Result<PictureHeader, Error> {
+        let read = || -> Result<PictureHeader, image::ImageError> {
+            let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
+            let mut decoder = reader.into_decoder()?;
+            let (mut width, mut height) = decoder.dimensions();
+            let pixel = u64::from(decoder.color_type().bytes_per_pixel());
+            let turned = [
+                Orientation::Rotate90,
+                Orientation::Rotate270,
+                Orientation::Rotate90FlipH,
+                Orientation::Rotate270FlipH,
+            ];
+            if turned.contains(&decoder.orientation()?) {
+                (width, height) = (height, width);
+            }
+            let pixels = u64::from(width).saturating_mul(u64::from(height));
+            // As it is stored, once more turned, and in three bytes; of a progressive JPEG its frequencies before.
+            let decoding_bytes = pixels.saturating_mul(2 * pixel + 2 * COLOURS as u64 + 3);
+            let (width, height) = (width as usize, height as usize);
+            Ok(PictureHeader { width, height, decoding_bytes })
+        };
+        let failed = |reason: String| Error::Image { name: name.to_owned(), reason };
+        let header = read().map_err(|error| failed(error.to_string()))?;
+        if [header.width, header.height].iter().any(|side| !(1..=MAX_SIDE as usize).contains(side))
+        {
+            return Err(failed(format!("its sides must have 1 to {MAX_SIDE} pixels")));
+        }
+        Ok(header)
+    }
+
+    fn decoded(reader: ImageReader<impl BufRead + Seek>, name: String) -> Result<Self, Error> {
+        let decode = || -> Result<DynamicImage, image::ImageError> {
+            let mut reader = reader.with_guessed_format()?;
+            let mut limits = image::Limits::default();
+            (limits.max_image_width, limits.max_image_height) = (Some(MAX_SIDE), Some(MAX_SIDE));
+            reader.limits(limits);
             let mut decoder = reader.into_decoder()?;
             // Cameras say which side is up.
             let orientation = decoder.orientation()?;
@@ -74,20 +152,21 @@ impl Picture {
             image.apply_orientation(orientation);
             Ok(image)
         };
-        let decoded: Result<DynamicImage, image::ImageError> = decoded();
-        let image = decoded.map_err(|error| failed(error.to_string()))?.into_rgb8();
+        let image = decode().map_err(|error| Error::Image { name, reason: error.to_string() })?;
+        let image = image.into_rgb8();
         let (width, height) = (image.width() as usize, image.height() as usize);
         Ok(Self { width, height, rgb: image.into_raw() })
     }
 
-    /// The same picture in another size, by Lanczos' filter as Pillow has it.
+    /// The same picture in another size, as Pillow makes it.
     ///
     /// # Panics
     /// If there are not three bytes for each pixel.
-    pub fn resized(&self, width: usize, height: usize) -> Self {
+    pub fn resized(&self, width: usize, height: usize, filter: PictureFilter) -> Self {
         if [self.width, self.height] == [width, height] {
             return self.clone();
         }
+        let filter = filter.of_crate();
         let [from_width, from_height, to_width, to_height] =
             [self.width, self.height, width, height].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         let row = COLOURS * self.width;
@@ -98,15 +177,15 @@ impl Picture {
             let height = (rows.len() / row) as u32;
             let rows = ImageBuffer::<Rgb<u8>, _>::from_raw(from_width, height, rows);
             let rows = rows.expect("the rows are whole");
-            wide.extend(resize(&rows, to_width, height, Lanczos3).into_raw());
+            wide.extend(resize(&rows, to_width, height, filter).into_raw());
         }
         let wide = RgbImage::from_raw(to_width, from_height, wide).expect("the rows are whole");
-        let rgb = resize(&wide, to_width, to_height, Lanczos3).into_raw();
+        let rgb = resize(&wide, to_width, to_height, filter).into_raw();
         Self { width, height, rgb }
     }
 
     /// An upper bound on the bytes that [`resized`](Self::resized) takes at once, its result included.
-    pub(crate) fn resizing_bytes(&self, width: usize, height: usize) -> u64 {
+    pub fn resizing_bytes(&self, width: usize, height: usize) -> u64 {
         let [from_width, from_height, width, height] =
             [self.width, self.height, width, height].map(|side| side as u64);
         let some = RESIZED_ROWS as u64 * (16 * from_width + 3 * width);
@@ -127,20 +206,6 @@ impl Picture {
         self.rgb.iter().map(|byte| f32::from(*byte) / 255.0 * 2.0 - 1.0).collect()
     }
 
-    /// A small picture of latents `[rows, columns, 4]`, one pixel for each: a linear approximation of what the decoder would
-    /// make of them. `None` for latents of another number of channels.
-    pub fn preview(latents: &[f32], rows: usize, columns: usize) -> Option<Self> {
-        if latents.len() != PREVIEW_CHANNELS * rows * columns {
-            return None;
-        }
-        let values = latents.chunks_exact(PREVIEW_CHANNELS).flat_map(|latent| {
-            [0, 1, 2].map(|colour| {
-                latent.iter().zip(LATENT_COLOURS).map(|(value, share)| value * share[colour]).sum()
-            })
-        });
-        Some(Self::from_values(columns, rows, values))
-    }
-
     /// Writes the picture as a PNG with `texts` as its metadata, each with a keyword of at most 79 letters of ASCII: beside its
     /// place, then under its name.
     ///
@@ -151,7 +216,7 @@ impl Picture {
         let bytes = self
             .png(texts)
             .map_err(|source| Error::Png { path: path.to_owned(), reason: source.to_string() })?;
-        Ok(write_file(path, &bytes).map_err(outsize_core::Error::from)?)
+        Ok(write_file(path, &bytes)?)
     }
 
     fn png(&self, texts: &[(&str, String)]) -> Result<Vec<u8>, png::EncodingError> {
@@ -182,7 +247,7 @@ impl std::fmt::Debug for Picture {
 }
 
 /// A value from -1 to 1 as a byte.
-pub(crate) fn byte(value: f32) -> u8 {
+pub fn byte(value: f32) -> u8 {
     ((value * 0.5 + 0.5).clamp(0.0, 1.0) * 255.0).round_ties_even() as u8
 }
 
@@ -209,14 +274,5 @@ mod tests {
         assert_eq!(info.utf8_text[0].get_text().unwrap(), "猫");
         assert_eq!(folder.path().read_dir().unwrap().count(), 1);
         assert!(picture.write_png(&path, &[("", String::new())]).is_err());
-    }
-
-    #[test]
-    fn a_preview_has_a_pixel_for_each_latent() {
-        let latents = [0.0; 24];
-        let picture = Picture::preview(&latents, 2, 3).unwrap();
-        assert_eq!((picture.width, picture.height), (3, 2));
-        assert!(picture.rgb.iter().all(|byte| *byte == 128));
-        assert_eq!(Picture::preview(&latents, 2, 2), None);
     }
 }

@@ -1,0 +1,110 @@
+//! Images that the arguments give.
+
+use crate::args::{ModelArgs, PromptImageArgs};
+use crate::error::Failure;
+use crate::views::output::say;
+use crate::{interrupt, model};
+use outsize::core::process_bytes;
+use outsize::generate::{EncodedImage, ImageIds, ImageInput, Pipeline, VisionEncoder, with_images};
+use outsize::machine::{Machine, begun_rss};
+use outsize::plan::Tier;
+
+/// Tokens of an image, or of all of a conversation, unless the arguments say otherwise.
+pub const IMAGE_TOKENS: usize = 1024;
+
+/// The images of a prompt, as the model takes them.
+#[derive(Debug)]
+pub struct PromptImages {
+    encoded: Vec<EncodedImage>,
+    /// What stands for an image.
+    place: u32,
+    /// The same between its marks.
+    marked: [u32; 3],
+    /// What they take while the model runs.
+    pub bytes: u64,
+}
+
+impl PromptImages {
+    /// Reads and encodes the images, before the language model is there; nothing without any.
+    pub fn new(
+        args: &PromptImageArgs,
+        model_args: &ModelArgs,
+        quiet: bool,
+    ) -> Result<Option<Self>, Failure> {
+        if args.image.is_empty() {
+            return match args.image_tokens {
+                Some(_) => Err(Failure::usage("--image-tokens: give --image")),
+                None => Ok(None),
+            };
+        }
+        let most_tokens = args.image_tokens.unwrap_or(IMAGE_TOKENS);
+        let encoder = encoder(model_args, most_tokens)?.ok_or_else(sees_none)?;
+        let images = args.image.iter().map(ImageInput::read).collect::<Result<Vec<_>, _>>()?;
+        let tokens = encoder.tokens(&images)?;
+        let budget = match &model_args.max_memory {
+            Some(budget) => budget.clone(),
+            None => model::max_memory(model_args, &Machine::detect()),
+        };
+        let budget = budget.get(Tier::Cpu).unwrap_or(u64::MAX);
+        let process = process_bytes(begun_rss().unwrap_or(0));
+        let encoded = encoder.encode(&images, (budget, process), |image| {
+            if !quiet {
+                say(seen(&encoder, image));
+            }
+        })?;
+        Ok(Some(Self {
+            encoded,
+            place: encoder.image_token(),
+            marked: encoder.marked_image(),
+            bytes: encoder.held_bytes(tokens),
+        }))
+    }
+
+    /// The ids of a prompt with those of its images: in the places that it has for them, or before it if it has none.
+    pub fn place_in(&self, prompt: Vec<u32>) -> Result<Vec<u32>, Failure> {
+        let mut ids = ImageIds::default();
+        let images = self.encoded.iter().map(|image| ids.take(image));
+        let images = images.collect::<Result<Vec<_>, _>>()?;
+        if prompt.contains(&self.place) {
+            return Ok(with_images(&prompt, self.place, &images)?);
+        }
+        let marked = self.marked.repeat(images.len());
+        Ok(with_images(&[marked, prompt].concat(), self.place, &images)?)
+    }
+
+    /// Has the model find them.
+    pub fn add_to(self, pipeline: &mut Pipeline) -> Result<(), Failure> {
+        let mut ids = ImageIds::default();
+        for image in self.encoded {
+            pipeline.add_image(ids.take(&image)?.start, image.features)?;
+        }
+        Ok(())
+    }
+}
+
+/// The vision encoder of a model that sees images.
+pub fn encoder(args: &ModelArgs, most_tokens: usize) -> Result<Option<VisionEncoder>, Failure> {
+    let encoder = VisionEncoder::open(&args.model, most_tokens)?;
+    Ok(encoder.map(|encoder| encoder.with(args.dtypes.compute, Some(interrupt::flag()))))
+}
+
+/// The refusal of images for a model that sees none.
+pub fn sees_none() -> Failure {
+    let known: Vec<_> = VisionEncoder::model_types().collect();
+    let known = known.join(", ");
+    Failure::usage(format!(
+        "--image: this model sees no images, or not here: those that do are {known}, from the folder of a checkpoint"
+    ))
+}
+
+/// One line on an image.
+pub fn seen(encoder: &VisionEncoder, image: &ImageInput) -> String {
+    let processor = encoder.processor();
+    let ([width, height], name) = (image.size(), image.name());
+    match (processor.seen(image.size()), processor.tokens(image.size())) {
+        (Ok([seen_width, seen_height]), Ok(tokens)) => format!(
+            "{name}: {width} x {height}, seen as {seen_width} x {seen_height}: {tokens} tokens"
+        ),
+        _ => format!("{name}: {width} x {height}"),
+    }
+}

@@ -1,0 +1,11 @@
+//! Images in prompts: files to pixels, pixels to features that a language model takes among the tokens of a text.
+
+mod encoder;
+mod input;
+mod placing;
+mod processor;
+
+pub use self::encoder::{EncodedImage, VisionEncoder};
+pub use self::input::ImageInput;
+pub use self::placing::{ImageIds, with_images};
+pub use self::processor::ImageProcessor;

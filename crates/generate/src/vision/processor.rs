@@ -1,0 +1,252 @@
+//! Pixels as a vision encoder takes them, by `preprocessor_config.json`.
+
+use std::path::{Path, PathBuf};
+
+use outsize_checkpoint::read_object;
+use outsize_models::arch::QwenVisionConfig;
+use outsize_picture::{Picture, PictureFilter};
+use serde_json::{Map, Value};
+
+use super::ImageInput;
+use crate::error::{Error, Result};
+use crate::json_value::bad_key;
+
+/// The file that says it, and the one of newer checkpoints that has the same as one of its objects.
+const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
+
+/// One side of an image may be so many times as long as the other.
+const MOST_ASPECT: usize = 200;
+
+/// The most pixels that a checkpoint may ask for.
+const MOST_PIXELS: u64 = 1 << 28;
+
+/// Makes of a picture the patches that a vision encoder takes, as the processor of `transformers` does that is called
+/// `Qwen2VLImageProcessor`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ImageProcessor {
+    /// Pixels of a token's side.
+    unit: usize,
+    patch: usize,
+    merge: usize,
+    frames: usize,
+    /// The least and the most pixels of an image.
+    pixels: [usize; 2],
+    filter: PictureFilter,
+    /// What is subtracted of a colour from 0 to 255, and what the rest is multiplied by.
+    colours: [[f32; 2]; 3],
+}
+
+impl ImageProcessor {
+    /// Reads what the checkpoint in `folder` says, for an encoder of that configuration.
+    ///
+    /// # Errors
+    /// Neither file, one that is not JSON, or a value that is not possible.
+    pub fn open(folder: &Path, config: &QwenVisionConfig) -> Result<Self> {
+        for file in FILES {
+            let path = folder.join(file);
+            let Some(mut object) = read_object(&path)? else { continue };
+            if file == FILES[1] {
+                match object.remove("image_processor") {
+                    Some(Value::Object(of_images)) => object = of_images,
+                    _ => continue,
+                }
+            }
+            return Keys { path, object }.processor(config);
+        }
+        Err(Error::NoImageProcessor { folder: folder.to_owned() })
+    }
+
+    /// The same for images of at most so many tokens.
+    pub fn with_most_tokens(mut self, tokens: usize) -> Self {
+        let [least, most] = &mut self.pixels;
+        *most = (*most).min(tokens.max(1).saturating_mul(self.unit * self.unit));
+        *least = (*least).min(*most);
+        self
+    }
+
+    /// Width and height in which an image is seen, multiples of a token's.
+    ///
+    /// # Errors
+    /// An image of which one side is more than 200 times as long as the other.
+    pub fn seen(&self, [width, height]: [usize; 2]) -> Result<[usize; 2]> {
+        if width.max(height) > MOST_ASPECT * width.min(height) {
+            return Err(Error::ImageAspect { width, height });
+        }
+        let unit = self.unit as f64;
+        let sides = [width as f64, height as f64];
+        // As Python rounds: to the even one of two that are as near.
+        let mut seen = sides.map(|side| (side / unit).round_ties_even() * unit);
+        let [least, most] = self.pixels.map(|pixels| pixels as f64);
+        if seen[0] * seen[1] > most {
+            let shrink = (sides[0] * sides[1] / most).sqrt();
+            seen = sides.map(|side| ((side / shrink / unit).floor() * unit).max(unit));
+        } else if seen[0] * seen[1] < least {
+            let stretch = (least / (sides[0] * sides[1])).sqrt();
+            seen = sides.map(|side| (side * stretch / unit).ceil() * unit);
+        }
+        Ok(seen.map(|side| side as usize))
+    }
+
+    /// Tokens that an image of so many pixels takes.
+    ///
+    /// # Errors
+    /// As [`seen`](Self::seen).
+    pub fn tokens(&self, size: [usize; 2]) -> Result<usize> {
+        let [width, height] = self.seen(size)?;
+        Ok(width / self.unit * (height / self.unit))
+    }
+
+    /// Rows and columns of patches of an image of so many pixels.
+    ///
+    /// # Errors
+    /// As [`seen`](Self::seen).
+    pub fn grid(&self, size: [usize; 2]) -> Result<[usize; 2]> {
+        let [width, height] = self.seen(size)?;
+        Ok([height / self.patch, width / self.patch])
+    }
+
+    /// A picture as patches, `[patches, values]` one behind the other: the patches of a token are neighbours, and the values of
+    /// a patch are colours, of each frames, of each rows.
+    ///
+    /// # Errors
+    /// As [`seen`](Self::seen).
+    pub fn patches(&self, picture: &Picture) -> Result<Vec<f32>> {
+        let [width, height] = self.seen([picture.width, picture.height])?;
+        let picture = picture.resized(width, height, self.filter);
+        let Self { unit, patch, merge, frames, colours, .. } = *self;
+        let mut values = Vec::with_capacity(3 * frames * width * height);
+        let value = |row: usize, column: usize, colour: usize| {
+            let [subtracted, factor] = colours[colour];
+            (f32::from(picture.rgb[(row * width + column) * 3 + colour]) - subtracted) * factor
+        };
+        for (top, left) in (0..height)
+            .step_by(unit)
+            .flat_map(|top| (0..width).step_by(unit).map(move |left| (top, left)))
+        {
+            for place in 0..merge * merge {
+                let (top, left) = (top + place / merge * patch, left + place % merge * patch);
+                for colour in 0..3 {
+                    for _ in 0..frames {
+                        for row in top..top + patch {
+                            let columns = left..left + patch;
+                            values.extend(columns.map(|column| value(row, column, colour)));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// An upper bound on the bytes that an image takes until it is patches, these included.
+    pub(crate) fn work_bytes(&self, image: &ImageInput) -> u64 {
+        let [width, height] = image.size();
+        let pixels = (width as u64).saturating_mul(height as u64);
+        let seen = self.seen([width, height]).unwrap_or([0, 0]);
+        let patches = 3 * 4 * (self.frames * seen[0] * seen[1]) as u64;
+        let picture = Picture { width, height, rgb: Vec::new() };
+        let resizing = picture.resizing_bytes(seen[0], seen[1]);
+        image.decoding_bytes().max(3 * pixels + resizing + patches)
+    }
+}
+
+/// The keys of the file.
+struct Keys {
+    path: PathBuf,
+    object: Map<String, Value>,
+}
+
+impl Keys {
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    fn processor(&self, config: &QwenVisionConfig) -> Result<ImageProcessor> {
+        for (key, of_encoder) in [
+            ("patch_size", config.patch_size),
+            ("merge_size", config.spatial_merge_size),
+            ("temporal_patch_size", config.temporal_patch_size),
+        ] {
+            if let Some(value) =
+                self.get(key).filter(|value| value.as_u64() != Some(of_encoder as u64))
+            {
+                return Err(bad_key(
+                    &self.path,
+                    key,
+                    value,
+                    "the same as vision_config in config.json has",
+                ));
+            }
+        }
+        for key in ["do_resize", "do_rescale", "do_normalize"] {
+            if let Some(value) = self.get(key).filter(|value| value.as_bool() != Some(true)) {
+                return Err(bad_key(&self.path, key, value, "true: images are always seen so"));
+            }
+        }
+        let unit = config.patch_size * config.spatial_merge_size;
+        let scale = self.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
+        let [mean, deviation] = [self.three("image_mean")?, self.three("image_std")?];
+        let colours = [0, 1, 2].map(|colour| {
+            // In one step, as `transformers` does it.
+            [(mean[colour] / scale) as f32, (scale / deviation[colour]) as f32]
+        });
+        Ok(ImageProcessor {
+            unit,
+            patch: config.patch_size,
+            merge: config.spatial_merge_size,
+            frames: config.temporal_patch_size,
+            pixels: self.pixels(unit)?,
+            filter: match self.get("resample") {
+                None => PictureFilter::Bicubic,
+                Some(value) => {
+                    value.as_u64().and_then(PictureFilter::of_pillow).ok_or_else(|| {
+                        bad_key(
+                            &self.path,
+                            "resample",
+                            value,
+                            "1, 2 or 3: Lanczos, bilinear or bicubic",
+                        )
+                    })?
+                }
+            },
+            colours,
+        })
+    }
+
+    /// The least and the most pixels, under their new names or their old ones.
+    fn pixels(&self, unit: usize) -> Result<[usize; 2]> {
+        let of_size = |key: &str| self.get("size").and_then(|size| size.get(key));
+        let number = |value: Option<&Value>, key: &'static str, absent: usize| match value {
+            None => Ok(absent),
+            Some(value) => match value.as_u64() {
+                Some(pixels @ 1..=MOST_PIXELS) => Ok(pixels as usize),
+                _ => Err(bad_key(&self.path, key, value, "a number of pixels from 1 to 2^28")),
+            },
+        };
+        let least = of_size("shortest_edge").or_else(|| self.get("min_pixels"));
+        let most = of_size("longest_edge").or_else(|| self.get("max_pixels"));
+        let least = number(least, "shortest_edge", 4 * unit * unit)?;
+        Ok([least, number(most, "longest_edge", 1280 * unit * unit)?.max(least)])
+    }
+
+    fn number(&self, key: &'static str) -> Result<Option<f64>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_f64().filter(|number| number.is_finite() && *number > 0.0) {
+            Some(number) => Ok(Some(number)),
+            None => Err(bad_key(&self.path, key, value, "a number above 0")),
+        }
+    }
+
+    /// Three numbers above 0, one of each colour; a half if there are none.
+    fn three(&self, key: &'static str) -> Result<[f64; 3]> {
+        let Some(value) = self.get(key) else { return Ok([0.5; 3]) };
+        let numbers: Option<Vec<f64>> =
+            value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
+        let three = numbers.and_then(|numbers| <[f64; 3]>::try_from(numbers).ok());
+        three
+            .filter(|three| three.iter().all(|number| number.is_finite() && *number > 0.0))
+            .ok_or_else(|| {
+                bad_key(&self.path, key, value, "three numbers above 0, one of each colour")
+            })
+    }
+}

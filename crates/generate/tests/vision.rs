@@ -1,0 +1,286 @@
+//! Images in prompts: as their processor of `transformers` has them (`scripts/fixtures/vision.py`), and in conversations.
+
+mod common;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use common::checkpoint::fixture;
+use common::conversations::pipeline;
+use outsize_checkpoint::Checkpoint;
+use outsize_generate::{
+    ChatAnswer, ChatImages, ChatMessage, ChatOptions, ChatPrompt, ChatSession, ChatTemplates,
+    EncodedImage, Error, GenerateError, ImageInput, PipelineError, Tokenizer, VisionEncoder,
+};
+use outsize_models::CacheOptions;
+use serde_json::{Value, json};
+
+const FIXTURES: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
+const FILES: [&str; 2] = ["image-0.png", "image-1.jpg"];
+
+/// One step of a colour.
+const STEP: f32 = 2.0 / 255.0;
+
+fn expected(name: &str) -> Value {
+    let text = std::fs::read_to_string(fixture(name).join("expected.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn tensor(name: &str, tensor: &str) -> Vec<f32> {
+    let file = Checkpoint::open(fixture(name).join("expected.safetensors")).unwrap();
+    let bytes = file.read(file.get(tensor).unwrap()).unwrap();
+    bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
+}
+
+fn encoder(name: &str) -> VisionEncoder {
+    VisionEncoder::open(&fixture(name), 1000).unwrap().unwrap()
+}
+
+fn images(name: &str) -> Vec<ImageInput> {
+    FILES.iter().map(|file| ImageInput::read(fixture(name).join(file)).unwrap()).collect()
+}
+
+fn embeddings(images: Vec<EncodedImage>) -> Vec<Vec<f32>> {
+    let values = |image: EncodedImage| image.features.embeddings.into_data().try_to_vec().unwrap();
+    images.into_iter().map(values).collect()
+}
+
+fn session(name: &str, most_tokens: usize) -> ChatSession {
+    let folder = fixture(name);
+    let template = ChatTemplates::open(&folder).unwrap().default_template().unwrap();
+    let cache = CacheOptions { snapshot: true, ..CacheOptions::new(400) };
+    let tokenizer = Tokenizer::open(&folder).unwrap();
+    let session = ChatSession::new(pipeline(&folder, cache, None), tokenizer, template, 264);
+    session.with_images(ChatImages::new(encoder(name), most_tokens).unwrap())
+}
+
+fn options(tokens: usize) -> ChatOptions {
+    ChatOptions { max_new_tokens: Some(tokens), eos: vec![258], ..ChatOptions::default() }
+}
+
+fn answer(
+    session: &mut ChatSession,
+    message: ChatMessage,
+) -> Result<ChatAnswer, GenerateError<PipelineError>> {
+    session.answer_message(message, &options(16), |_| ControlFlow::Continue(()))
+}
+
+/// The fixture's question.
+fn question(name: &str) -> ChatMessage {
+    let [first, second] = images(name).try_into().unwrap();
+    let mut message = ChatMessage::new("user", "First ").with_image(first);
+    message.content.push_str(", then ");
+    message = message.with_image(second);
+    message.content.push_str(": what is it?");
+    message
+}
+
+#[test]
+fn pixels_are_those_of_pillow() {
+    let name = FIXTURES[0];
+    let encoder = encoder(name);
+    for (number, image) in images(name).iter().enumerate() {
+        let found = encoder.processor().patches(&image.decode().unwrap()).unwrap();
+        let expected = tensor(name, &format!("pixels.{number}"));
+        assert_eq!(found.len(), expected.len());
+        let differences = || found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+        let most = differences().fold(0.0, f32::max);
+        let mean = differences().sum::<f32>() / found.len() as f32;
+        println!(
+            "{}: {:.2} steps at most, {:.3} in the mean",
+            FILES[number],
+            most / STEP,
+            mean / STEP
+        );
+        // Decoders of JPEG round otherwise.
+        let (most_steps, mean_steps) = [(1.01, 0.1), (4.01, 0.5)][number];
+        assert!(most <= most_steps * STEP && mean <= mean_steps * STEP);
+    }
+}
+
+#[test]
+fn images_are_seen_in_the_size_of_the_reference() {
+    let processor = encoder(FIXTURES[0]).processor().clone();
+    // Of `smart_resize` with a factor of 8, from 256 to 1,536 pixels.
+    for (size, seen) in [
+        ([21, 10], [24, 16]),
+        ([75, 49], [48, 24]),
+        ([16, 16], [16, 16]),
+        ([20, 12], [16, 16]),
+        ([1, 100], [8, 160]),
+        ([1000, 10], [384, 8]),
+        ([40, 36], [40, 32]),
+        ([3, 500], [8, 208]),
+        ([4000, 3000], [40, 32]),
+    ] {
+        assert_eq!(processor.seen(size).unwrap(), seen, "{size:?}");
+    }
+    assert!(matches!(processor.seen([1, 201]), Err(Error::ImageAspect { width: 1, height: 201 })));
+    let small = processor.with_most_tokens(6);
+    assert_eq!(small.tokens([75, 49]).unwrap(), 6);
+    assert_eq!(small.tokens([8, 8]).unwrap(), 4);
+}
+
+#[test]
+fn features_have_the_same_bits_in_any_budget() {
+    for name in FIXTURES {
+        let (encoder, images) = (encoder(name), images(name));
+        let encode = |budget| encoder.encode(&images, (budget, 0), |_| {});
+        let least = match encode(1).unwrap_err() {
+            PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
+                shortfall,
+            ))) => shortfall.least,
+            error => panic!("{error}"),
+        };
+        let ample = embeddings(encode(1 << 30).unwrap());
+        for budget in [least, least + 20_000, least + 60_000] {
+            assert_eq!(embeddings(encode(budget).unwrap()), ample, "{name} in {budget}");
+        }
+        for (number, found) in ample.iter().enumerate() {
+            let expected = tensor(name, &format!("features.{number}"));
+            let largest = expected.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
+            let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            println!("{name}, {}: off by {:.1e}", FILES[number], off / largest);
+            // As far as the pixels differ.
+            assert!(off <= 0.05 * largest, "{name}: {off} of {largest}");
+        }
+    }
+}
+
+#[test]
+fn a_conversation_about_images_is_that_of_the_reference() {
+    for name in FIXTURES {
+        let mut session = session(name, 100);
+        let answer = answer(&mut session, question(name)).unwrap();
+        let expected = expected(name);
+        assert_eq!(answer.prompt_tokens, expected["ids"].as_array().unwrap().len());
+        let tokens: Vec<u32> = serde_json::from_value(expected["greedy"].clone()).unwrap();
+        assert_eq!(answer.outcome.outcome.tokens, tokens, "{name}");
+        assert_eq!(answer.outcome.text, expected["text"].as_str().unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn what_was_seen_is_not_run_again() {
+    for name in FIXTURES {
+        let mut session = session(name, 100);
+        let first = answer(&mut session, question(name)).unwrap();
+        let second = answer(&mut session, ChatMessage::new("user", "And?")).unwrap();
+        assert!(
+            second.reused_tokens >= first.prompt_tokens - 12,
+            "{name}: {}",
+            second.reused_tokens
+        );
+        // The same conversation at once, and from a client that sends it anew.
+        for fresh in [true, false] {
+            let mut other = self::session(name, 100);
+            let again = if fresh { &mut other } else { &mut session };
+            let mut messages = vec![question(name)];
+            messages.push(ChatMessage::new("assistant", &first.outcome.text));
+            messages.push(ChatMessage::new("user", "And?"));
+            again.set_messages(messages).unwrap();
+            let found = again.reply(&options(16), |_| ControlFlow::Continue(())).unwrap();
+            assert_eq!(found.outcome.text, second.outcome.text, "{name}");
+            assert_eq!(found.reused_tokens == 0, fresh, "{name}");
+        }
+        // Another image in its place is another text.
+        let mut other = question(name);
+        other.images[0].1 = images(name).remove(1);
+        session.set_messages(Vec::new()).unwrap();
+        let other = answer(&mut session, other).unwrap();
+        assert!(other.reused_tokens < 20, "{name}: {}", other.reused_tokens);
+        assert_ne!(other.outcome.outcome.tokens, first.outcome.outcome.tokens);
+    }
+}
+
+#[test]
+fn images_that_cannot_be_seen_are_refused_and_the_conversation_goes_on() {
+    let name = FIXTURES[0];
+    let text = || ChatMessage::new("user", "Hello");
+    let refused = |session: &mut ChatSession, message: ChatMessage| match answer(session, message) {
+        Err(GenerateError::Request(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let mut small = session(name, 20);
+    let error = refused(&mut small, question(name));
+    assert!(matches!(error, Error::ImageTokens { tokens: 24, most: 20 }), "{error}");
+    assert_eq!(small.messages().len(), 0);
+    answer(&mut small, text().with_image(images(name).remove(0))).unwrap();
+    // The text itself has the token of an image.
+    let error = refused(&mut small, {
+        let mut message = text().with_image(images(name).remove(0));
+        message.content.push_str("<|image_pad|>");
+        message
+    });
+    assert!(matches!(error, Error::ImagePlaces { places: 3, images: 2 }), "{error}");
+    answer(&mut small, text()).unwrap();
+
+    let folder = fixture(name);
+    let template = ChatTemplates::open(&folder).unwrap().default_template().unwrap();
+    let tokenizer = || Tokenizer::open(&folder).unwrap();
+    let model = |cache| pipeline(&folder, cache, None);
+    let cache = CacheOptions::new(100);
+    let mut blind = ChatSession::new(model(cache), tokenizer(), template.clone(), 264);
+    let error = refused(&mut blind, question(name));
+    assert!(matches!(error, Error::NoImages { .. }), "{error}");
+    let mut many =
+        ChatSession::new(model(CacheOptions { batch: 2, ..cache }), tokenizer(), template, 264);
+    let begun = many.side_by_side(|batch| {
+        let prompt = ChatPrompt::Messages(vec![question(name)]);
+        batch.begin(&prompt, &options(4)).map(drop)
+    });
+    assert!(matches!(begun, Err(GenerateError::Request(Error::NoImages { .. }))), "{begun:?}");
+}
+
+#[test]
+fn files_that_are_no_images_and_broken_configurations_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image.png");
+    let png = std::fs::read(fixture(FIXTURES[0]).join(FILES[0])).unwrap();
+    for bytes in [&b"no image"[..], &[], &png[..20]] {
+        std::fs::write(&path, bytes).unwrap();
+        let error = ImageInput::read(&path).unwrap_err().to_string();
+        assert!(error.contains("image.png"), "{error}");
+    }
+    // The header is there, and the rest is not.
+    let cut = ImageInput::new("cut.png", &png[..png.len() / 2]).unwrap();
+    assert!(cut.decode().unwrap_err().to_string().contains("cut.png"));
+    assert!(ImageInput::read(folder.path().join("none.png")).is_err());
+
+    let copy = |name: &str| {
+        let copy: PathBuf = folder.path().join(name);
+        std::fs::copy(fixture(FIXTURES[0]).join(name), &copy).unwrap();
+        copy
+    };
+    copy("config.json");
+    let error = VisionEncoder::open(folder.path(), 9).unwrap_err().to_string();
+    assert!(error.contains("preprocessor_config.json"), "{error}");
+    let processor = copy("preprocessor_config.json");
+    VisionEncoder::open(folder.path(), 9).unwrap().unwrap();
+    let text = std::fs::read_to_string(&processor).unwrap();
+    for (key, value) in [
+        ("patch_size", json!(5)),
+        ("image_mean", json!([0.5])),
+        ("image_std", json!([0.5, 0.0, 0.5])),
+        ("resample", json!(9)),
+        ("do_resize", json!(false)),
+        ("rescale_factor", json!("x")),
+        ("size", json!({ "shortest_edge": -1, "longest_edge": 9 })),
+    ] {
+        let mut object: Value = serde_json::from_str(&text).unwrap();
+        object[key] = value;
+        std::fs::write(&processor, object.to_string()).unwrap();
+        let error = VisionEncoder::open(folder.path(), 9).unwrap_err().to_string();
+        let key = if key == "size" { "shortest_edge" } else { key };
+        assert!(error.contains(key) && error.contains("preprocessor_config.json"), "{error}");
+    }
+    // As newer checkpoints have it.
+    std::fs::remove_file(&processor).unwrap();
+    let object: Value = serde_json::from_str(&text).unwrap();
+    let newer = json!({ "processor_class": "Qwen3VLProcessor", "image_processor": object });
+    std::fs::write(folder.path().join("processor_config.json"), newer.to_string()).unwrap();
+    let newer = VisionEncoder::open(folder.path(), 1000).unwrap().unwrap();
+    assert_eq!(newer.processor(), encoder(FIXTURES[0]).processor());
+    // Models of texts see none.
+    assert!(VisionEncoder::open(&fixture("gqa"), 9).unwrap().is_none());
+}

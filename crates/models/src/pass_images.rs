@@ -1,0 +1,121 @@
+//! The tokens of images that a pass runs.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor};
+
+use crate::kv_cache::ImageToken;
+use crate::layers::{Rope, Rotation};
+use crate::{Batch, ImageFeatures, KvCache};
+
+/// The tokens of images that a pass of one text runs, and how far images before them moved its positions.
+#[derive(Debug)]
+pub(crate) struct PassImages {
+    parts: Vec<ImagePart>,
+    /// Positions that images before the pass save.
+    saved: usize,
+}
+
+/// Tokens of an image, one after the other.
+#[derive(Debug)]
+struct ImagePart {
+    /// Where they are in the pass.
+    columns: Range<usize>,
+    features: Arc<ImageFeatures>,
+    /// The first of them.
+    token: usize,
+}
+
+impl PassImages {
+    pub fn new(batch: &Batch, cache: &KvCache) -> Self {
+        let mut parts: Vec<ImagePart> = Vec::new();
+        for (column, id) in batch.ids().iter().enumerate() {
+            let Some(ImageToken { features, token }) = cache.image_token(*id) else { continue };
+            match parts.last_mut() {
+                Some(part)
+                    if part.columns.end == column
+                        && part.token + part.columns.len() == token
+                        && Arc::ptr_eq(&part.features, &features) =>
+                {
+                    part.columns.end += 1;
+                }
+                _ => parts.push(ImagePart { columns: column..column + 1, features, token }),
+            }
+        }
+        Self { parts, saved: cache.saved_positions() }
+    }
+
+    /// `[1, tokens, hidden]` with the images' features in place of what their tokens have.
+    pub fn embed(&self, x: Tensor<3>) -> Tensor<3> {
+        self.parts.iter().fold(x, |x, part| {
+            let [_, _, hidden] = x.dims();
+            let features = part.of(&part.features.embeddings, &x.device());
+            x.slice_assign([0..1, part.columns.clone(), 0..hidden], features)
+        })
+    }
+
+    /// `[1, tokens, hidden]` with what is added behind a block.
+    pub fn add_deepstack(&self, block: usize, x: Tensor<3>) -> Tensor<3> {
+        self.parts.iter().fold(x, |x, part| {
+            let Some(features) = part.features.deepstack.get(block) else { return x };
+            let [_, _, hidden] = x.dims();
+            let added = part.of(features, &x.device());
+            let place = [0..1, part.columns.clone(), 0..hidden];
+            let sum = x.clone().slice(place.clone()) + added;
+            x.slice_assign(place, sum)
+        })
+    }
+
+    /// The rotations of `tokens` columns from `start` on, if images have anything to do with them.
+    pub fn rotation(
+        &self,
+        rope: &Rope,
+        [start, tokens, length]: [usize; 3],
+        device: &Device,
+    ) -> Option<Rotation> {
+        let axes = self.parts.iter().find_map(|part| part.features.positions.as_ref());
+        let Some(axes) = axes.map(|grid| &grid.axes) else {
+            // A text behind images.
+            let moved = |()| rope.at(start - self.saved, tokens, length, &[0], device);
+            return (self.saved > 0).then_some(()).map(moved);
+        };
+        let (mut position, mut positions) = (start - self.saved, Vec::with_capacity(tokens));
+        let mut parts = self.parts.iter().peekable();
+        let mut column = 0;
+        while column < tokens {
+            let part = parts.next_if(|part| part.columns.start == column);
+            match part.and_then(|part| Some((part, part.features.positions.as_ref()?))) {
+                Some((part, grid)) => {
+                    // Where the image began, be it in an earlier pass.
+                    let begin = position - part.token;
+                    let tokens = part.token..part.token + part.columns.len();
+                    positions.extend(tokens.clone().map(|token| {
+                        Box::from_iter(
+                            grid.axes.iter().map(|axis| grid.position(begin, token, *axis)),
+                        )
+                    }));
+                    position += part.columns.len();
+                    if tokens.end == part.features.tokens() {
+                        position -= grid.saved();
+                    }
+                    column = part.columns.end;
+                }
+                None => {
+                    positions.push(vec![position; axes.len()].into());
+                    position += 1;
+                    column += 1;
+                }
+            }
+        }
+        Some(rope.at_positions(&positions, length, device))
+    }
+}
+
+impl ImagePart {
+    /// Of features `[tokens, hidden]` those of these tokens, `[1, tokens, hidden]`.
+    fn of(&self, features: &Tensor<2>, device: &Device) -> Tensor<3> {
+        let features = features.clone().narrow(0, self.token, self.columns.len());
+        features.unsqueeze::<3>().to_device(device)
+    }
+}

@@ -1,0 +1,258 @@
+//! Models that see images against what `transformers` computes in float32 (`scripts/fixtures/vision.py`): the features that the vision
+//! encoder makes of an image, and what the language model makes of a text with images.
+
+mod common;
+
+use burn::tensor::{Device, Tensor};
+use common::components::{self, expected as tensor_of, tensor};
+use common::dispatched::{assert_same_streamed, load};
+use common::reference::*;
+use outsize_models::arch::QwenVisionModel;
+use outsize_models::{
+    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, FIRST_IMAGE_ID, ImageFeatures,
+    KvCache, Logits, ModelConfig, WhenFull,
+};
+
+const FIXTURES: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
+
+/// Several tiles for each matrix.
+const TILE: u64 = 700;
+
+/// Where the fixture is as a component.
+fn component(name: &str) -> String {
+    format!("../fixtures/{name}")
+}
+
+/// Rows and columns of patches of each image.
+fn grids(name: &str) -> Vec<[usize; 2]> {
+    let text = std::fs::read_to_string(common::folder(name).join("expected.json")).unwrap();
+    let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let side = |grid: &serde_json::Value, side: usize| grid[side].as_u64().unwrap() as usize;
+    let grids = expected["grids"].as_array().unwrap().iter();
+    grids.map(|grid| [side(grid, 1), side(grid, 2)]).collect()
+}
+
+fn see(name: &str, model: &QwenVisionModel) -> Vec<ImageFeatures> {
+    let image = |(number, grid)| {
+        let pixels = tensor(&component(name), &format!("pixels.{number}"), &Device::flex());
+        model.forward(pixels, grid)
+    };
+    grids(name).into_iter().enumerate().map(image).collect()
+}
+
+/// All values of all features.
+fn flat(features: Vec<ImageFeatures>) -> Vec<f32> {
+    let tensors = features.into_iter().flat_map(|image| {
+        std::iter::once(image.embeddings).chain(image.deepstack).collect::<Vec<_>>()
+    });
+    tensors.flat_map(components::values).collect()
+}
+
+fn encoder(name: &str) -> outsize_core::Dispatched<QwenVisionModel> {
+    components::load(&component(name))
+}
+
+/// A cache that has the fixture's images, and the ids of its text.
+fn cache_of_images(
+    name: &str,
+    config: &ModelConfig,
+    options: &CacheOptions,
+) -> (KvCache, Vec<u32>) {
+    let mut cache = cache_of(config, options);
+    let images = encoder(name).run(|model| see(name, model)).unwrap();
+    let place = components::config::<QwenVisionModel>(&component(name)).config.image_token;
+    let mut images = images
+        .into_iter()
+        .scan(FIRST_IMAGE_ID, |first, image| {
+            let ids = cache.add_image(*first, image).unwrap();
+            *first = ids.end;
+            Some(ids)
+        })
+        .flatten();
+    let mut ids = expected(name).ids;
+    for id in ids.iter_mut().filter(|id| **id == place) {
+        *id = images.next().unwrap();
+    }
+    assert!(images.next().is_none());
+    (cache, ids)
+}
+
+fn forward(
+    model: &dyn DispatchedDecoder,
+    ids: &[u32],
+    cache: &mut KvCache,
+) -> Result<Vec<f32>, Error> {
+    let batch = Batch::left_padded(&[ids])?;
+    Ok(values(model.forward_batch(&batch, cache, Logits::All).unwrap()?))
+}
+
+fn in_passes(
+    model: &dyn DispatchedDecoder,
+    ids: &[u32],
+    step: usize,
+    cache: &mut KvCache,
+) -> Vec<f32> {
+    ids.chunks(step).flat_map(|ids| forward(model, ids, cache).unwrap()).collect()
+}
+
+#[test]
+fn features_are_those_of_the_reference() {
+    for name in FIXTURES {
+        let images = encoder(name).run(|model| see(name, model)).unwrap();
+        assert_eq!(images.len(), 2);
+        for (number, image) in images.into_iter().enumerate() {
+            let features = |tensor: String| tensor_of(&component(name), &tensor).0;
+            let found = components::values(image.embeddings);
+            assert_close(&found, &features(format!("features.{number}")), name);
+            for (behind, found) in image.deepstack.into_iter().enumerate() {
+                let what = format!("deepstack.{number}.{behind}");
+                assert_close(&components::values(found), &features(what.clone()), &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn features_have_the_same_bits_streamed() {
+    for name in FIXTURES {
+        components::placed::<QwenVisionModel>(&component(name), |_, model| flat(see(name, model)));
+    }
+}
+
+#[test]
+fn features_of_rounded_activations_stay_near() {
+    for name in FIXTURES {
+        let config = components::config(&component(name));
+        let compute = ActivationDtype::Bf16;
+        let model = components::load_in(&component(name), &config, "16MiB", compute).unwrap().0;
+        let found = model.run(|model| see(name, model)).unwrap().remove(1);
+        let (expected, _) = tensor_of(&component(name), "features.1");
+        let found = components::values(found.embeddings);
+        assert_within(2.0 * ROUNDED_TOLERANCE, &found, &expected, name);
+    }
+}
+
+#[test]
+fn passes_of_any_length_give_the_reference_logits() {
+    for name in FIXTURES {
+        let (config, model) = load(name, TILE);
+        assert_eq!(config.unknown_fields, [""; 0], "{name}");
+        let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
+        for step in [150, 1, 3, 20, 41] {
+            cache.clear();
+            let found = in_passes(&*model, &ids, step, &mut cache);
+            assert_close(&found, &expected(name).logits, &format!("{name} by {step}"));
+        }
+    }
+}
+
+#[test]
+fn greedy_tokens_are_the_references() {
+    for name in FIXTURES {
+        let (config, model) = load(name, TILE);
+        let (mut cache, mut ids) = cache_of_images(name, &config, &CacheOptions::new(150));
+        let expected = expected(name);
+        let mut found = Vec::<u32>::new();
+        while found.len() < expected.greedy.len() {
+            let logits = forward(&*model, &ids, &mut cache).unwrap();
+            ids = vec![first_maximum(&logits[logits.len() - config.vocab_size()..])];
+            found.extend(&ids);
+        }
+        assert_eq!(found, expected.greedy, "{name}");
+    }
+}
+
+#[test]
+fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
+    // Linear attention cannot go back.
+    for name in &FIXTURES[..2] {
+        let (config, model) = load(name, TILE);
+        let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
+        let whole = in_passes(&*model, &ids, 9, &mut cache);
+        let of_one = whole.len() / ids.len();
+        // Behind all images, within the second, between both, within the first, and before all.
+        for position in [ids.len() - 3, 40, 25, 18, 5] {
+            cache.truncate(position).unwrap();
+            let again = in_passes(&*model, &ids[position..], 9, &mut cache);
+            let same =
+                again.iter().zip(&whole[position * of_one..]).all(|(a, b)| (a - b).abs() < 1e-4);
+            assert!(same, "{name} from {position}");
+        }
+        // Images that are forgotten stay in the text, and are not run again.
+        cache.truncate(ids.len() - 3).unwrap();
+        cache.retain_images(|_| false);
+        let again = in_passes(&*model, &ids[ids.len() - 3..], 9, &mut cache);
+        let expected = &whole[(ids.len() - 3) * of_one..];
+        assert!(again.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{name}");
+        cache.clear();
+        let error = forward(&*model, &ids, &mut cache).unwrap_err();
+        assert!(matches!(error, Error::ImageToken { id } if id >= FIRST_IMAGE_ID), "{error}");
+    }
+}
+
+#[test]
+fn a_text_with_images_slides_and_has_the_same_bits_streamed() {
+    for name in FIXTURES {
+        let (config, model) = load(name, TILE);
+        let options = match name {
+            // A state cannot slide.
+            "vision-qwen3_5" => CacheOptions::new(150),
+            _ => CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(60) },
+        };
+        let run = |model: &dyn DispatchedDecoder| {
+            let (mut cache, ids) = cache_of_images(name, &config, &options);
+            in_passes(model, &ids, 20, &mut cache)
+        };
+        let resident = run(&*model);
+        assert_same_streamed(name, TILE, &resident, run);
+    }
+}
+
+#[test]
+fn a_text_with_images_runs_alone() {
+    let name = FIXTURES[0];
+    let (config, model) = load(name, TILE);
+    let options = CacheOptions { batch: 2, ..CacheOptions::new(150) };
+    let (mut cache, ids) = cache_of_images(name, &config, &options);
+    let batch = Batch::left_padded(&[&ids[..], &[1, 2]]).unwrap();
+    let error = model.forward_batch(&batch, &mut cache, Logits::Last).unwrap().unwrap_err();
+    assert!(matches!(error, Error::ImageBatch { rows: 2 }), "{error}");
+    let ids: Tensor<3> = model
+        .forward_batch(&Batch::left_padded(&[&ids[..]]).unwrap(), &mut cache, Logits::Last)
+        .unwrap()
+        .unwrap();
+    assert_eq!(ids.dims()[1], 1);
+}
+
+#[test]
+fn configurations_that_are_not_built_in_are_refused() {
+    let text = std::fs::read_to_string(common::folder(FIXTURES[0]).join("config.json")).unwrap();
+    let refused = |change: &dyn Fn(&mut serde_json::Value), field: &str| {
+        let mut fields: serde_json::Value = serde_json::from_str(&text).unwrap();
+        change(&mut fields);
+        let read =
+            outsize_models::ComponentConfig::<QwenVisionModel>::from_json(&fields.to_string());
+        let error = read.unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    };
+    let vision = |field: &'static str, value: serde_json::Value| {
+        refused(&|fields| fields["vision_config"][field] = value.clone(), field);
+    };
+    vision("num_heads", 3.into());
+    vision("num_position_embeddings", 26.into());
+    vision("deepstack_visual_indexes", serde_json::json!([2, 1]));
+    vision("deepstack_visual_indexes", serde_json::json!([3]));
+    vision("hidden_act", "nothing".into());
+    vision("patch_size", 0.into());
+    refused(
+        &|fields| drop(fields.as_object_mut().unwrap().remove("vision_config")),
+        "vision_config",
+    );
+    refused(&|fields| fields["image_token_id"] = (-1).into(), "image_token_id");
+    refused(
+        &|fields| {
+            fields["text_config"]["rope_parameters"]["mrope_section"] = serde_json::json!([1, 2])
+        },
+        "mrope_section",
+    );
+}
