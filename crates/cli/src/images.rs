@@ -5,8 +5,11 @@ use crate::error::Failure;
 use crate::views::output::say;
 use crate::{interrupt, model};
 use outsize::core::process_bytes;
-use outsize::generate::{EncodedImage, ImageIds, ImageInput, Pipeline, VisionEncoder, with_images};
+use outsize::generate::{
+    EncodedImage, ImageIds, ImageInput, Pipeline, Tokenizer, VisionEncoder, spelled, with_images,
+};
 use outsize::machine::{Machine, begun_rss};
+use outsize::models::{ImageSpelling, PatchLayout};
 use outsize::plan::Tier;
 
 /// Tokens of an image, or of all of a conversation, unless the arguments say otherwise.
@@ -16,10 +19,7 @@ pub const IMAGE_TOKENS: usize = 1024;
 #[derive(Debug)]
 pub struct PromptImages {
     encoded: Vec<EncodedImage>,
-    /// What stands for an image.
-    place: u32,
-    /// The same between its marks.
-    marked: [u32; 3],
+    layout: PatchLayout,
     /// What they take while the model runs.
     pub bytes: u64,
 }
@@ -54,22 +54,27 @@ impl PromptImages {
         })?;
         Ok(Some(Self {
             encoded,
-            place: encoder.image_token(),
-            marked: encoder.marked_image(),
+            layout: encoder.layout().clone(),
             bytes: encoder.held_bytes(tokens),
         }))
     }
 
     /// The ids of a prompt with those of its images: in the places that it has for them, or before it if it has none.
-    pub fn place_in(&self, prompt: Vec<u32>) -> Result<Vec<u32>, Failure> {
+    pub fn place_in(&self, prompt: Vec<u32>, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
         let mut ids = ImageIds::default();
-        let images = self.encoded.iter().map(|image| ids.take(image));
-        let images = images.collect::<Result<Vec<_>, _>>()?;
-        if prompt.contains(&self.place) {
-            return Ok(with_images(&prompt, self.place, &images)?);
-        }
-        let marked = self.marked.repeat(images.len());
-        Ok(with_images(&[marked, prompt].concat(), self.place, &images)?)
+        let PatchLayout { image_token, spelling, .. } = self.layout;
+        let text =
+            |image: &EncodedImage| spelled(ids.take(image)?, image.tokens, spelling, tokenizer);
+        let texts = self.encoded.iter().map(text).collect::<Result<Vec<_>, _>>()?;
+        let place = match spelling {
+            ImageSpelling::Marked([begin, end]) => vec![begin, image_token, end],
+            ImageSpelling::Rows => vec![image_token],
+        };
+        let prompt = match prompt.contains(&image_token) {
+            true => prompt,
+            false => [place.repeat(texts.len()), prompt].concat(),
+        };
+        Ok(with_images(&prompt, image_token, &texts)?)
     }
 
     /// Has the model find them.

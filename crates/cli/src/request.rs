@@ -50,7 +50,7 @@ impl GenerateRequest {
             _ => return Err(Failure::usage("give --prompt, --ids or --prompts")),
         };
         let ids = match images {
-            Some(images) => images.place_in(ids)?,
+            Some(images) => images.place_in(ids, tokenizer.as_ref().map_err(Failure::from)?)?,
             None => ids,
         };
         let request = rules.request(ids, None, config)?;

@@ -76,4 +76,6 @@ pub use text_pipeline::{
 pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;
 pub use tokenizer_file::TokenizerFile;
-pub use vision::{EncodedImage, ImageIds, ImageInput, ImageProcessor, VisionEncoder, with_images};
+pub use vision::{
+    EncodedImage, ImageIds, ImageInput, ImageProcessor, VisionEncoder, spelled, with_images,
+};

@@ -4,8 +4,9 @@ mod encoder;
 mod input;
 mod placing;
 mod processor;
+mod tower;
 
 pub use self::encoder::{EncodedImage, VisionEncoder};
 pub use self::input::ImageInput;
-pub use self::placing::{ImageIds, with_images};
+pub use self::placing::{ImageIds, spelled, with_images};
 pub use self::processor::ImageProcessor;

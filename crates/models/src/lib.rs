@@ -51,6 +51,7 @@ mod registry;
 mod rewriting;
 mod stored_layout;
 mod tree;
+mod vision_model;
 mod weights;
 
 pub use any_decoder::{DispatchedDecoder, FilledDecoder};
@@ -90,4 +91,5 @@ pub use picture_size::{PicturePass, PictureSize, WeightUse};
 pub use random::{RANDOM_BLOCK, RandomWeights};
 pub use registry::model_types;
 pub use rewriting::{Rewriting, rewriting};
+pub use vision_model::{ImageScaling, ImageSpelling, PatchLayout, VisionModel};
 pub use weights::{WeightKind, WeightSpec};

@@ -7,13 +7,19 @@ use burn::tensor::{Device, Tensor};
 use common::components::{self, expected as tensor_of, tensor};
 use common::dispatched::{assert_same_streamed, load};
 use common::reference::*;
-use outsize_models::arch::QwenVisionModel;
+use outsize_models::arch::{PixtralVisionModel, QwenVisionModel};
 use outsize_models::{
-    ActivationDtype, Batch, CacheOptions, DispatchedDecoder, Error, FIRST_IMAGE_ID, ImageFeatures,
-    KvCache, Logits, ModelConfig, WhenFull,
+    ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
+    FIRST_IMAGE_ID, ImageFeatures, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
 };
 
-const FIXTURES: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
+const QWENS: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
+const MISTRALS: [&str; 1] = ["vision-mistral3"];
+
+/// All of them.
+fn fixtures() -> impl Iterator<Item = &'static str> {
+    QWENS.into_iter().chain(MISTRALS)
+}
 
 /// Several tiles for each matrix.
 const TILE: u64 = 700;
@@ -29,13 +35,13 @@ fn grids(name: &str) -> Vec<[usize; 2]> {
     let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
     let side = |grid: &serde_json::Value, side: usize| grid[side].as_u64().unwrap() as usize;
     let grids = expected["grids"].as_array().unwrap().iter();
-    grids.map(|grid| [side(grid, 1), side(grid, 2)]).collect()
+    grids.map(|grid| [side(grid, 0), side(grid, 1)]).collect()
 }
 
-fn see(name: &str, model: &QwenVisionModel) -> Vec<ImageFeatures> {
+fn see<M: VisionModel>(name: &str, model: &M) -> Vec<ImageFeatures> {
     let image = |(number, grid)| {
         let pixels = tensor(&component(name), &format!("pixels.{number}"), &Device::flex());
-        model.forward(pixels, grid)
+        model.see(pixels, grid)
     };
     grids(name).into_iter().enumerate().map(image).collect()
 }
@@ -48,8 +54,18 @@ fn flat(features: Vec<ImageFeatures>) -> Vec<f32> {
     tensors.flat_map(components::values).collect()
 }
 
-fn encoder(name: &str) -> outsize_core::Dispatched<QwenVisionModel> {
-    components::load(&component(name))
+/// Both images of a fixture, and the token that stands for one.
+fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
+    fn of<M: VisionModel>(name: &str) -> (Vec<ImageFeatures>, u32) {
+        let config = components::config::<M>(&component(name));
+        let model = components::load_of(&component(name), &config);
+        let images = model.run(|model| see(name, model)).unwrap();
+        (images, M::layout(&config.config).image_token)
+    }
+    match MISTRALS.contains(&name) {
+        true => of::<PixtralVisionModel>(name),
+        false => of::<QwenVisionModel>(name),
+    }
 }
 
 /// A cache that has the fixture's images, and the ids of its text.
@@ -59,8 +75,7 @@ fn cache_of_images(
     options: &CacheOptions,
 ) -> (KvCache, Vec<u32>) {
     let mut cache = cache_of(config, options);
-    let images = encoder(name).run(|model| see(name, model)).unwrap();
-    let place = components::config::<QwenVisionModel>(&component(name)).config.image_token;
+    let (images, place) = seen(name);
     let mut images = images
         .into_iter()
         .scan(FIRST_IMAGE_ID, |first, image| {
@@ -97,8 +112,8 @@ fn in_passes(
 
 #[test]
 fn features_are_those_of_the_reference() {
-    for name in FIXTURES {
-        let images = encoder(name).run(|model| see(name, model)).unwrap();
+    for name in fixtures() {
+        let (images, _) = seen(name);
         assert_eq!(images.len(), 2);
         for (number, image) in images.into_iter().enumerate() {
             let features = |tensor: String| tensor_of(&component(name), &tensor).0;
@@ -114,15 +129,19 @@ fn features_are_those_of_the_reference() {
 
 #[test]
 fn features_have_the_same_bits_streamed() {
-    for name in FIXTURES {
+    for name in QWENS {
         components::placed::<QwenVisionModel>(&component(name), |_, model| flat(see(name, model)));
+    }
+    for name in MISTRALS {
+        let see = |_: &str, model: &PixtralVisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
     }
 }
 
 #[test]
 fn features_of_rounded_activations_stay_near() {
-    for name in FIXTURES {
-        let config = components::config(&component(name));
+    fn of<M: VisionModel>(name: &str) {
+        let config = components::config::<M>(&component(name));
         let compute = ActivationDtype::Bf16;
         let model = components::load_in(&component(name), &config, "16MiB", compute).unwrap().0;
         let found = model.run(|model| see(name, model)).unwrap().remove(1);
@@ -130,11 +149,13 @@ fn features_of_rounded_activations_stay_near() {
         let found = components::values(found.embeddings);
         assert_within(2.0 * ROUNDED_TOLERANCE, &found, &expected, name);
     }
+    QWENS.into_iter().for_each(of::<QwenVisionModel>);
+    MISTRALS.into_iter().for_each(of::<PixtralVisionModel>);
 }
 
 #[test]
 fn passes_of_any_length_give_the_reference_logits() {
-    for name in FIXTURES {
+    for name in fixtures() {
         let (config, model) = load(name, TILE);
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
@@ -148,7 +169,7 @@ fn passes_of_any_length_give_the_reference_logits() {
 
 #[test]
 fn greedy_tokens_are_the_references() {
-    for name in FIXTURES {
+    for name in fixtures() {
         let (config, model) = load(name, TILE);
         let (mut cache, mut ids) = cache_of_images(name, &config, &CacheOptions::new(150));
         let expected = expected(name);
@@ -165,7 +186,7 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention cannot go back.
-    for name in &FIXTURES[..2] {
+    for name in fixtures().filter(|name| *name != "vision-qwen3_5") {
         let (config, model) = load(name, TILE);
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
         let whole = in_passes(&*model, &ids, 9, &mut cache);
@@ -192,7 +213,7 @@ fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
 
 #[test]
 fn a_text_with_images_slides_and_has_the_same_bits_streamed() {
-    for name in FIXTURES {
+    for name in fixtures() {
         let (config, model) = load(name, TILE);
         let options = match name {
             // A state cannot slide.
@@ -210,7 +231,7 @@ fn a_text_with_images_slides_and_has_the_same_bits_streamed() {
 
 #[test]
 fn a_text_with_images_runs_alone() {
-    let name = FIXTURES[0];
+    let name = QWENS[0];
     let (config, model) = load(name, TILE);
     let options = CacheOptions { batch: 2, ..CacheOptions::new(150) };
     let (mut cache, ids) = cache_of_images(name, &config, &options);
@@ -226,17 +247,36 @@ fn a_text_with_images_runs_alone() {
 
 #[test]
 fn configurations_that_are_not_built_in_are_refused() {
-    let text = std::fs::read_to_string(common::folder(FIXTURES[0]).join("config.json")).unwrap();
-    let refused = |change: &dyn Fn(&mut serde_json::Value), field: &str| {
+    fn refused<M: VisionModel>(
+        name: &str,
+        change: impl Fn(&mut serde_json::Value),
+        field: &'static str,
+    ) {
+        let text = std::fs::read_to_string(common::folder(name).join("config.json")).unwrap();
         let mut fields: serde_json::Value = serde_json::from_str(&text).unwrap();
         change(&mut fields);
-        let read =
-            outsize_models::ComponentConfig::<QwenVisionModel>::from_json(&fields.to_string());
-        let error = read.unwrap_err().to_string();
+        let error = ComponentConfig::<M>::from_json(&fields.to_string()).unwrap_err().to_string();
         assert!(error.contains(field), "{error}");
+    }
+    let mistral = |of_vision: bool, field: &'static str, value: serde_json::Value| {
+        let change = |fields: &mut serde_json::Value| match of_vision {
+            true => fields["vision_config"][field] = value.clone(),
+            false => fields[field] = value.clone(),
+        };
+        refused::<PixtralVisionModel>(MISTRALS[0], change, field);
     };
+    mistral(true, "num_attention_heads", 3.into());
+    mistral(true, "head_dim", 8.into());
+    mistral(true, "model_type", "siglip".into());
+    mistral(true, "num_channels", 1.into());
+    mistral(false, "vision_feature_layer", (-2).into());
+    mistral(false, "projector_hidden_act", "nothing".into());
+    mistral(false, "image_token_index", "[IMG]".into());
+    let name = QWENS[0];
     let vision = |field: &'static str, value: serde_json::Value| {
-        refused(&|fields| fields["vision_config"][field] = value.clone(), field);
+        let change =
+            |fields: &mut serde_json::Value| fields["vision_config"][field] = value.clone();
+        refused::<QwenVisionModel>(name, change, field);
     };
     vision("num_heads", 3.into());
     vision("num_position_embeddings", 26.into());
@@ -244,15 +284,14 @@ fn configurations_that_are_not_built_in_are_refused() {
     vision("deepstack_visual_indexes", serde_json::json!([3]));
     vision("hidden_act", "nothing".into());
     vision("patch_size", 0.into());
-    refused(
-        &|fields| drop(fields.as_object_mut().unwrap().remove("vision_config")),
-        "vision_config",
-    );
-    refused(&|fields| fields["image_token_id"] = (-1).into(), "image_token_id");
-    refused(
-        &|fields| {
-            fields["text_config"]["rope_parameters"]["mrope_section"] = serde_json::json!([1, 2])
-        },
-        "mrope_section",
-    );
+    let without = |fields: &mut serde_json::Value| {
+        fields.as_object_mut().unwrap().remove("vision_config");
+    };
+    refused::<QwenVisionModel>(name, without, "vision_config");
+    let token = |fields: &mut serde_json::Value| fields["image_token_id"] = (-1).into();
+    refused::<QwenVisionModel>(name, token, "image_token_id");
+    let sections = |fields: &mut serde_json::Value| {
+        fields["text_config"]["rope_parameters"]["mrope_section"] = serde_json::json!([1, 2]);
+    };
+    refused::<QwenVisionModel>(name, sections, "mrope_section");
 }

@@ -7,7 +7,8 @@ use outsize_plan::Error as PlanError;
 use super::message::ChatMessage;
 use crate::error::Error;
 use crate::pipeline::{Pipeline, PipelineError};
-use crate::vision::{EncodedImage, ImageIds, ImageInput, VisionEncoder, with_images};
+use crate::tokenizer::Tokenizer;
+use crate::vision::{EncodedImage, ImageIds, ImageInput, VisionEncoder, spelled, with_images};
 
 /// The most bytes of the files of a conversation's images.
 const FILE_BYTES: u64 = 8 << 20;
@@ -22,7 +23,16 @@ pub struct ChatImages {
     budget: u64,
     ids: ImageIds,
     /// Images that the KV cache holds.
-    seen: Vec<(ImageInput, Range<u32>)>,
+    seen: Vec<SeenImage>,
+}
+
+/// An image that the KV cache holds.
+#[derive(Debug)]
+struct SeenImage {
+    input: ImageInput,
+    ids: Range<u32>,
+    /// Rows and columns of its tokens.
+    tokens: [usize; 2],
 }
 
 impl ChatImages {
@@ -62,11 +72,11 @@ impl ChatImages {
         if files > FILE_BYTES {
             return Err(Error::ImageFiles { bytes: files, most: FILE_BYTES }.into());
         }
-        self.seen.retain(|(image, _)| images().any(|wanted| wanted == image));
-        let kept = self.seen.iter().map(|(_, ids)| ids.start).collect::<Vec<_>>();
+        self.seen.retain(|seen| images().any(|wanted| *wanted == seen.input));
+        let kept = self.seen.iter().map(|seen| seen.ids.start).collect::<Vec<_>>();
         pipeline.retain_images(|ids| kept.contains(&ids.start));
         for image in images() {
-            if self.place(image).is_some() {
+            if self.find(image).is_some() {
                 continue;
             }
             // One after the other: that is what the memory is for.
@@ -74,17 +84,16 @@ impl ChatImages {
             let encoded = self.encoder.encode(image, (self.budget, 0), |_| {});
             for encoded in encoded.map_err(|error| too_large(error, &image[0]))? {
                 let ids = self.ids.take(&encoded)?;
-                let EncodedImage { input, features } = encoded;
+                let EncodedImage { input, tokens, features } = encoded;
                 pipeline.add_image(ids.start, features)?;
-                self.seen.push((input, ids));
+                self.seen.push(SeenImage { input, ids, tokens });
             }
         }
         Ok(())
     }
 
-    fn place(&self, image: &ImageInput) -> Option<Range<u32>> {
-        let seen = self.seen.iter().find(|(seen, _)| seen == image);
-        seen.map(|(_, ids)| ids.clone())
+    fn find(&self, image: &ImageInput) -> Option<&SeenImage> {
+        self.seen.iter().find(|seen| seen.input == *image)
     }
 
     /// The tokens of a conversation with those of its images, which are held.
@@ -92,10 +101,14 @@ impl ChatImages {
         &self,
         ids: &[u32],
         messages: &[ChatMessage],
+        tokenizer: &Tokenizer,
     ) -> Result<Vec<u32>, Error> {
+        let layout = self.encoder.layout();
         let images = messages.iter().flat_map(|message| &message.images);
-        let places: Vec<_> = images.filter_map(|(_, image)| self.place(image)).collect();
-        with_images(ids, self.encoder.image_token(), &places)
+        let seen = images.filter_map(|(_, image)| self.find(image));
+        let texts =
+            seen.map(|seen| spelled(seen.ids.clone(), seen.tokens, layout.spelling, tokenizer));
+        with_images(ids, layout.image_token, &texts.collect::<Result<Vec<_>, _>>()?)
     }
 }
 

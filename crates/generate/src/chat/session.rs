@@ -139,7 +139,9 @@ impl ChatSession {
         let ids = self.tokenizer.encode(&prompt, false)?;
         self.tokenizer.check(&ids, self.vocab_size)?;
         match &self.images {
-            Some(images) if has_images(&self.messages) => images.place_in(&ids, &self.messages),
+            Some(images) if has_images(&self.messages) => {
+                images.place_in(&ids, &self.messages, &self.tokenizer)
+            }
             _ => Ok(ids),
         }
     }

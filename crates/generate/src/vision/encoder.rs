@@ -7,12 +7,10 @@ use std::sync::atomic::AtomicBool;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::{Options, Planning, decide, many_parameters_bytes, memory_overhead};
-use outsize_models::arch::{QwenVisionConfig, QwenVisionModel};
-use outsize_models::{
-    ActivationDtype, Architecture, ComponentConfig, ImageFeatures, Init, PicturePass, PictureSize,
-};
+use outsize_models::{ActivationDtype, ImageFeatures, Init, PatchLayout};
 use outsize_plan::{Budget, Error as PlanError, Tier, Tree, Workload};
 
+use super::tower::{VisionTower, towers};
 use super::{ImageInput, ImageProcessor};
 use crate::error::Error;
 use crate::pipeline::PipelineError;
@@ -22,6 +20,8 @@ use crate::pipeline::PipelineError;
 pub struct EncodedImage {
     /// What it was made of.
     pub input: ImageInput,
+    /// Rows and columns of its tokens.
+    pub tokens: [usize; 2],
     /// What stands for it in a text.
     pub features: ImageFeatures,
 }
@@ -31,7 +31,8 @@ pub struct EncodedImage {
 #[derive(Debug)]
 pub struct VisionEncoder {
     folder: PathBuf,
-    config: ComponentConfig<QwenVisionModel>,
+    tower: Box<dyn VisionTower>,
+    layout: PatchLayout,
     processor: ImageProcessor,
     compute: ActivationDtype,
     stop: Option<Arc<AtomicBool>>,
@@ -51,27 +52,20 @@ impl VisionEncoder {
             false => None,
         };
         let Some(text) = text else { return Ok(None) };
-        let fields: Result<serde_json::Value, _> = serde_json::from_str(&text);
-        let is_known = |model_type: &serde_json::Value| {
-            QwenVisionModel::MODEL_TYPES.iter().any(|(known, _)| model_type == known)
-        };
-        if !fields.is_ok_and(|fields| fields.get("model_type").is_some_and(is_known)) {
+        let fields: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        let Some((_, read)) = towers().find(|(known, _)| fields["model_type"] == *known) else {
             return Ok(None);
-        }
-        let config = ComponentConfig::<QwenVisionModel>::from_json(&text)?;
-        let processor = ImageProcessor::open(folder, &config.config)?;
-        Ok(Some(Self {
-            folder: folder.to_owned(),
-            config,
-            processor: processor.with_most_tokens(most_tokens),
-            compute: ActivationDtype::F32,
-            stop: None,
-        }))
+        };
+        let tower = read(&text).map_err(|source| PipelineError::BadConfig { path, source })?;
+        let layout = tower.layout();
+        let processor = ImageProcessor::open(folder, &layout)?.with_most_tokens(most_tokens);
+        let (folder, compute) = (folder.to_owned(), ActivationDtype::F32);
+        Ok(Some(Self { folder, tower, layout, processor, compute, stop: None }))
     }
 
     /// The values of `model_type` of models whose images are built in.
     pub fn model_types() -> impl Iterator<Item = &'static str> {
-        QwenVisionModel::MODEL_TYPES.iter().map(|(model_type, _)| *model_type)
+        towers().map(|(model_type, _)| model_type)
     }
 
     /// The same multiplying activations in another type, and ending once another thread or a signal sets the flag.
@@ -84,19 +78,9 @@ impl VisionEncoder {
         &self.processor
     }
 
-    /// The token that stands for an image in a prompt.
-    pub fn image_token(&self) -> u32 {
-        self.config().image_token
-    }
-
-    /// The tokens of an image where a prompt has no place for it: that which stands for it, between marks.
-    pub fn marked_image(&self) -> [u32; 3] {
-        let [begin, end] = self.config().image_marks;
-        [begin, self.image_token(), end]
-    }
-
-    fn config(&self) -> &QwenVisionConfig {
-        &self.config.config
+    /// How it takes images.
+    pub fn layout(&self) -> &PatchLayout {
+        &self.layout
     }
 
     /// Tokens that images take together.
@@ -110,10 +94,9 @@ impl VisionEncoder {
     /// Bytes that images of so many tokens take as long as they are part of a text, and what a pass over them takes more than over a
     /// text.
     pub fn held_bytes(&self, tokens: usize) -> u64 {
-        let QwenVisionConfig { deepstack, out_hidden_size, .. } = self.config();
+        let width = self.layout.features as u64;
         // Once more while a pass puts them in the place of embeddings.
-        let copies = 2 + deepstack.len() as u64;
-        (4 * tokens as u64).saturating_mul(*out_hidden_size as u64).saturating_mul(copies)
+        (2 * 4 * tokens as u64).saturating_mul(width)
     }
 
     /// The least budget in which an image of so many tokens can be encoded, beside the process: for [`encode`](Self::encode) while
@@ -122,10 +105,10 @@ impl VisionEncoder {
     /// # Errors
     /// A checkpoint that is not of this configuration.
     pub fn least_bytes(&self, tokens: usize) -> Result<u64, PipelineError> {
-        let patches = tokens.saturating_mul(self.config().merged());
+        let patches = tokens.saturating_mul(self.layout.merged());
         let load = ImageLoad { tokens, patches, files: 0, work: 0 };
         let checkpoint = self.checkpoint()?;
-        let tree = self.tree(&checkpoint, &load)?;
+        let tree = self.tree(&checkpoint, load.patches)?;
         match decide(&tree, &self.options(&checkpoint, &tree, &load, (0, 0))) {
             Err(outsize_core::Error::Plan(PlanError::TooSmall(shortfall))) => Ok(shortfall.least),
             Err(error) => Err(error.into()),
@@ -148,11 +131,11 @@ impl VisionEncoder {
             return Ok(Vec::new());
         }
         let (checkpoint, load) = (self.checkpoint()?, self.load(images)?);
-        let tree = self.tree(&checkpoint, &load)?;
+        let tree = self.tree(&checkpoint, load.patches)?;
         let options = self.options(&checkpoint, &tree, &load, (budget, process));
         let map = decide(&tree, &options)?;
         let init = Init { device: Device::flex(), compute: self.compute };
-        let model = self.config.dispatch(&init, &checkpoint, &map, &options)?;
+        let model = self.tower.dispatch(&init, &checkpoint, &map, &options)?;
         let mut encoded = Vec::with_capacity(images.len());
         for input in images {
             observe(input);
@@ -160,11 +143,12 @@ impl VisionEncoder {
             let grid = self.processor.grid([picture.width, picture.height])?;
             let patches = self.processor.patches(&picture)?;
             drop(picture);
-            let shape = [grid[0] * grid[1], self.config().patch_values()];
+            let shape = [grid[0] * grid[1], self.layout.patch_values()];
             let pixels = TensorData::new(patches, shape);
             let pixels = Tensor::from_data(pixels, (&init.device, DType::F32));
-            let features = model.run(|model| model.forward(pixels, grid))?;
-            encoded.push(EncodedImage { input: input.clone(), features });
+            let features = model.see(pixels, grid)?;
+            let tokens = grid.map(|side| side / self.layout.merge_size);
+            encoded.push(EncodedImage { input: input.clone(), tokens, features });
         }
         Ok(encoded)
     }
@@ -177,7 +161,7 @@ impl VisionEncoder {
         let mut load = ImageLoad::default();
         for image in images {
             let [rows, columns] = self.processor.grid(image.size())?;
-            load.tokens += rows * columns / self.config().merged();
+            load.tokens += rows * columns / self.layout.merged();
             load.patches = load.patches.max(rows * columns);
             load.files = load.files.saturating_add(image.len());
             load.work = load.work.max(self.processor.work_bytes(image));
@@ -185,12 +169,8 @@ impl VisionEncoder {
         Ok(load)
     }
 
-    /// What there is to place, and what a pass does with it.
-    fn tree(&self, checkpoint: &Checkpoint, load: &ImageLoad) -> Result<Tree, outsize_core::Error> {
-        let mut tree = self.config.tree(&self.folder.to_string_lossy(), checkpoint.tensors())?;
-        let latents = PictureSize { batch: 1, rows: load.patches, columns: 1 };
-        self.config.add_work(&mut tree, &PicturePass { latents, tokens: 0 });
-        Ok(tree)
+    fn tree(&self, checkpoint: &Checkpoint, patches: usize) -> Result<Tree, outsize_core::Error> {
+        self.tower.tree(&self.folder.to_string_lossy(), checkpoint.tensors(), patches)
     }
 
     fn options(
@@ -210,15 +190,13 @@ impl VisionEncoder {
         let process = [load.files, many_parameters_bytes(tree), self.held_bytes(load.tokens)]
             .into_iter()
             .fold(process, u64::saturating_add);
-        let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let pass = self.config.model().activation_bytes(load.patches, threads).max(load.work);
-        let packed = self.config.packed_bytes(self.compute, load.patches as u64);
+        let pass = self.tower.pass_bytes(self.compute, load.patches).max(load.work);
         Options {
             budget: max_memory,
-            needs: memory_overhead(process, pass.saturating_add(packed)),
+            needs: memory_overhead(process, pass),
             planning: Planning { workload, ..Planning::default() },
             stop: self.stop.clone(),
-            ..self.config.options(checkpoint.tensors())
+            ..self.tower.options(checkpoint.tensors())
         }
     }
 }

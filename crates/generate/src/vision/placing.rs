@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 
-use outsize_models::FIRST_IMAGE_ID;
+use outsize_models::{FIRST_IMAGE_ID, ImageSpelling};
 
 use super::EncodedImage;
 use crate::error::{Error, Result};
+use crate::tokenizer::Tokenizer;
 
 /// Gives ids to the tokens of images, each once.
 #[derive(Debug)]
@@ -32,21 +33,55 @@ impl ImageIds {
     }
 }
 
-/// A prompt in which each token that stands for an image is replaced by those of the next one.
+/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks around it.
+///
+/// # Errors
+/// [`Error::NoImages`]: the tokenizer has no token for the ends of rows.
+pub fn spelled(
+    ids: Range<u32>,
+    [rows, columns]: [usize; 2],
+    spelling: ImageSpelling,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
+    if let ImageSpelling::Marked(_) = spelling {
+        return Ok(ids.collect());
+    }
+    let token = |name| {
+        let reason =
+            "tokenizer.json has no token [IMG_BREAK] or [IMG_END], which end the rows of an image";
+        tokenizer.token_id(name).ok_or(Error::NoImages { reason })
+    };
+    let (row_ends, image_ends) = (token("[IMG_BREAK]")?, token("[IMG_END]")?);
+    let mut text = Vec::with_capacity(rows * (columns + 1));
+    for row in 0..rows {
+        let start = ids.start + (row * columns) as u32;
+        text.extend(start..start + columns as u32);
+        text.push(if row + 1 == rows { image_ends } else { row_ends });
+    }
+    Ok(text)
+}
+
+/// A prompt in which each token that stands for an image is replaced by what the text has for the next one.
 ///
 /// # Errors
 /// [`Error::ImagePlaces`]: not as many images as places.
-pub fn with_images(prompt: &[u32], place: u32, images: &[Range<u32>]) -> Result<Vec<u32>> {
+pub fn with_images(prompt: &[u32], place: u32, images: &[Vec<u32>]) -> Result<Vec<u32>> {
     let places = prompt.iter().filter(|id| **id == place).count();
     if places != images.len() {
         return Err(Error::ImagePlaces { places, images: images.len() });
     }
-    let mut images = images.iter().cloned();
-    let of = |id: &u32| match *id == place {
-        true => images.next().unwrap_or_default(),
-        false => *id..*id + 1,
-    };
-    Ok(prompt.iter().flat_map(of).collect())
+    let mut images = images.iter();
+    let mut ids = Vec::with_capacity(prompt.len() + images.clone().map(Vec::len).sum::<usize>());
+    for id in prompt {
+        match images.as_slice().first().filter(|_| *id == place) {
+            Some(image) => {
+                ids.extend(image);
+                images.next();
+            }
+            None => ids.push(*id),
+        }
+    }
+    Ok(ids)
 }
 
 #[cfg(test)]
@@ -55,7 +90,7 @@ mod tests {
 
     #[test]
     fn each_place_becomes_an_image() {
-        let images = [100..103, 200..201];
+        let images = [vec![100, 101, 102], vec![200]];
         assert_eq!(with_images(&[1, 7, 2, 7], 7, &images).unwrap(), [1, 100, 101, 102, 2, 200]);
         assert_eq!(with_images(&[1], 7, &[]).unwrap(), [1]);
         for prompt in [&[7][..], &[7, 7, 7]] {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::read_object;
-use outsize_models::arch::QwenVisionConfig;
+use outsize_models::{ImageScaling, PatchLayout};
 use outsize_picture::{Picture, PictureFilter};
 use serde_json::{Map, Value};
 
@@ -17,31 +17,37 @@ const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 /// One side of an image may be so many times as long as the other.
 const MOST_ASPECT: usize = 200;
 
+/// The most pixels of a side that a checkpoint may ask for.
+const MOST_EDGE: u64 = 1 << 14;
+
 /// The most pixels that a checkpoint may ask for.
 const MOST_PIXELS: u64 = 1 << 28;
 
-/// Makes of a picture the patches that a vision encoder takes, as the processor of `transformers` does that is called
-/// `Qwen2VLImageProcessor`.
+/// Makes of a picture the patches that a vision encoder takes, as processors of `transformers` do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageProcessor {
-    /// Pixels of a token's side.
-    unit: usize,
-    patch: usize,
-    merge: usize,
-    frames: usize,
-    /// The least and the most pixels of an image.
-    pixels: [usize; 2],
+    layout: PatchLayout,
+    sizes: ImageSizes,
     filter: PictureFilter,
     /// What is subtracted of a colour from 0 to 255, and what the rest is multiplied by.
     colours: [[f32; 2]; 3],
 }
 
+/// In what sizes images are seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum ImageSizes {
+    /// Of a least and a most number of pixels.
+    Pixels([usize; 2]),
+    /// Of a longest side, and of at most so many tokens.
+    LongestEdge(usize, usize),
+}
+
 impl ImageProcessor {
-    /// Reads what the checkpoint in `folder` says, for an encoder of that configuration.
+    /// Reads what the checkpoint in `folder` says, for an encoder that takes images so.
     ///
     /// # Errors
     /// Neither file, one that is not JSON, or a value that is not possible.
-    pub fn open(folder: &Path, config: &QwenVisionConfig) -> Result<Self> {
+    pub fn open(folder: &Path, layout: &PatchLayout) -> Result<Self> {
         for file in FILES {
             let path = folder.join(file);
             let Some(mut object) = read_object(&path)? else { continue };
@@ -51,16 +57,21 @@ impl ImageProcessor {
                     _ => continue,
                 }
             }
-            return Keys { path, object }.processor(config);
+            return Keys { path, object }.processor(layout);
         }
         Err(Error::NoImageProcessor { folder: folder.to_owned() })
     }
 
     /// The same for images of at most so many tokens.
     pub fn with_most_tokens(mut self, tokens: usize) -> Self {
-        let [least, most] = &mut self.pixels;
-        *most = (*most).min(tokens.max(1).saturating_mul(self.unit * self.unit));
-        *least = (*least).min(*most);
+        let unit = self.layout.unit();
+        match &mut self.sizes {
+            ImageSizes::Pixels([least, most]) => {
+                *most = (*most).min(tokens.max(1).saturating_mul(unit * unit));
+                *least = (*least).min(*most);
+            }
+            ImageSizes::LongestEdge(_, most) => *most = tokens.max(1),
+        }
         self
     }
 
@@ -72,19 +83,13 @@ impl ImageProcessor {
         if width.max(height) > MOST_ASPECT * width.min(height) {
             return Err(Error::ImageAspect { width, height });
         }
-        let unit = self.unit as f64;
-        let sides = [width as f64, height as f64];
-        // As Python rounds: to the even one of two that are as near.
-        let mut seen = sides.map(|side| (side / unit).round_ties_even() * unit);
-        let [least, most] = self.pixels.map(|pixels| pixels as f64);
-        if seen[0] * seen[1] > most {
-            let shrink = (sides[0] * sides[1] / most).sqrt();
-            seen = sides.map(|side| ((side / shrink / unit).floor() * unit).max(unit));
-        } else if seen[0] * seen[1] < least {
-            let stretch = (least / (sides[0] * sides[1])).sqrt();
-            seen = sides.map(|side| (side * stretch / unit).ceil() * unit);
-        }
-        Ok(seen.map(|side| side as usize))
+        let unit = self.layout.unit();
+        Ok(match self.sizes {
+            ImageSizes::Pixels(pixels) => within_pixels([width, height], unit, pixels),
+            ImageSizes::LongestEdge(longest, most) => {
+                within_edge([width, height], unit, longest, most)
+            }
+        })
     }
 
     /// Tokens that an image of so many pixels takes.
@@ -93,7 +98,8 @@ impl ImageProcessor {
     /// As [`seen`](Self::seen).
     pub fn tokens(&self, size: [usize; 2]) -> Result<usize> {
         let [width, height] = self.seen(size)?;
-        Ok(width / self.unit * (height / self.unit))
+        let unit = self.layout.unit();
+        Ok(width / unit * (height / unit))
     }
 
     /// Rows and columns of patches of an image of so many pixels.
@@ -102,7 +108,7 @@ impl ImageProcessor {
     /// As [`seen`](Self::seen).
     pub fn grid(&self, size: [usize; 2]) -> Result<[usize; 2]> {
         let [width, height] = self.seen(size)?;
-        Ok([height / self.patch, width / self.patch])
+        Ok([height, width].map(|side| side / self.layout.patch_size))
     }
 
     /// A picture as patches, `[patches, values]` one behind the other: the patches of a token are neighbours, and the values of
@@ -113,7 +119,8 @@ impl ImageProcessor {
     pub fn patches(&self, picture: &Picture) -> Result<Vec<f32>> {
         let [width, height] = self.seen([picture.width, picture.height])?;
         let picture = picture.resized(width, height, self.filter);
-        let Self { unit, patch, merge, frames, colours, .. } = *self;
+        let PatchLayout { patch_size: patch, merge_size: merge, frames, .. } = self.layout;
+        let (unit, colours) = (self.layout.unit(), self.colours);
         let mut values = Vec::with_capacity(3 * frames * width * height);
         let value = |row: usize, column: usize, colour: usize| {
             let [subtracted, factor] = colours[colour];
@@ -143,10 +150,40 @@ impl ImageProcessor {
         let [width, height] = image.size();
         let pixels = (width as u64).saturating_mul(height as u64);
         let seen = self.seen([width, height]).unwrap_or([0, 0]);
-        let patches = 3 * 4 * (self.frames * seen[0] * seen[1]) as u64;
+        let patches = 3 * 4 * (self.layout.frames * seen[0] * seen[1]) as u64;
         let picture = Picture { width, height, rgb: Vec::new() };
         let resizing = picture.resizing_bytes(seen[0], seen[1]);
         image.decoding_bytes().max(3 * pixels + resizing + patches)
+    }
+}
+
+/// As `smart_resize` of `transformers`.
+fn within_pixels(size: [usize; 2], unit: usize, pixels: [usize; 2]) -> [usize; 2] {
+    let (unit, sides) = (unit as f64, size.map(|side| side as f64));
+    // As Python rounds: to the even one of two that are as near.
+    let mut seen = sides.map(|side| (side / unit).round_ties_even() * unit);
+    let [least, most] = pixels.map(|pixels| pixels as f64);
+    if seen[0] * seen[1] > most {
+        let shrink = (sides[0] * sides[1] / most).sqrt();
+        seen = sides.map(|side| ((side / shrink / unit).floor() * unit).max(unit));
+    } else if seen[0] * seen[1] < least {
+        let stretch = (least / (sides[0] * sides[1])).sqrt();
+        seen = sides.map(|side| (side * stretch / unit).ceil() * unit);
+    }
+    seen.map(|side| side as usize)
+}
+
+/// As `get_resize_output_image_size`, with shorter sides where that would be too many tokens.
+fn within_edge(size: [usize; 2], unit: usize, longest: usize, most: usize) -> [usize; 2] {
+    let mut longest = longest;
+    loop {
+        let ratio = size.map(|side| side as f64 / longest as f64).into_iter().fold(1.0, f64::max);
+        let seen = size.map(|side| ((side as f64 / ratio) as usize).max(1).div_ceil(unit));
+        if seen[0] * seen[1] <= most || longest <= unit {
+            return seen.map(|side| side * unit);
+        }
+        longest = longest.min(seen[0].max(seen[1]) * unit) - unit;
+        longest = longest.max(unit);
     }
 }
 
@@ -161,21 +198,22 @@ impl Keys {
         self.object.get(key).filter(|value| !value.is_null())
     }
 
-    fn processor(&self, config: &QwenVisionConfig) -> Result<ImageProcessor> {
-        for (key, of_encoder) in [
-            ("patch_size", config.patch_size),
-            ("merge_size", config.spatial_merge_size),
-            ("temporal_patch_size", config.temporal_patch_size),
+    fn processor(&self, layout: &PatchLayout) -> Result<ImageProcessor> {
+        let of_file = |key| match self.get(key) {
+            // As newer checkpoints have it.
+            Some(value) => Some(value.get("height").unwrap_or(value)),
+            None => None,
+        };
+        for (key, known) in [
+            // Of one processor it is the side of a token.
+            ("patch_size", [layout.patch_size, layout.unit()]),
+            ("merge_size", [layout.merge_size; 2]),
+            ("temporal_patch_size", [layout.frames; 2]),
         ] {
-            if let Some(value) =
-                self.get(key).filter(|value| value.as_u64() != Some(of_encoder as u64))
-            {
-                return Err(bad_key(
-                    &self.path,
-                    key,
-                    value,
-                    "the same as vision_config in config.json has",
-                ));
+            let differs = |value: &&Value| !known.iter().any(|known| **value == *known);
+            if let Some(value) = of_file(key).filter(differs) {
+                let expected = "the same as vision_config in config.json has";
+                return Err(bad_key(&self.path, key, value, expected));
             }
         }
         for key in ["do_resize", "do_rescale", "do_normalize"] {
@@ -183,7 +221,6 @@ impl Keys {
                 return Err(bad_key(&self.path, key, value, "true: images are always seen so"));
             }
         }
-        let unit = config.patch_size * config.spatial_merge_size;
         let scale = self.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
         let [mean, deviation] = [self.three("image_mean")?, self.three("image_std")?];
         let colours = [0, 1, 2].map(|colour| {
@@ -191,11 +228,13 @@ impl Keys {
             [(mean[colour] / scale) as f32, (scale / deviation[colour]) as f32]
         });
         Ok(ImageProcessor {
-            unit,
-            patch: config.patch_size,
-            merge: config.spatial_merge_size,
-            frames: config.temporal_patch_size,
-            pixels: self.pixels(unit)?,
+            layout: layout.clone(),
+            sizes: match layout.scaling {
+                ImageScaling::Pixels => ImageSizes::Pixels(self.pixels(layout.unit())?),
+                ImageScaling::LongestEdge => {
+                    ImageSizes::LongestEdge(self.longest_edge()?, usize::MAX)
+                }
+            },
             filter: match self.get("resample") {
                 None => PictureFilter::Bicubic,
                 Some(value) => {
@@ -211,6 +250,20 @@ impl Keys {
             },
             colours,
         })
+    }
+
+    /// The longest side, under either of its names.
+    fn longest_edge(&self) -> Result<usize> {
+        let size = self.get("size");
+        let edge = size.and_then(|size| size.get("longest_edge").or_else(|| size.get("height")));
+        match edge.map(Value::as_u64) {
+            None => Ok(1024),
+            Some(Some(edge @ 1..=MOST_EDGE)) => Ok(edge as usize),
+            Some(_) => {
+                let expected = "a number of pixels from 1 to 16,384";
+                Err(bad_key(&self.path, "longest_edge", edge.unwrap_or(&Value::Null), expected))
+            }
+        }
     }
 
     /// The least and the most pixels, under their new names or their old ones.

@@ -45,6 +45,7 @@ mod olmo2;
 mod opt;
 mod phi;
 mod phi3;
+mod pixtral;
 mod qwen3;
 mod qwen3_next;
 mod qwen3_vl_moe;
@@ -104,6 +105,7 @@ pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, Nemot
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
+pub use pixtral::{PixtralVisionConfig, PixtralVisionModel};
 pub use qwen_vision::{QwenVisionConfig, QwenVisionModel};
 pub use qwen3::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};

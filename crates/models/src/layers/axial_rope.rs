@@ -11,21 +11,45 @@ use crate::config::Fields;
 /// bits, as in `diffusers`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AxialRope<const AXES: usize> {
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// Elements of a head that each coordinate rotates.
-    pub widths: [usize; AXES],
-    /// Which elements are rotated together: neighbours, or of the first half of all and of the second.
-    pub pairs: RotaryPairs,
-    /// Whether angles are rounded to 32 bits before their sine and cosine are taken.
-    pub rounds_angles: bool,
+    theta: f64,
+    widths: [usize; AXES],
+    pairs: RotaryPairs,
+    rounds_angles: bool,
+    takes_turns: bool,
 }
 
 impl<const AXES: usize> AxialRope<AXES> {
+    /// Rotations of so many elements of a head for each coordinate, by frequencies of that base; neighbours are rotated together.
+    pub fn new(theta: f64, widths: [usize; AXES]) -> Self {
+        let (rounds_angles, takes_turns) = (false, false);
+        Self { theta, widths, pairs: RotaryPairs::Interleaved, rounds_angles, takes_turns }
+    }
+
+    /// The same of elements of the first half of a head with those of the second.
+    pub fn halves(self) -> Self {
+        Self { pairs: RotaryPairs::Halves, ..self }
+    }
+
+    /// The same with angles rounded to 32 bits before their sine and cosine are taken.
+    pub fn rounding_angles(self) -> Self {
+        Self { rounds_angles: true, ..self }
+    }
+
+    /// The same with coordinates that take turns in one series of frequencies; each rotates as many elements.
+    pub fn taking_turns(self) -> Self {
+        Self { takes_turns: true, ..self }
+    }
+
     /// The rotations of tokens at these places, one behind the other.
     pub fn at(&self, places: &[[usize; AXES]], device: &Device) -> Rotation {
         let frequencies = self.widths.iter().enumerate().flat_map(|(axis, &width)| {
-            let frequency = move |pair| self.theta.powf(-((2 * pair) as f64) / width as f64);
+            let frequency = move |pair: usize| {
+                let step = match self.takes_turns {
+                    true => (2 * (pair * AXES + axis)) as f64 / (AXES * width) as f64,
+                    false => (2 * pair) as f64 / width as f64,
+                };
+                self.theta.powf(-step)
+            };
             (0..width / 2).map(move |pair| (axis, frequency(pair)))
         });
         let frequencies: Vec<(usize, f64)> = frequencies.collect();

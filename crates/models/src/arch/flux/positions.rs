@@ -3,8 +3,6 @@
 use burn::tensor::Device;
 
 use super::config::AXES;
-use outsize_kernels::RotaryPairs;
-
 use crate::layers::{AxialRope, Rotation};
 
 /// Base of the frequencies.
@@ -20,6 +18,5 @@ pub(super) fn rotation(
     let text = (0..tokens).map(|_| [0; AXES]);
     let picture = (0..rows).flat_map(|row| (0..columns).map(move |column| [0, row, column]));
     let places: Vec<_> = text.chain(picture).collect();
-    let pairs = RotaryPairs::Interleaved;
-    AxialRope { theta: THETA, widths, pairs, rounds_angles: false }.at(&places, device)
+    AxialRope::new(THETA, widths).at(&places, device)
 }

@@ -4,8 +4,6 @@ use burn::tensor::Device;
 
 use super::Flux2Transformer2dConfig;
 use super::config::AXES;
-use outsize_kernels::RotaryPairs;
-
 use crate::layers::{AxialRope, Rotation};
 
 /// How far pictures are from each other.
@@ -25,6 +23,5 @@ pub(super) fn rotation(
     });
     let places: Vec<[usize; AXES]> = text.chain(pictures).collect();
     let Flux2Transformer2dConfig { rope_theta: theta, axes_dims_rope: widths, .. } = *config;
-    let pairs = RotaryPairs::Interleaved;
-    AxialRope { theta, widths, pairs, rounds_angles: false }.at(&places, device)
+    AxialRope::new(theta, widths).at(&places, device)
 }

@@ -31,8 +31,6 @@ pub struct QwenVisionConfig {
     pub num_heads: usize,
     /// The non-linear function of the MLP.
     pub activation: Activation,
-    /// Colours.
-    pub in_channels: usize,
     /// Pixels of a patch's side.
     pub patch_size: usize,
     /// Frames of a patch: an image is as many alike.
@@ -94,7 +92,6 @@ impl QwenVisionConfig {
             intermediate_size: vision.size_or("intermediate_size", 4304, MAX_INTERMEDIATE)?,
             num_heads,
             activation: config::activation(&vision, "hidden_act", Activation::GeluTanh)?,
-            in_channels: vision.size_or("in_channels", 3, 3)?,
             patch_size: vision.size_or("patch_size", 16, MAX_PATCH)?,
             temporal_patch_size: vision.size_or("temporal_patch_size", 2, MAX_PATCH)?,
             spatial_merge_size: vision.size_or("spatial_merge_size", 2, MAX_PATCH)?,
@@ -108,16 +105,6 @@ impl QwenVisionConfig {
                 token("vision_end_token_id", [151_653, 248_054])?,
             ],
         })
-    }
-
-    /// Values of a patch.
-    pub fn patch_values(&self) -> usize {
-        self.in_channels * self.temporal_patch_size * self.patch_size * self.patch_size
-    }
-
-    /// Patches of a token.
-    pub fn merged(&self) -> usize {
-        self.spatial_merge_size * self.spatial_merge_size
     }
 }
 
@@ -163,7 +150,7 @@ const VISION: &[KnownField] = &[
     ("dtype", Harmless),
     ("hidden_act", Read),
     ("hidden_size", Read),
-    ("in_channels", Read),
+    ("in_channels", Only(&["3"])),
     ("initializer_range", Harmless),
     ("intermediate_size", Read),
     ("model_type", Harmless),

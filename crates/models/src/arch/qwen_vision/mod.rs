@@ -8,10 +8,9 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
-use outsize_kernels::RotaryPairs;
 
 pub use self::config::QwenVisionConfig;
-use self::positions::{patches, position_embeddings};
+use self::positions::position_embeddings;
 use super::qwen_vl::MULTIMODAL;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
@@ -20,7 +19,11 @@ use crate::layers::{
     Activation, AxialRope, Embedding, LayerNorm, Linear, Rotation, attend_tokens, fetched,
 };
 use crate::pass_shape::pixel_attention_scratch;
-use crate::{Activations, Error, GridPositions, ImageFeatures, PicturePass, WeightUse};
+use crate::vision_model::patch_places;
+use crate::{
+    Activations, Error, GridPositions, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout,
+    PicturePass, VisionModel, WeightUse,
+};
 
 /// What LayerNorm adds to the variance.
 const EPSILON: f64 = 1e-6;
@@ -105,7 +108,8 @@ impl Architecture for QwenVisionModel {
     }
 
     fn new(config: &QwenVisionConfig, init: &Init) -> Self {
-        let (hidden, merged) = (config.hidden_size, config.hidden_size * config.merged());
+        let (layout, hidden) = (Self::layout(config), config.hidden_size);
+        let merged = hidden * layout.merged();
         let norm = |width| LayerNorm::new(width, EPSILON, init);
         let linear = |inputs, outputs| Linear::new(inputs, outputs, true, init);
         let block = |_| QwenVisionBlock {
@@ -128,7 +132,7 @@ impl Architecture for QwenVisionModel {
             linear_fc2: linear(merged, config.out_hidden_size),
         };
         Self {
-            patch_embed: QwenVisionPatchEmbed { proj: linear(config.patch_values(), hidden) },
+            patch_embed: QwenVisionPatchEmbed { proj: linear(layout.patch_values(), hidden) },
             pos_embed: Embedding::new(config.grid * config.grid, hidden, init),
             blocks: (0..config.depth).map(block).collect(),
             deepstack_merger_list: config.deepstack.iter().map(|_| merger(merged)).collect(),
@@ -153,7 +157,7 @@ impl Component for QwenVisionModel {
     fn weight_use(config: &QwenVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
         let patches = pass.latents.pixels();
         if path.contains("merger") {
-            return WeightUse::of_rows(patches / config.merged() as u64);
+            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
         }
         // Of queries, keys and values one in three is a query.
         let attended = if path.ends_with(".qkv.weight") { patches / 3 } else { 0 };
@@ -164,44 +168,40 @@ impl Component for QwenVisionModel {
 /// What the names of its tensors begin with.
 const PREFIXES: [&str; 2] = ["model.visual.", "visual."];
 
-impl QwenVisionModel {
-    /// Its configuration.
-    pub fn config(&self) -> &QwenVisionConfig {
-        &self.config
+impl VisionModel for QwenVisionModel {
+    fn layout(config: &QwenVisionConfig) -> PatchLayout {
+        PatchLayout {
+            patch_size: config.patch_size,
+            merge_size: config.spatial_merge_size,
+            frames: config.temporal_patch_size,
+            features: config.out_hidden_size * (1 + config.deepstack.len()),
+            scaling: ImageScaling::Pixels,
+            image_token: config.image_token,
+            spelling: ImageSpelling::Marked(config.image_marks),
+        }
     }
 
-    /// An image `[patches, values]` f32, of so many `rows` and `columns` of patches, to what stands for it in a text. The patches of
-    /// a token are one behind the other, and so are the values of a patch: colours, of each frames, of each rows.
-    ///
-    /// # Panics
-    /// If there are not as many patches, or sides are no multiples of a token's.
-    pub fn forward(&self, pixels: Tensor<2>, [rows, columns]: [usize; 2]) -> ImageFeatures {
-        let config = &self.config;
+    fn see(&self, pixels: Tensor<2>, [rows, columns]: [usize; 2]) -> ImageFeatures {
+        let (config, merged) = (&self.config, Self::layout(&self.config).merged());
         let [count, values] = pixels.dims();
-        assert_eq!((count, values), (rows * columns, config.patch_values()), "patches of an image");
         let merge = config.spatial_merge_size;
-        let places = patches([rows, columns], merge);
+        let places = patch_places([rows, columns], merge);
         let x = self.patch_embed.proj.forward_pixels(pixels.reshape([1, count, values]));
         let positions = position_embeddings(&self.pos_embed, &places, [rows, columns], config.grid);
         let mut x = x.clone() + positions.to_device(&x.device());
         let width = config.hidden_size / config.num_heads;
-        let rope = AxialRope {
-            theta: THETA,
-            widths: [width / 2; 2],
-            pairs: RotaryPairs::Halves,
-            rounds_angles: true,
-        };
+        let rope = AxialRope::new(THETA, [width / 2; 2]).halves().rounding_angles();
         let rotation = rope.at(&places, &x.device());
         let mut deepstack = Vec::with_capacity(config.deepstack.len());
         for (index, block) in self.blocks.iter().enumerate() {
             x = block.forward(x, &rotation);
             let merger = config.deepstack.iter().position(|behind| *behind == index);
             if let Some(merger) = merger.map(|place| &self.deepstack_merger_list[place]) {
-                deepstack.push(merger.forward(x.clone(), config.merged()));
+                deepstack.push(merger.forward(x.clone(), merged));
             }
         }
         ImageFeatures {
-            embeddings: self.merger.forward(x, config.merged()),
+            embeddings: self.merger.forward(x, merged),
             deepstack,
             positions: Some(GridPositions {
                 rows: rows / merge,
@@ -211,21 +211,18 @@ impl QwenVisionModel {
         }
     }
 
-    /// An upper bound on the bytes of activations that a pass over so many patches holds at once, its results included, with the
-    /// scratch memory of attention on so many threads.
-    pub fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
-        let config = &self.config;
+    fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
+        let (config, layout) = (&self.config, Self::layout(&self.config));
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
-        let (inner, merged) = (config.intermediate_size as u64, config.merged() as u64);
+        let (inner, merged) = (config.intermediate_size as u64, layout.merged() as u64);
         // The norm's output, queries, keys and values as they come and each by itself, one of them rotated, and what attention
         // gives; or the inner layer and a copy; or the pixels and their positions, of the table; beside the residual stream.
         let block = (9 * hidden).max(2 * hidden + 2 * inner);
         let table = (config.grid * config.grid) as u64 * hidden;
-        let pixels = config.patch_values() as u64 + 2 * hidden;
+        let pixels = layout.patch_values() as u64 + 2 * hidden;
         let most = count.saturating_mul(block).max(count.saturating_mul(pixels) + 2 * table);
         // Features stay. The inner layer of a merger is as wide as the patches of its token.
-        let features = count / merged * config.out_hidden_size as u64;
-        let features = features.saturating_mul(1 + config.deepstack.len() as u64);
+        let features = (count / merged).saturating_mul(layout.features as u64);
         let width = config.hidden_size / config.num_heads;
         let rotation = count * width as u64;
         let stream = count.saturating_mul(hidden);

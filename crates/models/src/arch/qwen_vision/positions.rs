@@ -4,15 +4,6 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::layers::Embedding;
 
-/// Row and column of each patch, in the order in which the patches of a token are one behind the other.
-pub(super) fn patches([rows, columns]: [usize; 2], merge: usize) -> Vec<[usize; 2]> {
-    let token = |row, column| {
-        (0..merge).flat_map(move |down| (0..merge).map(move |right| [row + down, column + right]))
-    };
-    let tokens = |row| (0..columns).step_by(merge).flat_map(move |column| token(row, column));
-    (0..rows).step_by(merge).flat_map(tokens).collect()
-}
-
 /// The embeddings of these places in an image of so many rows and columns, `[1, patches, hidden]` f32: of a table of `grid` rows
 /// and columns that is stretched over the image, between the four that are next.
 pub(super) fn position_embeddings(
@@ -55,13 +46,6 @@ fn neighbours(place: usize, side: usize, grid: usize) -> [(usize, f32); 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patches_of_a_token_are_neighbours() {
-        let places = patches([2, 4], 2);
-        let expected = [[0, 0], [0, 1], [1, 0], [1, 1], [0, 2], [0, 3], [1, 2], [1, 3]];
-        assert_eq!(places, expected);
-    }
 
     #[test]
     fn the_ends_of_an_image_are_those_of_the_grid() {

@@ -11,7 +11,6 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
-use outsize_kernels::RotaryPairs;
 
 use self::blocks::ZImageTransformerBlock;
 pub use self::config::ZImageTransformer2dConfig;
@@ -175,8 +174,7 @@ impl ZImageTransformer2dModel {
 
     fn rope(&self) -> AxialRope<AXES> {
         let ZImageTransformer2dConfig { rope_theta, axes_dims, .. } = self.config;
-        let pairs = RotaryPairs::Interleaved;
-        AxialRope { theta: rope_theta, widths: axes_dims, pairs, rounds_angles: true }
+        AxialRope::new(rope_theta, axes_dims).rounding_angles()
     }
 
     /// An upper bound on the bytes of activations that a pass over latents of that size in tokens holds at once, beside texts of

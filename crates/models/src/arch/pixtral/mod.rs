@@ -1,0 +1,295 @@
+//! The vision encoder of Mistral Small 3.1 and later and of Ministral 3, with what makes features of its states. Agrawal et al. 2024
+//! (arXiv:2410.07073).
+
+mod config;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use outsize_checkpoint::TensorInfo;
+use outsize_core::Names;
+
+use self::config::PROJECTOR;
+pub use self::config::PixtralVisionConfig;
+use super::mistral3::MULTIMODAL;
+use crate::architecture::{Architecture, Init};
+use crate::component::Component;
+use crate::config::{Fields, KnownField};
+use crate::layers::{
+    Activation, AxialRope, Linear, RmsNorm, Rotation, attend_tokens, fetched, heads,
+};
+use crate::pass_shape::pixel_attention_scratch;
+use crate::vision_model::patch_places;
+use crate::{
+    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PicturePass,
+    VisionModel, WeightUse,
+};
+
+/// What the encoder's norms add to mean squares.
+const EPSILON: f64 = 1e-5;
+
+/// A vision encoder with its projector.
+#[derive(Module, Debug)]
+pub struct PixtralVisionModel {
+    vision_tower: PixtralTower,
+    multi_modal_projector: PixtralProjector,
+    #[module(skip)]
+    config: PixtralVisionConfig,
+}
+
+/// Patches to states.
+#[derive(Module, Debug)]
+struct PixtralTower {
+    /// `[hidden, values of a patch]`.
+    patch_conv: Linear,
+    ln_pre: RmsNorm,
+    transformer: PixtralTransformer,
+}
+
+#[derive(Module, Debug)]
+struct PixtralTransformer {
+    layers: Vec<PixtralAttentionLayer>,
+}
+
+#[derive(Module, Debug)]
+struct PixtralAttentionLayer {
+    attention_norm: RmsNorm,
+    attention: PixtralAttention,
+    ffn_norm: RmsNorm,
+    feed_forward: PixtralMlp,
+}
+
+#[derive(Module, Debug)]
+struct PixtralAttention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    heads: usize,
+}
+
+#[derive(Module, Debug)]
+struct PixtralMlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// States to features.
+#[derive(Module, Debug)]
+struct PixtralProjector {
+    norm: RmsNorm,
+    patch_merger: PixtralPatchMerger,
+    linear_1: Linear,
+    linear_2: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+#[derive(Module, Debug)]
+struct PixtralPatchMerger {
+    /// `[hidden, patches of a token · hidden]`.
+    merging_layer: Linear,
+}
+
+impl Architecture for PixtralVisionModel {
+    type Config = PixtralVisionConfig;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("mistral3", "Mistral3")];
+    const CLASS_PREFIX: &'static str = "Pixtral";
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("PixtralTower", "PixtralVisionModel"),
+        ("PixtralTransformer", "PixtralTransformer"),
+        ("PixtralAttentionLayer", "PixtralAttentionLayer"),
+        ("PixtralAttention", "PixtralAttention"),
+        ("PixtralMlp", "PixtralMLP"),
+        ("PixtralProjector", "Mistral3MultiModalProjector"),
+        ("PixtralPatchMerger", "Mistral3PatchMerger"),
+    ];
+    const NO_SPLIT: &'static [&'static str] = &["PixtralAttentionLayer"];
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[PROJECTOR, MULTIMODAL]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<PixtralVisionConfig, Error> {
+        PixtralVisionConfig::read(fields)
+    }
+
+    fn new(config: &PixtralVisionConfig, init: &Init) -> Self {
+        let hidden = config.hidden_size;
+        let norm = |epsilon| RmsNorm::new(hidden, epsilon, init);
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, false, init);
+        let square = || linear(hidden, hidden);
+        let layer = |_| PixtralAttentionLayer {
+            attention_norm: norm(EPSILON),
+            attention: PixtralAttention {
+                q_proj: square(),
+                k_proj: square(),
+                v_proj: square(),
+                o_proj: square(),
+                heads: config.num_attention_heads,
+            },
+            ffn_norm: norm(EPSILON),
+            feed_forward: PixtralMlp {
+                gate_proj: linear(hidden, config.intermediate_size),
+                up_proj: linear(hidden, config.intermediate_size),
+                down_proj: linear(config.intermediate_size, hidden),
+                activation: config.activation,
+            },
+        };
+        let layout = Self::layout(config);
+        let (text, bias) = (config.text_hidden_size, config.projector_bias);
+        Self {
+            vision_tower: PixtralTower {
+                patch_conv: linear(layout.patch_values(), hidden),
+                ln_pre: norm(EPSILON),
+                transformer: PixtralTransformer {
+                    layers: (0..config.num_hidden_layers).map(layer).collect(),
+                },
+            },
+            multi_modal_projector: PixtralProjector {
+                norm: norm(config.rms_norm_eps),
+                patch_merger: PixtralPatchMerger {
+                    merging_layer: linear(hidden * layout.merged(), hidden),
+                },
+                linear_1: Linear::new(hidden, text, bias, init),
+                linear_2: Linear::new(text, text, bias, init),
+                activation: config.projector_activation,
+            },
+            config: config.clone(),
+        }
+    }
+}
+
+/// What the names of its tensors begin with, behind "model." or not.
+const PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+
+impl Component for PixtralVisionModel {
+    fn names(tensors: &[TensorInfo]) -> Names {
+        let is_inner = |tensor: &TensorInfo| {
+            tensor.name.strip_prefix("model.").is_some_and(|rest| rest.starts_with(PARTS[0]))
+        };
+        match tensors.iter().any(is_inner) {
+            // The expression is ours, and valid.
+            true => Names::default().rename("^", "model.").unwrap_or_default(),
+            false => Names::default(),
+        }
+    }
+
+    fn is_unused(_: &PixtralVisionConfig, tensor: &str) -> bool {
+        let name = tensor.strip_prefix("model.").unwrap_or(tensor);
+        !PARTS.iter().any(|part| name.starts_with(part))
+    }
+
+    fn weight_use(config: &PixtralVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
+        let patches = pass.latents.pixels();
+        if path.starts_with(PARTS[1]) {
+            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
+        }
+        let attended = if path.ends_with(".q_proj.weight") { patches } else { 0 };
+        WeightUse { rows: patches, attended }
+    }
+}
+
+impl VisionModel for PixtralVisionModel {
+    fn layout(config: &PixtralVisionConfig) -> PatchLayout {
+        PatchLayout {
+            patch_size: config.patch_size,
+            merge_size: config.spatial_merge_size,
+            frames: 1,
+            features: config.text_hidden_size,
+            scaling: ImageScaling::LongestEdge,
+            image_token: config.image_token,
+            spelling: ImageSpelling::Rows,
+        }
+    }
+
+    fn see(&self, pixels: Tensor<2>, sides: [usize; 2]) -> ImageFeatures {
+        let PixtralVisionConfig { hidden_size, num_attention_heads, rope_theta, .. } = self.config;
+        let [count, values] = pixels.dims();
+        let PixtralTower { patch_conv, ln_pre, transformer } = &self.vision_tower;
+        let mut x = ln_pre.forward(patch_conv.forward_pixels(pixels.reshape([1, count, values])));
+        let places = patch_places(sides, self.config.spatial_merge_size);
+        let width = hidden_size / num_attention_heads;
+        let rope = AxialRope::new(rope_theta, [width / 2; 2]);
+        let rotation = rope.halves().rounding_angles().taking_turns().at(&places, &x.device());
+        for layer in &transformer.layers {
+            x = layer.forward(x, &rotation);
+        }
+        let merged = Self::layout(&self.config).merged();
+        let embeddings = self.multi_modal_projector.forward(x, merged);
+        ImageFeatures { embeddings, deepstack: Vec::new(), positions: None }
+    }
+
+    fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
+        let config = &self.config;
+        let (hidden, count) = (config.hidden_size as u64, patches as u64);
+        let inner = config.intermediate_size as u64;
+        let (layout, text) = (Self::layout(config), config.text_hidden_size as u64);
+        // The norm's output, queries, keys and values, one of them rotated, and what attention gives; or both inner layers and
+        // what the gate makes of one; or the pixels; beside the residual stream.
+        let most = (7 * hidden).max(2 * hidden + 3 * inner);
+        let most = most.max(layout.patch_values() as u64 + 2 * hidden);
+        // The projector: patches of a token side by side, twice, then its two layers.
+        let tokens = count / layout.merged() as u64;
+        let projector = count * 3 * hidden + tokens * (hidden + 3 * text);
+        let width = config.hidden_size / config.num_attention_heads;
+        let scratch = pixel_attention_scratch(
+            [1, patches, patches],
+            config.num_attention_heads,
+            width,
+            threads,
+        );
+        let values = count.saturating_mul(most).max(projector);
+        let alive = count.saturating_mul(hidden + width as u64) + tokens * text;
+        Activations::values(values + alive).with_scratch(scratch).bytes()
+    }
+}
+
+impl PixtralAttentionLayer {
+    /// `[1, patches, hidden]` f32 to the same.
+    fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
+        let mixed = self.attention.forward(self.attention_norm.forward(x.clone()), rotation);
+        let (x, normed) = self.ffn_norm.add_forward(x, mixed);
+        let added = self.feed_forward.forward(normed);
+        x + added
+    }
+}
+
+impl PixtralAttention {
+    /// Each patch attends to all.
+    fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
+        let width = x.dims()[2] / self.heads;
+        let queries = rotation.apply(heads(&self.q_proj, &x, width));
+        let keys = rotation.apply(heads(&self.k_proj, &x, width));
+        let values = heads(&self.v_proj, &x, width);
+        drop(x);
+        self.o_proj.forward_pixels(attend_tokens(self.o_proj.compute, [queries, keys, values]))
+    }
+}
+
+impl PixtralMlp {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let gate = self.gate_proj.forward_pixels(x.clone());
+        let inner = self.activation.gate(gate, self.up_proj.forward_pixels(x));
+        self.down_proj.forward_pixels(inner)
+    }
+}
+
+impl PixtralProjector {
+    /// `[1, patches, hidden]` f32 to `[tokens, text's hidden]` f32, in main memory.
+    fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
+        let [_, count, hidden] = x.dims();
+        let tokens = count / patches;
+        // Of each channel all patches of a token.
+        let x = self.norm.forward(x).reshape([tokens, patches, hidden]).swap_dims(1, 2);
+        let x = x.reshape([1, tokens, hidden * patches]);
+        let x = self.patch_merger.merging_layer.forward_pixels(x);
+        let inner = self.activation.activate(self.linear_1.forward_pixels(x));
+        let y = fetched(self.linear_2.forward_pixels(inner), &self.linear_2.weight);
+        let [_, tokens, out] = y.dims();
+        y.reshape([tokens, out])
+    }
+}

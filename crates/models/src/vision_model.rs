@@ -1,0 +1,97 @@
+//! The part of a model that sees images.
+
+use burn::tensor::Tensor;
+
+use crate::{Component, ImageFeatures};
+
+/// A part of a model that makes features of images, which stand among the tokens of a text.
+pub trait VisionModel: Component {
+    /// How it takes images.
+    fn layout(config: &Self::Config) -> PatchLayout;
+
+    /// What stands for an image in a text: of its patches `[patches, values]` f32, which make so many rows and columns. The
+    /// patches of a token are one behind the other, and so are the values of a patch: colours, of each frames, of each rows.
+    ///
+    /// # Panics
+    /// If there are not as many patches, or sides are no multiples of a token's.
+    fn see(&self, pixels: Tensor<2>, sides: [usize; 2]) -> ImageFeatures;
+
+    /// An upper bound on the bytes of activations that a pass over so many patches holds at once, its results included, with the
+    /// scratch memory of attention on so many threads.
+    fn activation_bytes(&self, patches: usize, threads: usize) -> u64;
+}
+
+/// How images are cut into patches, and where they are in a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PatchLayout {
+    /// Pixels of a patch's side.
+    pub patch_size: usize,
+    /// Patches of a token's side.
+    pub merge_size: usize,
+    /// Frames of a patch, which are alike.
+    pub frames: usize,
+    /// Values that a token has as long as it is part of a text.
+    pub features: usize,
+    /// In what size images are seen.
+    pub scaling: ImageScaling,
+    /// The token that stands for an image in a prompt.
+    pub image_token: u32,
+    /// What a text has for an image.
+    pub spelling: ImageSpelling,
+}
+
+/// In what size images are seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageScaling {
+    /// With a least and a most number of pixels, as `Qwen2VLImageProcessor` of `transformers`.
+    Pixels,
+    /// With a longest side, as `PixtralImageProcessor`.
+    LongestEdge,
+}
+
+/// What a text has for an image beside its tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageSpelling {
+    /// These tokens before it and behind it, which prompts have.
+    Marked([u32; 2]),
+    /// The tokens `[IMG_BREAK]` behind each row but the last, and `[IMG_END]` behind that.
+    Rows,
+}
+
+impl PatchLayout {
+    /// Values of a patch.
+    pub fn patch_values(&self) -> usize {
+        3 * self.frames * self.patch_size * self.patch_size
+    }
+
+    /// Patches of a token.
+    pub fn merged(&self) -> usize {
+        self.merge_size * self.merge_size
+    }
+
+    /// Pixels of a token's side.
+    pub fn unit(&self) -> usize {
+        self.patch_size * self.merge_size
+    }
+}
+
+/// Row and column of each patch, in the order in which the patches of a token are one behind the other.
+pub(crate) fn patch_places([rows, columns]: [usize; 2], merge: usize) -> Vec<[usize; 2]> {
+    let token = |row, column| {
+        (0..merge).flat_map(move |down| (0..merge).map(move |right| [row + down, column + right]))
+    };
+    let tokens = |row| (0..columns).step_by(merge).flat_map(move |column| token(row, column));
+    (0..rows).step_by(merge).flat_map(tokens).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patches_of_a_token_are_neighbours() {
+        let places = patch_places([2, 4], 2);
+        let expected = [[0, 0], [0, 1], [1, 0], [1, 1], [0, 2], [0, 3], [1, 2], [1, 3]];
+        assert_eq!(places, expected);
+    }
+}
