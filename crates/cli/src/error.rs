@@ -65,6 +65,7 @@ failed!(
     GenerateError<PipelineError>, generation_flags;
     outsize::machine::Error;
     ModelError, model_flags;
+    outsize::picture::Error, picture_flags;
     PlanError, plan_flags;
     serde_json::Error;
 );
@@ -84,16 +85,6 @@ impl From<outsize::finetune::FinetuneError> for Failure {
             }
             Error::Lora(_) => "--target-modules, --adapter",
             Error::Loss { .. } | Error::Gradients { .. } => "--learning-rate",
-            _ => "",
-        };
-        Self::Failed(with_flags(&error, flags))
-    }
-}
-
-impl From<outsize::picture::Error> for Failure {
-    fn from(error: outsize::picture::Error) -> Self {
-        let flags = match &error {
-            outsize::picture::Error::Image { .. } => "--image",
             _ => "",
         };
         Self::Failed(with_flags(&error, flags))
@@ -165,6 +156,13 @@ fn model_flags(error: &ModelError) -> &'static str {
     }
 }
 
+fn picture_flags(error: &outsize::picture::Error) -> &'static str {
+    match error {
+        outsize::picture::Error::Image { .. } => "--image",
+        _ => "",
+    }
+}
+
 fn generate_flags(error: &TextError) -> &'static str {
     match error {
         TextError::NoTokenizer { .. } | TextError::BadTokenizer { .. } => "--ids",
@@ -182,6 +180,8 @@ fn generate_flags(error: &TextError) -> &'static str {
             "--context, --when-full slide"
         }
         TextError::PromptTooLong { .. } => "--context",
+        TextError::ImageTokens { .. } | TextError::ImageSize { .. } => "--image-tokens",
+        TextError::Picture(_) | TextError::ImageAspect { .. } => "--image",
         _ => "",
     }
 }

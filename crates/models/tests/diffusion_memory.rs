@@ -1,13 +1,13 @@
-//! What passes of the modules of Stable Diffusion, FLUX and Z-Image allocate, by a counting allocator, against what the modules
-//! say. One test: the counter sees all threads.
+//! What passes of the modules of Stable Diffusion, FLUX and Z-Image, and of those that see images, allocate, by a counting
+//! allocator, against what the modules say. One test: the counter sees all threads.
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, Qwen3TextEncoder, T5EncoderModel, Unet2dConditionModel,
-    ZImageTransformer2dModel,
+    FluxTransformer2dModel, PixtralVisionModel, Qwen3TextEncoder, QwenVisionModel, T5EncoderModel,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
-use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize};
+use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -37,6 +37,18 @@ fn check(what: &str, peak: u64, said: u64) {
     println!("{what}: {peak} of {said} bytes");
     assert!(peak <= said, "{what} allocates {peak} bytes, but says {said}");
     assert!(2 * peak >= said, "{what} allocates {peak} bytes only, but says {said}");
+}
+
+/// A pass over one image, and its features.
+fn sees<M: VisionModel>(config: &str, sides: [usize; 2], init: &Init) {
+    let part = ComponentConfig::<M>::from_json(config).unwrap();
+    let model = M::new(&part.config, init);
+    let patches = sides[0] * sides[1];
+    let values = M::layout(&part.config).patch_values();
+    let measured = peak(|| model.see(zeros([patches, values]), sides));
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let said = part.model().activation_bytes(patches, threads);
+    check(&format!("vision model, {patches} patches of {config}"), measured, said);
 }
 
 #[test]
@@ -123,6 +135,31 @@ fn memory_is_what_is_said() {
             measured,
             said,
         );
+    }
+
+    // Attention, the MLP, mergers, or the table of positions and the pixels need most.
+    for (hidden, heads, inner, out, positions, deepstack, sides) in [
+        (64, 4, 96, 64, 400, "[0, 1]", [32, 48]),
+        (64, 2, 512, 64, 400, "[]", [32, 30]),
+        (32, 2, 32, 512, 400, "[0, 1, 2]", [24, 40]),
+        (32, 1, 32, 32, 90_000, "[]", [8, 8]),
+    ] {
+        let config = format!(
+            r#"{{"model_type": "qwen3_vl", "text_config": {{"model_type": "qwen3_vl_text"}}, "vision_config": {{
+                "hidden_size": {hidden}, "num_heads": {heads}, "intermediate_size": {inner}, "out_hidden_size": {out}, "depth": 3,
+                "num_position_embeddings": {positions}, "deepstack_visual_indexes": {deepstack}, "patch_size": 8}}}}"#
+        );
+        sees::<QwenVisionModel>(&config, sides, &init);
+    }
+    for (hidden, heads, inner, out, sides) in
+        [(64, 4, 96, 64, [32, 48]), (64, 2, 512, 64, [32, 30]), (32, 2, 32, 1024, [24, 40])]
+    {
+        let config = format!(
+            r#"{{"model_type": "mistral3", "text_config": {{"model_type": "mistral", "hidden_size": {out}}}, "vision_config": {{
+                "model_type": "pixtral", "hidden_size": {hidden}, "num_attention_heads": {heads}, "intermediate_size": {inner},
+                "num_hidden_layers": 3, "patch_size": 8}}}}"#
+        );
+        sees::<PixtralVisionModel>(&config, sides, &init);
     }
 
     for (layers, heads, lengths) in [(3, 4, [512, 512]), (2, 2, [400, 100])] {

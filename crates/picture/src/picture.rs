@@ -5,7 +5,9 @@ use std::path::Path;
 
 use image::imageops::{FilterType, resize};
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageBuffer, ImageDecoder, ImageReader, Rgb, RgbImage};
+use image::{
+    ColorType, DynamicImage, ImageBuffer, ImageDecoder, ImageFormat, ImageReader, Rgb, RgbImage,
+};
 use outsize_checkpoint::write_file;
 
 use crate::error::Error;
@@ -112,21 +114,30 @@ impl Picture {
     pub fn header(bytes: &[u8], name: &str) -> Result<PictureHeader, Error> {
         let read = || -> Result<PictureHeader, image::ImageError> {
             let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
+            let is_jpeg = reader.format() == Some(ImageFormat::Jpeg);
             let mut decoder = reader.into_decoder()?;
             let (mut width, mut height) = decoder.dimensions();
-            let pixel = u64::from(decoder.color_type().bytes_per_pixel());
             let turned = [
                 Orientation::Rotate90,
                 Orientation::Rotate270,
                 Orientation::Rotate90FlipH,
                 Orientation::Rotate270FlipH,
             ];
-            if turned.contains(&decoder.orientation()?) {
+            let is_turned = turned.contains(&decoder.orientation()?);
+            if is_turned {
                 (width, height) = (height, width);
             }
+            // As it is stored, once more if it is turned, and in three bytes if it is not; of a progressive JPEG its frequencies.
+            let mut pixel = u64::from(decoder.color_type().bytes_per_pixel());
+            pixel *= if is_turned { 2 } else { 1 };
+            if decoder.color_type() != ColorType::Rgb8 {
+                pixel += COLOURS as u64;
+            }
+            if is_jpeg && is_progressive(bytes) {
+                pixel += 2 * COLOURS as u64;
+            }
             let pixels = u64::from(width).saturating_mul(u64::from(height));
-            // As it is stored, once more turned, and in three bytes; of a progressive JPEG its frequencies before.
-            let decoding_bytes = pixels.saturating_mul(2 * pixel + 2 * COLOURS as u64 + 3);
+            let decoding_bytes = pixels.saturating_mul(pixel);
             let (width, height) = (width as usize, height as usize);
             Ok(PictureHeader { width, height, decoding_bytes })
         };
@@ -244,6 +255,22 @@ impl std::fmt::Debug for Picture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Picture({} x {})", self.width, self.height)
     }
+}
+
+/// Whether a JPEG comes in several passes over the picture, as far as its header says.
+fn is_progressive(bytes: &[u8]) -> bool {
+    let mut rest = bytes.get(2..).unwrap_or_default();
+    while let [0xff, marker, high, low, ..] = *rest {
+        match marker {
+            // No frames, but tables that have numbers among theirs.
+            0xc4 | 0xc8 | 0xcc => {}
+            0xc0..=0xcf => return marker % 4 == 2,
+            _ => {}
+        }
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        rest = rest.get(2 + length..).unwrap_or_default();
+    }
+    true
 }
 
 /// A value from -1 to 1 as a byte.

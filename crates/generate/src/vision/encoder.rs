@@ -99,14 +99,14 @@ impl VisionEncoder {
         (2 * 4 * tokens as u64).saturating_mul(width)
     }
 
-    /// The least budget in which an image of so many tokens can be encoded, beside the process: for [`encode`](Self::encode) while
+    /// The least budget in which an image of so many tokens can be encoded, of a photograph of 12 megapixels, beside the process: for [`encode`](Self::encode) while
     /// the language model is in memory.
     ///
     /// # Errors
     /// A checkpoint that is not of this configuration.
     pub fn least_bytes(&self, tokens: usize) -> Result<u64, PipelineError> {
         let patches = tokens.saturating_mul(self.layout.merged());
-        let load = ImageLoad { tokens, patches, files: 0, work: 0 };
+        let load = ImageLoad { tokens, patches, files: 0, work: self.processor.photograph_bytes() };
         let checkpoint = self.checkpoint()?;
         let tree = self.tree(&checkpoint, load.patches)?;
         match decide(&tree, &self.options(&checkpoint, &tree, &load, (0, 0))) {

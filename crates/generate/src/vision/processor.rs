@@ -14,6 +14,9 @@ use crate::json_value::bad_key;
 /// The file that says it, and the one of newer checkpoints that has the same as one of its objects.
 const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 
+/// Width and height of a photograph, as phones take it.
+const PHOTOGRAPH: [usize; 2] = [4080, 3072];
+
 /// One side of an image may be so many times as long as the other.
 const MOST_ASPECT: usize = 200;
 
@@ -147,13 +150,22 @@ impl ImageProcessor {
 
     /// An upper bound on the bytes that an image takes until it is patches, these included.
     pub(crate) fn work_bytes(&self, image: &ImageInput) -> u64 {
-        let [width, height] = image.size();
+        self.bytes_of(image.size(), image.decoding_bytes())
+    }
+
+    /// The same of a photograph of 12 megapixels, beside its file.
+    pub(crate) fn photograph_bytes(&self) -> u64 {
+        let [width, height] = PHOTOGRAPH;
+        self.bytes_of(PHOTOGRAPH, (3 * width * height) as u64)
+    }
+
+    fn bytes_of(&self, [width, height]: [usize; 2], decoding_bytes: u64) -> u64 {
         let pixels = (width as u64).saturating_mul(height as u64);
         let seen = self.seen([width, height]).unwrap_or([0, 0]);
         let patches = 3 * 4 * (self.layout.frames * seen[0] * seen[1]) as u64;
         let picture = Picture { width, height, rgb: Vec::new() };
         let resizing = picture.resizing_bytes(seen[0], seen[1]);
-        image.decoding_bytes().max(3 * pixels + resizing + patches)
+        decoding_bytes.max(3 * pixels + resizing + patches)
     }
 }
 

@@ -1,0 +1,200 @@
+//! Images in prompts, conversations and requests: the text is that of `transformers` (`scripts/fixtures/vision.py`).
+
+mod common;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use common::serving::Server;
+use common::{done, failed, folder, message, model, outsize, path, text};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const FIXTURES: [&str; 4] =
+    ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5", "vision-mistral3"];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures").join(name)
+}
+
+fn expected(name: &str) -> Value {
+    let text = std::fs::read_to_string(fixture(name).join("expected.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn images(name: &str) -> [String; 2] {
+    ["image-0.png", "image-1.png"].map(|file| path(&fixture(name).join(file)).to_owned())
+}
+
+/// The fixture's prompt, with the tokens that stand for images.
+fn prompt(name: &str) -> String {
+    match name {
+        "vision-mistral3" => "<s>[INST]First [IMG], then [IMG]: what is it?[/INST]".to_owned(),
+        _ => {
+            let image = "<|vision_start|><|image_pad|><|vision_end|>";
+            format!(
+                "<|im_start|>user\nFirst {image}, then {image}: what is it?<|im_end|>\n<|im_start|>assistant\n"
+            )
+        }
+    }
+}
+
+fn chat(args: &[&str], said: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_outsize"))
+        .arg("chat")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // One that refuses its arguments reads nothing.
+    let _ = child.stdin.take().unwrap().write_all(said.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
+    for name in FIXTURES {
+        let (folder, prompt, [first, second]) = (fixture(name), prompt(name), images(name));
+        let arguments = ["run", path(&folder), "--max-new-tokens", "16", "--no-special-tokens"];
+        let run = |more: &[&str]| {
+            let output = outsize(&[&arguments, more].concat());
+            (done(&output), message(&output))
+        };
+        let given = ["--prompt", &prompt, "--image", &first, "--image", &second];
+        let json = |more: &[&str]| -> Value {
+            let all = [&given, more, &["--json"]].concat();
+            let (text, said) = run(&all);
+            assert_eq!(said, "", "{name}");
+            serde_json::from_str(&text).unwrap()
+        };
+        let report = json(&[]);
+        let expected = expected(name);
+        assert_eq!(report["tokens"], expected["greedy"], "{name}");
+        assert_eq!(report["prompt_tokens"], expected["ids"].as_array().unwrap().len());
+        // With as little memory as is asked for.
+        let refused = outsize(&[&arguments, &given[..], &["--max-memory", "cpu=1MB"]].concat());
+        assert!(failed(&refused, 1).contains("--max-memory"), "{name}");
+        let tight = json(&["--max-memory", "cpu=48MB"]);
+        assert_eq!(tight["tokens"], report["tokens"], "{name}");
+        // Guesses change nothing.
+        if name != "vision-qwen3_5" {
+            assert_eq!(json(&["--prompt-lookup"])["tokens"], report["tokens"], "{name}");
+        }
+        // Without places for them, images come first.
+        let (_, said) = run(&["--prompt", "What?", "--image", &second]);
+        assert!(said.contains("image-1.png: 75 x 49, seen as 48 x"), "{said}");
+        // Seen smaller.
+        let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
+        assert!(said.contains("seen as 24 x"), "{said}");
+    }
+}
+
+#[test]
+fn a_conversation_is_about_images() {
+    let name = FIXTURES[0];
+    let (model, [first, second]) = (fixture(name), images(name));
+    let saved = folder();
+    let file = saved.path().join("saved.json");
+    let arguments = [path(&model), "--max-new-tokens", "4", "--image", &first];
+    let said = format!(
+        "What is this?\n/image {second}\nAnd this?\n/image nothing.png\n/save {}\n/stats\n",
+        path(&file)
+    );
+    let output = chat(&arguments, &said);
+    let said = failed(&output, 1);
+    for part in ["nothing.png", "4 messages", "images are not part of the file", "--image"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!text(&output.stdout).is_empty());
+    // Both images take more than 20 tokens; the conversation goes on without the second.
+    let said = format!("What is this?\n/image {second}\nAnd this?\nBut?\n");
+    let output = chat(&[&arguments[..], &["--image-tokens", "20"]].concat(), &said);
+    let said = failed(&output, 1);
+    assert!(said.contains("21 tokens") && said.contains("opened for 20"), "{said}");
+    assert!(said.contains("(--image-tokens)"), "{said}");
+    assert!(said.contains("1 message or command failed"), "{said}");
+    // For none, no memory is kept.
+    let output = chat(&[&arguments[..], &["--image-tokens", "0"]].concat(), "What is this?\n");
+    assert!(failed(&output, 1).contains("not opened for any"));
+    // No room for images is no reason not to talk.
+    let output = chat(&[path(&model), "--max-memory", "cpu=45MB"], "Hello\n");
+    done(&output);
+    assert!(message(&output).contains("no memory is left for images"), "{}", message(&output));
+}
+
+#[test]
+fn requests_have_images_in_them() {
+    for name in FIXTURES {
+        let url = |file: &str, kind: &str| {
+            format!("data:image/{kind};base64,{}", STANDARD.encode(std::fs::read(file).unwrap()))
+        };
+        let [first, second] = images(name).map(|file| url(&file, "png"));
+        let image = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
+        let said = |text: &str| json!({"type": "text", "text": text});
+        let ask = |url: &str| {
+            let content =
+                [said("First "), image(&first), said(", then "), image(url), said(": what is it?")];
+            json!({"messages": [{"role": "user", "content": content}], "max_tokens": 16})
+        };
+        let server = Server::start(&fixture(name), &["--image-tokens", "100"]);
+        for turn in 0..2 {
+            let (status, answer) = server.post("/v1/chat/completions", &ask(&second));
+            assert_eq!(status, 200, "{answer}");
+            let expected = expected(name);
+            assert_eq!(
+                answer["choices"][0]["message"]["content"], expected["text"],
+                "{name}, {turn}"
+            );
+            assert_eq!(answer["usage"]["prompt_tokens"], expected["ids"].as_array().unwrap().len());
+        }
+        for (broken, why) in [
+            ("https://example.org/image.png", "nothing is fetched"),
+            ("data:image/png;base64,!!", "not base64"),
+            ("data:image/png,x", ";base64,"),
+            ("data:image/png;base64,bm8gaW1hZ2U=", "PNG, JPEG and WebP"),
+        ] {
+            let (status, answer) = server.post("/v1/chat/completions", &ask(broken));
+            let error = &answer["error"];
+            assert_eq!(
+                (status, &error["param"]),
+                (400, &json!("messages[0].content[3].image_url"))
+            );
+            assert!(error["message"].as_str().unwrap().contains(why), "{error}");
+        }
+        let video = json!({"messages": [{"role": "user", "content": [{"type": "video_url"}]}]});
+        assert_eq!(server.post("/v1/chat/completions", &video).0, 400);
+        server.end();
+    }
+    // Side by side there are none.
+    let name = FIXTURES[0];
+    let server = Server::start(&fixture(name), &["--batch", "2"]);
+    let [first, _] = images(name).map(|file| STANDARD.encode(std::fs::read(file).unwrap()));
+    let image = json!({"type": "image_url", "image_url": format!("data:image/png;base64,{first}")});
+    let request = json!({"messages": [{"role": "user", "content": [image]}]});
+    let (status, answer) = server.post("/v1/chat/completions", &request);
+    assert_eq!((status, &answer["error"]["param"]), (400, &json!("messages")), "{answer}");
+    server.end();
+}
+
+#[test]
+fn models_that_see_none_say_so() {
+    let dir = folder();
+    let model = model(&dir);
+    let [image, _] = images(FIXTURES[0]);
+    let run = |more: &[&str]| outsize(&[&["run", path(&model), "--ids", "1"], more].concat());
+    let said = failed(&run(&["--image", &image]), 2);
+    assert!(said.contains("sees no images") && said.contains("qwen3_vl"), "{said}");
+    assert!(failed(&run(&["--image-tokens", "9"]), 2).contains("give --image"));
+    let serve = outsize(&["serve", path(&model), "--port", "0", "--image-tokens", "9"]);
+    assert!(failed(&serve, 2).contains("sees no images"));
+    let fixture = fixture(FIXTURES[0]);
+    let both = ["serve", path(&fixture), "--port", "0", "--image-tokens", "9", "--batch", "2"];
+    assert!(failed(&outsize(&both), 2).contains("--batch"));
+    let file = path(&model.join("config.json")).to_owned();
+    let run = ["run", path(&fixture), "--prompt", "x", "--image", &file];
+    let said = failed(&outsize(&run), 1);
+    assert!(said.contains("config.json") && said.contains("PNG, JPEG and WebP"), "{said}");
+}
