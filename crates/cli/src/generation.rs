@@ -48,7 +48,10 @@ pub fn run(
     let mut settings = model::settings(&args.model, model.config(), least(args, &model), &machine)?;
     settings.workload.cache.when_full = args.text.end.when_full;
     settings.workload.cache.batch = args.copies.unwrap_or(1);
-    settings.workload.images = images.as_ref().map_or(0, |images| images.bytes);
+    if let Some(images) = &images {
+        settings.workload.images = images.bytes;
+        settings.workload.least_pass = images.least_pass;
+    }
     model::draft(&args.drafts, folder, &mut model, &mut settings)?;
     let tokenizer = model.tokenizer_file(folder, &mut settings);
     let tokenizer = match args.ids {

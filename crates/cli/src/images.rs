@@ -6,11 +6,13 @@ use crate::views::output::say;
 use crate::{interrupt, model};
 use outsize::core::process_bytes;
 use outsize::generate::{
-    EncodedImage, ImageIds, ImageInput, Pipeline, Tokenizer, VisionEncoder, spelled, with_images,
+    EncodedImage, ImageIds, ImageInput, Pipeline, Tokenizer, VisionEncoder, framed, spelled,
+    with_images,
 };
 use outsize::machine::{Machine, begun_rss};
 use outsize::models::{ImageSpelling, PatchLayout};
 use outsize::plan::Tier;
+use std::borrow::Cow;
 
 /// Tokens of an image, or of all of a conversation, unless the arguments say otherwise.
 pub const IMAGE_TOKENS: usize = 1024;
@@ -22,6 +24,8 @@ pub struct PromptImages {
     layout: PatchLayout,
     /// What they take while the model runs.
     pub bytes: u64,
+    /// As [`VisionEncoder::least_pass`].
+    pub least_pass: usize,
 }
 
 impl PromptImages {
@@ -56,6 +60,7 @@ impl PromptImages {
             encoded,
             layout: encoder.layout().clone(),
             bytes: encoder.held_bytes(tokens),
+            least_pass: encoder.least_pass(),
         }))
     }
 
@@ -68,13 +73,18 @@ impl PromptImages {
         let texts = self.encoded.iter().map(text).collect::<Result<Vec<_>, _>>()?;
         let place = match spelling {
             ImageSpelling::Marked([begin, end]) => vec![begin, image_token, end],
-            ImageSpelling::Rows => vec![image_token],
+            ImageSpelling::Rows | ImageSpelling::Framed => vec![image_token],
         };
         let prompt = match prompt.contains(&image_token) {
             true => prompt,
             false => [place.repeat(texts.len()), prompt].concat(),
         };
         Ok(with_images(&prompt, image_token, &texts)?)
+    }
+
+    /// The text of a prompt as it is read.
+    pub fn framed<'p>(&self, prompt: &'p str) -> Cow<'p, str> {
+        framed(prompt, self.encoded.len(), self.layout.spelling)
     }
 
     /// Has the model find them.

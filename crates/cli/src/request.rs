@@ -40,7 +40,11 @@ impl GenerateRequest {
         let rules = TextRules::new(&args.text, args.model.folder(), config, tokenizer.as_ref())?;
         let ids = match (&args.prompt, &args.ids, &tokenizer) {
             (Some(prompt), _, Ok(tokenizer)) => {
-                let ids = encoded(prompt, args, tokenizer, config)?;
+                let prompt = match images {
+                    Some(images) => images.framed(prompt),
+                    None => prompt.into(),
+                };
+                let ids = encoded(&prompt, args, tokenizer, config)?;
                 if ids.is_empty() && images.is_none() {
                     return Err(Failure::usage("--prompt: this text has no tokens"));
                 }

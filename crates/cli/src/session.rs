@@ -59,10 +59,11 @@ pub fn open(
     }
     let images = chat_images(args, *image_tokens, batch)?;
     settings.workload.images = images.as_ref().map_or(0, ChatImages::bytes);
+    settings.workload.least_pass = images.as_ref().map_or(1, ChatImages::least_pass);
     let has_room = image_tokens.is_some() || images.is_none() || opened.check(&settings).is_ok();
     let images = images.filter(|_| has_room);
     if !has_room {
-        settings.workload.images = 0;
+        (settings.workload.images, settings.workload.least_pass) = (0, 1);
         say(
             "note: no memory is left for images: --max-memory gives more, --image-tokens takes some for them",
         );

@@ -11,8 +11,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 4] =
-    ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5", "vision-mistral3"];
+const FIXTURES: [&str; 5] = [
+    "vision-qwen3_vl",
+    "vision-qwen3_vl_moe",
+    "vision-qwen3_5",
+    "vision-mistral3",
+    "vision-gemma3",
+];
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures").join(name)
@@ -31,6 +36,12 @@ fn images(name: &str) -> [String; 2] {
 fn prompt(name: &str) -> String {
     match name {
         "vision-mistral3" => "<s>[INST]First [IMG], then [IMG]: what is it?[/INST]".to_owned(),
+        "vision-gemma3" => {
+            let image = "<start_of_image>";
+            format!(
+                "<bos><start_of_turn>user\nFirst {image}, then {image}: what is it?<end_of_turn>\n<start_of_turn>model\n"
+            )
+        }
         _ => {
             let image = "<|vision_start|><|image_pad|><|vision_end|>";
             format!(
@@ -85,7 +96,8 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         }
         // Without places for them, images come first.
         let (_, said) = run(&["--prompt", "What?", "--image", &second]);
-        assert!(said.contains("image-1.png: 75 x 49, seen as 48 x"), "{said}");
+        let seen = if name == "vision-gemma3" { 24 } else { 48 };
+        assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
         // Seen smaller.
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
         assert!(said.contains("seen as 24 x"), "{said}");

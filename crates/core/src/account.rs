@@ -70,11 +70,12 @@ pub fn longest_pass(texts: usize, prompt: usize, context: usize) -> usize {
 /// That of passes of one token.
 pub fn with_longest_passes<T, E>(
     mut tokens: usize,
+    least: usize,
     mut place: impl FnMut(usize) -> Result<T, E>,
 ) -> Result<T, E> {
     loop {
         match place(tokens) {
-            Err(_) if tokens > 1 => tokens = tokens.div_ceil(2),
+            Err(_) if tokens > least => tokens = tokens.div_ceil(2).max(least),
             placed => return placed,
         }
     }

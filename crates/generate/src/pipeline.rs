@@ -579,7 +579,9 @@ impl Pipeline {
             WhenFull::Replace => self.chunk * (cache.batch / batch.rows()).max(1),
             WhenFull::Refuse | WhenFull::Slide => self.chunk,
         };
-        for chunk in batch.columns(skipped..tokens).chunks(longest) {
+        let batch = batch.columns(skipped..tokens);
+        for columns in cuts(batch.tokens(), longest, &self.cache.uncut(&batch)) {
+            let chunk = batch.columns(columns);
             let logits = self.pass(&chunk, Logits::Last);
             if logits.is_err() && skipped > 0 && self.cache.position() == skipped {
                 self.cache.clear();
@@ -611,8 +613,38 @@ fn reusable_bytes(map: &DeviceMap, planned: u64) -> usize {
     }
 }
 
+/// Columns in pieces of at most `longest`, none of which ends within one that is not to be cut, if it can be longer than that.
+fn cuts(columns: usize, longest: usize, uncut: &[Range<usize>]) -> Vec<Range<usize>> {
+    let (mut cuts, mut start) = (Vec::new(), 0);
+    while start < columns {
+        let end = columns.min(start + longest.max(1));
+        let within = uncut.iter().find(|piece| piece.start < end && end < piece.end);
+        let end = match within {
+            Some(piece) if piece.start > start => piece.start,
+            Some(piece) => piece.end,
+            None => end,
+        };
+        cuts.push(start..end);
+        start = end;
+    }
+    cuts
+}
+
 fn values(tensor: Tensor<3>) -> Result<Vec<f32>, PipelineError> {
     let unread = |reason| PipelineError::Logits { reason };
     let data = tensor.try_into_data().map_err(|error| unread(error.to_string()))?;
     data.try_into_vec().map_err(|error| unread(format!("{error:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn prompts_are_cut_beside_images() {
+        let cuts = |longest, uncut: &[std::ops::Range<usize>]| super::cuts(20, longest, uncut);
+        assert_eq!(cuts(8, &[]), [0..8, 8..16, 16..20]);
+        assert_eq!(cuts(8, &[2..8, 9..17]), [0..8, 8..9, 9..17, 17..20]);
+        assert_eq!(cuts(8, &[0..12]), [0..12, 12..20]);
+        assert_eq!(cuts(100, &[5..6]), [0..20]);
+        assert_eq!(cuts(0, &[]).len(), 20);
+    }
 }

@@ -31,6 +31,8 @@ pub struct GenerationWorkload {
     pub process: u64,
     /// What the tokenizer takes, in bytes.
     pub tokenizer: u64,
+    /// Tokens that prompts are not cut below: those of an image that one pass has to run.
+    pub least_pass: usize,
     /// What images of a prompt take, and what encodes them, in bytes.
     pub images: u64,
     /// What an adapter takes.
@@ -50,6 +52,7 @@ impl GenerationWorkload {
             compute: ActivationDtype::F32,
             process: PROCESS_BYTES,
             tokenizer: 0,
+            least_pass: 1,
             images: 0,
             adapter: AdapterMemory::default(),
             gpu_context: 0,
@@ -254,7 +257,8 @@ impl Planner {
     /// # Errors
     /// As [`infer`], [`assign`] and [`from_assignment`].
     pub fn plan(&self, budget: &Budget) -> Result<Plan, Error> {
-        with_longest_passes(self.workload.longest_pass(self.config.as_ref()), |tokens| {
+        let longest = self.workload.longest_pass(self.config.as_ref());
+        with_longest_passes(longest, self.workload.least_pass, |tokens| {
             let mut options = self.options.clone();
             self.workload.adjust(&mut options, self.config.as_ref(), tokens);
             self.place(budget, options)

@@ -15,8 +15,13 @@ use outsize_generate::{
 use outsize_models::CacheOptions;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 4] =
-    ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5", "vision-mistral3"];
+const FIXTURES: [&str; 5] = [
+    "vision-qwen3_vl",
+    "vision-qwen3_vl_moe",
+    "vision-qwen3_5",
+    "vision-mistral3",
+    "vision-gemma3",
+];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
 fn expected(name: &str) -> Value {
@@ -77,7 +82,7 @@ fn question(name: &str) -> ChatMessage {
 #[test]
 fn pixels_are_those_of_pillow() {
     // With the least deviation of a colour, by which the others are divided less.
-    for (name, deviation) in [(FIXTURES[0], 0.5), (FIXTURES[3], 0.261_302_58)] {
+    for (name, deviation) in [(FIXTURES[0], 0.5), (FIXTURES[3], 0.261_302_58), (FIXTURES[4], 0.5)] {
         let (encoder, step) = (encoder(name), 1.0 / 255.0 / deviation);
         for (number, file) in FILES.iter().enumerate() {
             let image = ImageInput::read(fixture(name).join(file)).unwrap();
@@ -88,8 +93,12 @@ fn pixels_are_those_of_pillow() {
             let most = differences().fold(0.0, f32::max);
             let mean = differences().sum::<f32>() / found.len() as f32;
             println!("{name}, {file}: {most:.3} steps at most, {mean:.3} in the mean");
-            // Decoders of JPEG round otherwise.
-            let (most_steps, mean_steps) = if number == 2 { (4.01, 0.5) } else { (1e-3, 1e-3) };
+            // Decoders of JPEG round otherwise, and so does Pillow where bilinear weights are exact halves.
+            let (most_steps, mean_steps) = match (number, name) {
+                (2, _) => (4.01, 0.5),
+                (_, "vision-gemma3") => (1.01, 0.02),
+                _ => (1e-3, 1e-3),
+            };
             assert!(most <= most_steps && mean <= mean_steps);
         }
     }
@@ -153,7 +162,9 @@ fn features_have_the_same_bits_in_any_budget() {
             let largest = expected.iter().fold(0.0, |most: f32, value| most.max(value.abs()));
             let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             println!("{name}, {}: off by {:.1e}", FILES[number], off / largest);
-            assert!(off <= 1e-4 * largest, "{name}: {off} of {largest}");
+            // As its pixels differ.
+            let most = if name == "vision-gemma3" { 1e-2 } else { 1e-4 };
+            assert!(off <= most * largest, "{name}: {off} of {largest}");
         }
     }
 }

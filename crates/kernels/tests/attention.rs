@@ -285,6 +285,7 @@ fn sequences() -> impl Strategy<Value = Sequences> {
                 chunk,
                 padding,
                 lengths: Vec::new(),
+                groups: Vec::new(),
                 softcap,
                 alibi: alibi.map(|alibi| alibi(heads.heads)),
                 relative_bias: reach.map(|reach| {
@@ -403,6 +404,39 @@ fn what_is_behind_a_sequence_sees_all_of_it() {
         }
         // One that sees all of another length sees other keys.
         assert_ne!(bits(&all), bits(&of(&[], Some(tokens)).attend(way, Layout::Straight)));
+    }
+}
+
+/// The tokens of an image see what an encoder's tokens see up to its end.
+#[test]
+fn tokens_of_a_group_see_each_other() {
+    let tokens = 150;
+    let groups = [20..60, 100..101, 110..150];
+    let heads = AttentionShape { batch: 1, tokens, heads: 4, key_heads: 2, width: 24 };
+    let of = |groups: &[std::ops::Range<usize>], end, window| {
+        let (padding, groups) = (vec![0], groups.to_vec());
+        let mask = AttentionMask { end, window, padding, groups, ..AttentionMask::default() };
+        Sequences::new(heads, mask, DTYPES[0], 5)
+    };
+    let row = 4 * 24;
+    for way in ways() {
+        let attend =
+            |groups: &[_], end, window| of(groups, end, window).attend(way, Layout::Straight);
+        let found = attend(&groups, None, usize::MAX);
+        let causal = attend(&[], None, usize::MAX);
+        let seen = groups.clone().map(|group| attend(&[], Some(group.end), usize::MAX));
+        for token in 0..tokens {
+            let group = groups.iter().position(|group| group.contains(&token));
+            let expected = group.map_or(&causal, |group| &seen[group]);
+            let [found, expected] =
+                [&found, expected].map(|y| bits(&y[token * row..(token + 1) * row]));
+            assert_eq!(found, expected, "{way:?}, {token}");
+        }
+        // What a window hides of an image stays hidden.
+        let short = attend(&groups, None, 15);
+        let last = 59 * row..60 * row;
+        assert_eq!(bits(&short[last.clone()]), bits(&attend(&[], None, 15)[last]), "{way:?}");
+        assert_ne!(bits(&short), bits(&attend(&[], None, 15)), "{way:?}");
     }
 }
 

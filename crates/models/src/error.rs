@@ -173,6 +173,14 @@ pub enum Error {
         /// Texts of the batch.
         rows: usize,
     },
+    /// A part of an image was to run whose tokens see each other.
+    #[error(
+        "the image of the id {id} is cut: its tokens see each other, and one pass has to run them all"
+    )]
+    ImageCut {
+        /// The id.
+        id: u32,
+    },
     /// A token of an image that is not there, or no longer.
     #[error("the id {id} cannot stand for a token of an image: no image has it, or another one")]
     ImageToken {

@@ -17,6 +17,8 @@ pub struct ImageFeatures {
     pub deepstack: Vec<Tensor<2>>,
     /// How the tokens' positions are counted. None if it is as those of a text.
     pub positions: Option<GridPositions>,
+    /// Whether its tokens see each other, later ones too: all of them are then run in one pass.
+    pub sees_itself: bool,
 }
 
 impl ImageFeatures {

@@ -1,5 +1,7 @@
 //! One pass of new tokens over a model.
 
+use std::ops::Range;
+
 use burn::tensor::{Device, Tensor};
 
 use crate::image_features::FIRST_IMAGE_ID;
@@ -22,11 +24,14 @@ pub struct Pass<'a> {
     positions: usize,
     /// Where the text has images, or had them before.
     images: Option<PassImages>,
+    /// Columns that see each other.
+    groups: Vec<Range<usize>>,
 }
 
 impl<'a> Pass<'a> {
     pub(crate) fn new(batch: &'a Batch, cache: &KvCache, logits: Logits) -> Self {
         let padding = cache.padding().iter().zip(batch.padding());
+        let images = cache.has_images().then(|| PassImages::new(batch, cache));
         Self {
             batch,
             start: cache.position(),
@@ -34,15 +39,25 @@ impl<'a> Pass<'a> {
             padding: padding.map(|(held, more)| held + more).collect(),
             lengths: &[],
             positions: logits.positions(batch.tokens()),
-            images: cache.has_images().then(|| PassImages::new(batch, cache)),
+            groups: images.as_ref().map_or_else(Vec::new, |images| images.groups(cache.position())),
+            images,
         }
     }
 
     pub(crate) fn of_prompt(batch: &'a Batch) -> Self {
         let tokens = batch.tokens();
         let padding = batch.padding().to_vec();
-        let (lengths, images) = (&[], None);
-        Self { batch, start: 0, length: tokens, padding, lengths, positions: tokens, images }
+        let (lengths, images, groups) = (&[], None, Vec::new());
+        Self {
+            batch,
+            start: 0,
+            length: tokens,
+            padding,
+            lengths,
+            positions: tokens,
+            images,
+            groups,
+        }
     }
 
     /// The same in which of each sequence so many tokens are seen: those behind them see these, and not each other.
@@ -135,6 +150,7 @@ impl<'a> Pass<'a> {
             start: self.start,
             padding: &self.padding,
             lengths: self.lengths,
+            groups: &self.groups,
             alibi: None,
         }
     }

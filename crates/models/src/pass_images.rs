@@ -46,6 +46,12 @@ impl PassImages {
         Self { parts, saved: cache.saved_positions() }
     }
 
+    /// Columns of images whose tokens see each other, in a pass that begins at column `start`.
+    pub fn groups(&self, start: usize) -> Vec<Range<usize>> {
+        let seeing = self.parts.iter().filter(|part| part.features.sees_itself);
+        seeing.map(|part| start + part.columns.start..start + part.columns.end).collect()
+    }
+
     /// `[1, tokens, hidden]` with the images' features in place of what their tokens have.
     pub fn embed(&self, x: Tensor<3>) -> Tensor<3> {
         self.parts.iter().fold(x, |x, part| {

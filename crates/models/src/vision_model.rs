@@ -38,6 +38,8 @@ pub struct PatchLayout {
     pub image_token: u32,
     /// What a text has for an image.
     pub spelling: ImageSpelling,
+    /// As [`ImageFeatures::sees_itself`].
+    pub sees_itself: bool,
 }
 
 /// In what size images are seen.
@@ -47,6 +49,8 @@ pub enum ImageScaling {
     Pixels,
     /// With a longest side, as `PixtralImageProcessor`.
     LongestEdge,
+    /// Of so many pixels a side, whatever its own are, as `Gemma3ImageProcessor`.
+    Square(usize),
 }
 
 /// What a text has for an image beside its tokens.
@@ -56,6 +60,8 @@ pub enum ImageSpelling {
     Marked([u32; 2]),
     /// The tokens `[IMG_BREAK]` behind each row but the last, and `[IMG_END]` behind that.
     Rows,
+    /// `<start_of_image>` before it and `<end_of_image>` behind it, between empty lines. Prompts have the first alone.
+    Framed,
 }
 
 impl PatchLayout {

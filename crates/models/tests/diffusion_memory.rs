@@ -4,8 +4,8 @@
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, PixtralVisionModel, Qwen3TextEncoder, QwenVisionModel, T5EncoderModel,
-    Unet2dConditionModel, ZImageTransformer2dModel,
+    FluxTransformer2dModel, PixtralVisionModel, Qwen3TextEncoder, QwenVisionModel,
+    SiglipVisionModel, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -160,6 +160,18 @@ fn memory_is_what_is_said() {
                 "num_hidden_layers": 3, "patch_size": 8}}}}"#
         );
         sees::<PixtralVisionModel>(&config, sides, &init);
+    }
+
+    for (hidden, heads, inner, out, side, tokens) in
+        [(64, 4, 96, 64, 256, 64), (64, 2, 512, 64, 224, 49), (32, 2, 32, 1024, 256, 256)]
+    {
+        let config = format!(
+            r#"{{"model_type": "gemma3", "text_config": {{"model_type": "gemma3_text", "hidden_size": {out}}}, "vision_config": {{
+                "model_type": "siglip_vision_model", "hidden_size": {hidden}, "num_attention_heads": {heads},
+                "intermediate_size": {inner}, "num_hidden_layers": 3, "image_size": {side}, "patch_size": 8}},
+                "mm_tokens_per_image": {tokens}}}"#
+        );
+        sees::<SiglipVisionModel>(&config, [side / 8; 2], &init);
     }
 
     for (layers, heads, lengths) in [(3, 4, [512, 512]), (2, 2, [400, 100])] {

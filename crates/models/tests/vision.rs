@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use common::components::{self, expected as tensor_of, tensor};
 use common::dispatched::{assert_same_streamed, load};
 use common::reference::*;
-use outsize_models::arch::{PixtralVisionModel, QwenVisionModel};
+use outsize_models::arch::{PixtralVisionModel, QwenVisionModel, SiglipVisionModel};
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
     FIRST_IMAGE_ID, ImageFeatures, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
@@ -15,10 +15,11 @@ use outsize_models::{
 
 const QWENS: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
 const MISTRALS: [&str; 1] = ["vision-mistral3"];
+const GEMMAS: [&str; 1] = ["vision-gemma3"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    QWENS.into_iter().chain(MISTRALS)
+    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS)
 }
 
 /// Several tiles for each matrix.
@@ -62,9 +63,10 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
         let images = model.run(|model| see(name, model)).unwrap();
         (images, M::layout(&config.config).image_token)
     }
-    match MISTRALS.contains(&name) {
-        true => of::<PixtralVisionModel>(name),
-        false => of::<QwenVisionModel>(name),
+    match name {
+        "vision-mistral3" => of::<PixtralVisionModel>(name),
+        "vision-gemma3" => of::<SiglipVisionModel>(name),
+        _ => of::<QwenVisionModel>(name),
     }
 }
 
@@ -107,7 +109,21 @@ fn in_passes(
     step: usize,
     cache: &mut KvCache,
 ) -> Vec<f32> {
-    ids.chunks(step).flat_map(|ids| forward(model, ids, cache).unwrap()).collect()
+    let (mut logits, mut start) = (Vec::new(), 0);
+    let uncut = cache.uncut(&Batch::left_padded(&[ids]).unwrap());
+    while start < ids.len() {
+        let end = ids.len().min(start + step);
+        // Images whose tokens see each other are run at once.
+        let cut = uncut.iter().find(|image| image.start < end && end < image.end);
+        let end = match cut {
+            Some(image) if image.start > start => image.start,
+            Some(image) => image.end,
+            None => end,
+        };
+        logits.extend(forward(model, &ids[start..end], cache).unwrap());
+        start = end;
+    }
+    logits
 }
 
 #[test]
@@ -136,6 +152,10 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &PixtralVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    for name in GEMMAS {
+        let see = |_: &str, model: &SiglipVisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
+    }
 }
 
 #[test]
@@ -151,6 +171,7 @@ fn features_of_rounded_activations_stay_near() {
     }
     QWENS.into_iter().for_each(of::<QwenVisionModel>);
     MISTRALS.into_iter().for_each(of::<PixtralVisionModel>);
+    GEMMAS.into_iter().for_each(of::<SiglipVisionModel>);
 }
 
 #[test]
@@ -185,8 +206,8 @@ fn greedy_tokens_are_the_references() {
 
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
-    // Linear attention cannot go back.
-    for name in fixtures().filter(|name| *name != "vision-qwen3_5") {
+    // Linear attention and windows cannot go back.
+    for name in ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-mistral3"] {
         let (config, model) = load(name, TILE);
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
         let whole = in_passes(&*model, &ids, 9, &mut cache);
@@ -246,6 +267,19 @@ fn a_text_with_images_runs_alone() {
 }
 
 #[test]
+fn an_image_whose_tokens_see_each_other_is_not_cut() {
+    let name = GEMMAS[0];
+    let (config, model) = load(name, TILE);
+    let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
+    let first = ids.iter().position(|id| *id >= FIRST_IMAGE_ID).unwrap();
+    for cut in [&ids[..first + 1], &ids[..first + 8], &ids[first + 1..]] {
+        let error = forward(&*model, cut, &mut cache).unwrap_err();
+        assert!(matches!(error, Error::ImageCut { .. }), "{error}");
+    }
+    forward(&*model, &ids[..first + 9], &mut cache).unwrap();
+}
+
+#[test]
 fn configurations_that_are_not_built_in_are_refused() {
     fn refused<M: VisionModel>(
         name: &str,
@@ -272,6 +306,18 @@ fn configurations_that_are_not_built_in_are_refused() {
     mistral(false, "vision_feature_layer", (-2).into());
     mistral(false, "projector_hidden_act", "nothing".into());
     mistral(false, "image_token_index", "[IMG]".into());
+    let gemma = |of_vision: bool, field: &'static str, value: serde_json::Value| {
+        let change = |fields: &mut serde_json::Value| match of_vision {
+            true => fields["vision_config"][field] = value.clone(),
+            false => fields[field] = value.clone(),
+        };
+        refused::<SiglipVisionModel>(GEMMAS[0], change, field);
+    };
+    gemma(true, "num_attention_heads", 3.into());
+    gemma(true, "patch_size", 5.into());
+    gemma(true, "vision_use_head", true.into());
+    gemma(false, "mm_tokens_per_image", 8.into());
+    gemma(false, "mm_tokens_per_image", 16.into());
     let name = QWENS[0];
     let vision = |field: &'static str, value: serde_json::Value| {
         let change =

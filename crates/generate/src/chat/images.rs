@@ -1,5 +1,6 @@
 //! Images of a conversation.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use outsize_plan::Error as PlanError;
@@ -8,7 +9,9 @@ use super::message::ChatMessage;
 use crate::error::Error;
 use crate::pipeline::{Pipeline, PipelineError};
 use crate::tokenizer::Tokenizer;
-use crate::vision::{EncodedImage, ImageIds, ImageInput, VisionEncoder, spelled, with_images};
+use crate::vision::{
+    EncodedImage, ImageIds, ImageInput, VisionEncoder, framed, spelled, with_images,
+};
 
 /// The most bytes of the files of a conversation's images.
 const FILE_BYTES: u64 = 8 << 20;
@@ -54,6 +57,17 @@ impl ChatImages {
         [self.encoder.held_bytes(self.most_tokens), files]
             .into_iter()
             .fold(self.budget, u64::saturating_add)
+    }
+
+    /// As [`VisionEncoder::least_pass`].
+    pub fn least_pass(&self) -> usize {
+        self.encoder.least_pass()
+    }
+
+    /// The text of a conversation as it is read.
+    pub(super) fn framed<'p>(&self, prompt: &'p str, messages: &[ChatMessage]) -> Cow<'p, str> {
+        let images = messages.iter().map(|message| message.images.len()).sum();
+        framed(prompt, images, self.encoder.layout().spelling)
     }
 
     /// Has the KV cache hold the images of a conversation, and no others.

@@ -135,6 +135,10 @@ impl ChatSession {
     /// The tokens of the conversation, with those that an answer begins with or without.
     fn ids(&self, tools: &[ChatTool], answers: bool) -> Result<Vec<u32>, Error> {
         let prompt = self.template.render_with(&self.messages, tools, answers)?;
+        let prompt = match &self.images {
+            Some(images) => images.framed(&prompt, &self.messages),
+            None => prompt.as_str().into(),
+        };
         // The template has written the special tokens.
         let ids = self.tokenizer.encode(&prompt, false)?;
         self.tokenizer.check(&ids, self.vocab_size)?;

@@ -1,5 +1,6 @@
 //! Where images are in a prompt.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use outsize_models::{FIRST_IMAGE_ID, ImageSpelling};
@@ -43,7 +44,7 @@ pub fn spelled(
     spelling: ImageSpelling,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
-    if let ImageSpelling::Marked(_) = spelling {
+    if let ImageSpelling::Marked(_) | ImageSpelling::Framed = spelling {
         return Ok(ids.collect());
     }
     let token = |name| {
@@ -59,6 +60,22 @@ pub fn spelled(
         text.push(if row + 1 == rows { image_ends } else { row_ends });
     }
     Ok(text)
+}
+
+/// The text of a prompt with so many images as it is read: where the text itself has to say where they are, before it if it does
+/// not.
+pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, str> {
+    /// What prompts have for an image.
+    const BEGINS: &str = "<start_of_image>";
+    /// What the model was taught.
+    const FRAME: &str = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n";
+    match spelling {
+        ImageSpelling::Framed if images > 0 => match prompt.contains(BEGINS) {
+            true => prompt.replace(BEGINS, FRAME).into(),
+            false => (FRAME.repeat(images) + prompt).into(),
+        },
+        _ => prompt.into(),
+    }
 }
 
 /// A prompt in which each token that stands for an image is replaced by what the text has for the next one.

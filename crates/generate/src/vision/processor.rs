@@ -43,6 +43,8 @@ enum ImageSizes {
     Pixels([usize; 2]),
     /// Of a longest side, and of at most so many tokens.
     LongestEdge(usize, usize),
+    /// Of so many pixels a side.
+    Square(usize),
 }
 
 impl ImageProcessor {
@@ -74,6 +76,8 @@ impl ImageProcessor {
                 *least = (*least).min(*most);
             }
             ImageSizes::LongestEdge(_, most) => *most = tokens.max(1),
+            // All take as many.
+            ImageSizes::Square(_) => {}
         }
         self
     }
@@ -89,6 +93,7 @@ impl ImageProcessor {
         let unit = self.layout.unit();
         Ok(match self.sizes {
             ImageSizes::Pixels(pixels) => within_pixels([width, height], unit, pixels),
+            ImageSizes::Square(side) => [side; 2],
             ImageSizes::LongestEdge(longest, most) => {
                 within_edge([width, height], unit, longest, most)
             }
@@ -243,11 +248,15 @@ impl Keys {
             layout: layout.clone(),
             sizes: match layout.scaling {
                 ImageScaling::Pixels => ImageSizes::Pixels(self.pixels(layout.unit())?),
+                ImageScaling::Square(side) => ImageSizes::Square(self.square(side)?),
                 ImageScaling::LongestEdge => {
                     ImageSizes::LongestEdge(self.longest_edge()?, usize::MAX)
                 }
             },
             filter: match self.get("resample") {
+                None if matches!(layout.scaling, ImageScaling::Square(_)) => {
+                    PictureFilter::Bilinear
+                }
                 None => PictureFilter::Bicubic,
                 Some(value) => {
                     value.as_u64().and_then(PictureFilter::of_pillow).ok_or_else(|| {
@@ -262,6 +271,19 @@ impl Keys {
             },
             colours,
         })
+    }
+
+    /// The side of all images, which the encoder asks for.
+    fn square(&self, side: usize) -> Result<usize> {
+        let of_file =
+            ["height", "width"].map(|key| self.get("size").and_then(|size| size.get(key)));
+        match of_file.into_iter().flatten().find(|value| **value != side) {
+            Some(value) => {
+                let expected = "the image_size of vision_config in config.json";
+                Err(bad_key(&self.path, "size", value, expected))
+            }
+            None => Ok(side),
+        }
     }
 
     /// The longest side, under either of its names.

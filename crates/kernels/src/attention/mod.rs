@@ -146,6 +146,8 @@ pub struct AttentionMask {
     pub padding: Vec<usize>,
     /// Of each sequence, one past the last column that is seen; if there is none, what is above alone says it.
     pub lengths: Vec<usize>,
+    /// Columns that see each other, later ones too and older ones within the window: the tokens of an image.
+    pub groups: Vec<Range<usize>>,
     /// What scores stay below in magnitude, if anything: a score `s` becomes `cap · tanh(s / cap)` before biases are added
     /// ([Bello et al., 2016](https://arxiv.org/abs/1611.09940)).
     pub softcap: Option<f32>,
@@ -166,12 +168,15 @@ impl AttentionMask {
         if let Some(end) = self.end {
             return padding..end.min(length).max(padding);
         }
-        let end = self.start + token + 1;
+        let own = self.start + token;
+        let group = self.groups.iter().find(|group| group.contains(&own));
+        let end = own + 1;
         let chunk = self.chunk.map_or(padding, |chunk| {
             let position = (end - 1).saturating_sub(padding);
             padding + position - position % chunk
         });
         let start = chunk.max(end.saturating_sub(self.window));
+        let end = group.map_or(end, |group| group.end);
         // What is behind all that is seen still looks back no further.
         start..end.min(length.max(start))
     }

@@ -55,6 +55,7 @@ mod rms_config;
 mod rms_decoder;
 mod rms_layer;
 mod seed_oss;
+mod siglip;
 mod sizes;
 mod smollm3;
 mod sparse_moe;
@@ -115,6 +116,7 @@ pub use rms_config::{
 };
 pub use rms_decoder::{EmbeddingsName, FinalNormName, RmsBlock, RmsForCausalLm, RmsModel};
 pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp};
+pub use siglip::{SiglipVisionConfig, SiglipVisionModel};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};
 pub use starcoder2::{Starcoder2ForCausalLm, Starcoder2Mlp};

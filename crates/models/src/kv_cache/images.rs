@@ -78,10 +78,32 @@ impl KvCache {
             return Err(Error::ImageBatch { rows: batch.rows() });
         }
         let missing = |id: &&u32| **id >= FIRST_IMAGE_ID && self.images.find(**id).is_none();
-        match batch.ids()[index..].iter().find(missing) {
-            Some(id) => Err(Error::ImageToken { id: *id }),
+        if let Some(id) = batch.ids()[index..].iter().find(missing) {
+            return Err(Error::ImageToken { id: *id });
+        }
+        let is_cut = |(column, id): (usize, &u32)| {
+            let ImageToken { features, token } = self.images.find(*id)?;
+            let end = column + features.tokens() - token;
+            (features.sees_itself && (token > column || end > batch.tokens())).then_some(*id)
+        };
+        match batch.ids().iter().enumerate().find_map(is_cut) {
+            Some(id) => Err(Error::ImageCut { id }),
             None => Ok(()),
         }
+    }
+
+    /// Columns of a batch that one pass has to run: images whose tokens see each other.
+    pub fn uncut(&self, batch: &Batch) -> Vec<Range<usize>> {
+        let mut uncut: Vec<Range<usize>> = Vec::new();
+        for (column, id) in batch.ids().iter().enumerate() {
+            match self.images.find(*id) {
+                Some(ImageToken { features, token: 0 }) if features.sees_itself => {
+                    uncut.push(column..column + features.tokens());
+                }
+                _ => {}
+            }
+        }
+        uncut
     }
 
     /// Whether there are images in sight, of this pass or before.

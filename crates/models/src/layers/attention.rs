@@ -3,6 +3,8 @@
 mod composed;
 mod position_bias;
 
+use std::ops::Range;
+
 use burn::module::{Module, Param};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Tensor};
@@ -88,6 +90,8 @@ pub struct QueryPositions<'a> {
     /// Of each sequence, one past the last column that is seen, by those behind it too; if there is none, a token sees all
     /// before it.
     pub lengths: &'a [usize],
+    /// Columns that see each other, later ones too: the tokens of an image.
+    pub groups: &'a [Range<usize>],
     /// What is added to scores, if anything.
     pub alibi: Option<&'a Alibi>,
 }
@@ -319,7 +323,8 @@ pub(crate) fn attend_causal(
     let seen =
         Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
     let padding = vec![0; queries.dims()[0]];
-    let positions = QueryPositions { start: 0, padding: &padding, lengths: &[], alibi: None };
+    let positions =
+        QueryPositions { start: 0, padding: &padding, lengths: &[], groups: &[], alibi: None };
     let scores = Scores { compute, scale: None, softcap: None, bias: None, sinks: None };
     attend_seen(queries, &seen, &positions, scores)
 }
@@ -347,7 +352,7 @@ pub(crate) fn attend_prompt(
     Ok(attend_seen(
         queries,
         &seen,
-        &QueryPositions { start: 0, padding, lengths: &[], alibi: None },
+        &QueryPositions { start: 0, padding, lengths: &[], groups: &[], alibi: None },
         scores,
     ))
 }
@@ -365,7 +370,10 @@ pub(super) fn attend_seen(
         None => queries,
     };
     match seen.parts.as_slice() {
-        [older @ .., newest] if has_kernel(&queries, older, newest, scores) => {
+        [older @ .., newest]
+            if has_kernel(&queries, older, newest, scores)
+                && (positions.groups.is_empty() || is_flex(&queries.device())) =>
+        {
             let [batch, tokens, heads, width] = queries.dims();
             let mask = AttentionMask {
                 start: positions.start,
@@ -374,6 +382,7 @@ pub(super) fn attend_seen(
                 chunk: seen.chunk,
                 padding: positions.padding.to_vec(),
                 lengths: positions.lengths.to_vec(),
+                groups: positions.groups.to_vec(),
                 softcap: scores.softcap.map(|cap| cap as f32),
                 alibi: positions.alibi.cloned(),
                 relative_bias: scores.bias.map(PositionBias::values),

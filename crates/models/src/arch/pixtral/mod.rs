@@ -203,6 +203,7 @@ impl VisionModel for PixtralVisionModel {
             scaling: ImageScaling::LongestEdge,
             image_token: config.image_token,
             spelling: ImageSpelling::Rows,
+            sees_itself: false,
         }
     }
 
@@ -220,7 +221,7 @@ impl VisionModel for PixtralVisionModel {
         }
         let merged = Self::layout(&self.config).merged();
         let embeddings = self.multi_modal_projector.forward(x, merged);
-        ImageFeatures { embeddings, deepstack: Vec::new(), positions: None }
+        ImageFeatures { embeddings, deepstack: Vec::new(), positions: None, sees_itself: false }
     }
 
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {

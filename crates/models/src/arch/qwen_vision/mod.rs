@@ -178,6 +178,7 @@ impl VisionModel for QwenVisionModel {
             scaling: ImageScaling::Pixels,
             image_token: config.image_token,
             spelling: ImageSpelling::Marked(config.image_marks),
+            sees_itself: false,
         }
     }
 
@@ -208,6 +209,7 @@ impl VisionModel for QwenVisionModel {
                 columns: columns / merge,
                 axes: config.axes.clone(),
             }),
+            sees_itself: false,
         }
     }
 

@@ -80,7 +80,8 @@ impl T5EncoderModel {
         }
         let x = self.shared.forward(ids).reshape([rows, ids.len() / rows, hidden]);
         let padding = vec![0; rows];
-        let positions = QueryPositions { start: 0, padding: &padding, lengths: &[], alibi: None };
+        let positions =
+            QueryPositions { start: 0, padding: &padding, lengths: &[], groups: &[], alibi: None };
         let states = self.encoder.encode(x, &self.buckets, &positions);
         Ok(fetched(states, &self.encoder.final_layer_norm.weight))
     }

@@ -122,6 +122,8 @@ fn pieces<'a>(
         true => (0, usize::MAX - 1),
         false => ((positions.start + 1).saturating_sub(seen.window), positions.start + tokens - 1),
     };
+    let near = |group: &&Range<usize>| (group.start..group.end).contains(&newest);
+    let newest = positions.groups.iter().find(near).map_or(newest, |group| group.end - 1);
     let mut pieces = Vec::with_capacity(seen.parts.len());
     for part in &seen.parts {
         let Range { start, end } = part.places(oldest, newest);
@@ -195,8 +197,14 @@ fn bias(
                     let first = |column: usize| column.saturating_sub(padding);
                     seen.chunk.is_none_or(|chunk| first(key) / chunk == first(query) / chunk)
                 };
-                let within =
-                    seen.all || (key <= query && query - key < seen.window && same_chunk());
+                let together = || {
+                    let both =
+                        |group: &Range<usize>| group.contains(&query) && group.contains(&key);
+                    positions.groups.iter().any(both)
+                };
+                let before = || key <= query || together();
+                let within = seen.all
+                    || (before() && query.saturating_sub(key) < seen.window && same_chunk());
                 match positions.alibi {
                     _ if !within || key < padding || key >= length => f32::NEG_INFINITY,
                     Some(alibi) => {

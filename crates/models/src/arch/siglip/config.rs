@@ -1,0 +1,111 @@
+//! What a `config.json` says of the vision encoder of Gemma 3.
+
+use crate::Error;
+use crate::config::Effect::{self, Harmless, Only, Read};
+use crate::config::{
+    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check, epsilon,
+};
+use crate::layers::Activation;
+
+/// The most pixels of an image's side.
+const MAX_SIDE: usize = 1 << 14;
+
+/// The configuration of a vision encoder, and of what follows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SiglipVisionConfig {
+    /// Blocks.
+    pub num_hidden_layers: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the MLP's inner layer.
+    pub intermediate_size: usize,
+    /// Heads of attention; divide `hidden_size`.
+    pub num_attention_heads: usize,
+    /// The non-linear function of the MLP.
+    pub activation: Activation,
+    /// What norms add to the variance.
+    pub layer_norm_eps: f64,
+    /// Pixels of an image's side.
+    pub image_size: usize,
+    /// Pixels of a patch's side; divide those of an image.
+    pub patch_size: usize,
+    /// Tokens of an image's side; divide its patches.
+    pub tokens: usize,
+    /// Width of the language model.
+    pub text_hidden_size: usize,
+    /// The token that stands for a token of an image.
+    pub image_token: u32,
+}
+
+impl SiglipVisionConfig {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+        let vision = fields.object("vision_config")?;
+        let vision = vision.ok_or_else(|| fields.missing("vision_config"))?;
+        check(&vision, &[VISION])?;
+        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let hidden_size = vision.size_or("hidden_size", 768, MAX_HIDDEN)?;
+        let num_attention_heads = vision.size_or("num_attention_heads", 12, MAX_HEADS)?;
+        if !hidden_size.is_multiple_of(num_attention_heads) {
+            let expected =
+                format!("the heads must be as wide as hidden_size together, {hidden_size}");
+            return Err(vision.refuse("num_attention_heads", expected));
+        }
+        let image_size = vision.size_or("image_size", 224, MAX_SIDE)?;
+        let patch_size = vision.size_or("patch_size", 16, image_size)?;
+        if !image_size.is_multiple_of(patch_size) {
+            return Err(
+                vision.refuse("patch_size", format!("it must divide image_size, {image_size}"))
+            );
+        }
+        let patches = image_size / patch_size;
+        let count = fields.size_or("mm_tokens_per_image", 256, patches * patches)?;
+        let tokens = count.isqrt();
+        if tokens * tokens != count || !patches.is_multiple_of(tokens) {
+            let expected =
+                format!("its root must divide the patches of an image's side, {patches}");
+            return Err(fields.refuse("mm_tokens_per_image", expected));
+        }
+        let token = match fields.get("image_token_id") {
+            Some(_) => "image_token_id",
+            None => "image_token_index",
+        };
+        let image_token = match fields.get(token) {
+            None => 262_144,
+            Some(value) => {
+                value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+                    fields.refuse(token, "it must be the number of a token".to_owned())
+                })?
+            }
+        };
+        Ok(Self {
+            num_hidden_layers: vision.size_or("num_hidden_layers", 12, MAX_LAYERS)?,
+            hidden_size,
+            intermediate_size: vision.size_or("intermediate_size", 3072, MAX_INTERMEDIATE)?,
+            num_attention_heads,
+            activation: config::activation(&vision, "hidden_act", Activation::GeluTanh)?,
+            layer_norm_eps: epsilon(&vision, "layer_norm_eps", 1e-6)?,
+            image_size,
+            patch_size,
+            tokens,
+            text_hidden_size: text.size_or("hidden_size", 2304, MAX_HIDDEN)?,
+            image_token,
+        })
+    }
+}
+
+const VISION: &[KnownField] = &[
+    ("attention_dropout", Harmless),
+    ("dtype", Harmless),
+    ("hidden_act", Read),
+    ("hidden_size", Read),
+    ("image_size", Read),
+    ("intermediate_size", Read),
+    ("layer_norm_eps", Read),
+    ("model_type", Only(&["\"siglip_vision_model\""])),
+    ("num_attention_heads", Read),
+    ("num_channels", Only(&["3"])),
+    ("num_hidden_layers", Read),
+    ("patch_size", Read),
+    ("torch_dtype", Harmless),
+    ("vision_use_head", Effect::OFF),
+];

@@ -1,0 +1,274 @@
+//! The vision encoder of Gemma 3, SigLIP's, with what makes features of its states. Zhai et al. 2023 (arXiv:2303.15343), Gemma Team
+//! 2025 (arXiv:2503.19786).
+
+mod config;
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+use outsize_checkpoint::TensorInfo;
+use outsize_core::Names;
+
+pub use self::config::SiglipVisionConfig;
+use super::gemma3::MULTIMODAL;
+use crate::architecture::{Architecture, Init};
+use crate::component::Component;
+use crate::config::{Fields, KnownField};
+use crate::layers::{
+    Activation, Embedding, LayerNorm, Linear, RmsNorm, attend_tokens, fetched, heads,
+};
+use crate::pass_shape::pixel_attention_scratch;
+use crate::vision_model::patch_places;
+use crate::{
+    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PicturePass,
+    VisionModel, WeightUse,
+};
+
+/// A vision encoder with its projector.
+#[derive(Module, Debug)]
+pub struct SiglipVisionModel {
+    vision_tower: SiglipTower,
+    multi_modal_projector: SiglipProjector,
+    #[module(skip)]
+    config: SiglipVisionConfig,
+}
+
+/// Patches to states.
+#[derive(Module, Debug)]
+struct SiglipTower {
+    embeddings: SiglipEmbeddings,
+    encoder: SiglipEncoder,
+    post_layernorm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+struct SiglipEmbeddings {
+    /// `[hidden, values of a patch]`.
+    patch_embedding: Linear,
+    /// `[patches, hidden]`.
+    position_embedding: Embedding,
+}
+
+#[derive(Module, Debug)]
+struct SiglipEncoder {
+    layers: Vec<SiglipEncoderLayer>,
+}
+
+#[derive(Module, Debug)]
+struct SiglipEncoderLayer {
+    layer_norm1: LayerNorm,
+    self_attn: SiglipAttention,
+    layer_norm2: LayerNorm,
+    mlp: SiglipMlp,
+}
+
+#[derive(Module, Debug)]
+struct SiglipAttention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    out_proj: Linear,
+    heads: usize,
+}
+
+#[derive(Module, Debug)]
+struct SiglipMlp {
+    fc1: Linear,
+    fc2: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// States to features.
+#[derive(Module, Debug)]
+struct SiglipProjector {
+    mm_soft_emb_norm: RmsNorm,
+    /// `[hidden, text's hidden]`.
+    mm_input_projection: Linear,
+}
+
+impl Architecture for SiglipVisionModel {
+    type Config = SiglipVisionConfig;
+
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("gemma3", "Gemma3")];
+    const CLASS_PREFIX: &'static str = "Siglip";
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("SiglipTower", "SiglipVisionModel"),
+        ("SiglipEmbeddings", "SiglipVisionEmbeddings"),
+        ("SiglipEncoder", "SiglipEncoder"),
+        ("SiglipEncoderLayer", "SiglipEncoderLayer"),
+        ("SiglipAttention", "SiglipAttention"),
+        ("SiglipMlp", "SiglipMLP"),
+        ("SiglipProjector", "Gemma3MultiModalProjector"),
+    ];
+    const NO_SPLIT: &'static [&'static str] = &["SiglipEncoderLayer"];
+
+    fn fields(_: &str) -> &'static [&'static [KnownField]] {
+        &[MULTIMODAL]
+    }
+
+    fn read(_: &'static str, fields: &Fields<'_>) -> Result<SiglipVisionConfig, Error> {
+        SiglipVisionConfig::read(fields)
+    }
+
+    fn new(config: &SiglipVisionConfig, init: &Init) -> Self {
+        let (layout, hidden) = (Self::layout(config), config.hidden_size);
+        let norm = || LayerNorm::new(hidden, config.layer_norm_eps, init);
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, true, init);
+        let square = || linear(hidden, hidden);
+        let layer = |_| SiglipEncoderLayer {
+            layer_norm1: norm(),
+            self_attn: SiglipAttention {
+                q_proj: square(),
+                k_proj: square(),
+                v_proj: square(),
+                out_proj: square(),
+                heads: config.num_attention_heads,
+            },
+            layer_norm2: norm(),
+            mlp: SiglipMlp {
+                fc1: linear(hidden, config.intermediate_size),
+                fc2: linear(config.intermediate_size, hidden),
+                activation: config.activation,
+            },
+        };
+        let patches = (config.image_size / config.patch_size).pow(2);
+        let text = config.text_hidden_size;
+        Self {
+            vision_tower: SiglipTower {
+                embeddings: SiglipEmbeddings {
+                    patch_embedding: linear(layout.patch_values(), hidden),
+                    position_embedding: Embedding::new(patches, hidden, init),
+                },
+                encoder: SiglipEncoder {
+                    layers: (0..config.num_hidden_layers).map(layer).collect(),
+                },
+                post_layernorm: norm(),
+            },
+            multi_modal_projector: SiglipProjector {
+                mm_soft_emb_norm: RmsNorm::plus_one(hidden, config.layer_norm_eps, init),
+                mm_input_projection: Linear::in_out(hidden, text, false, init),
+            },
+            config: config.clone(),
+        }
+    }
+}
+
+/// What the names of its tensors begin with, behind "model." or not.
+const PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+
+impl Component for SiglipVisionModel {
+    fn names(tensors: &[TensorInfo]) -> Names {
+        let has = |part: &str| tensors.iter().any(|tensor| tensor.name.contains(part));
+        let mut rules = vec![(r"mm_input_projection\.weight$", "mm_input_projection_weight")];
+        if has("vision_tower.vision_model.") {
+            rules.push((r"^vision_tower\.", "vision_tower.vision_model."));
+        }
+        if has("model.vision_tower.") {
+            rules.push(("^", "model."));
+        }
+        // The expressions are ours, and valid.
+        rules.into_iter().fold(Names::default(), |names, (pattern, with)| {
+            names.clone().rename(pattern, with).unwrap_or(names)
+        })
+    }
+
+    fn is_unused(_: &SiglipVisionConfig, tensor: &str) -> bool {
+        let name = tensor.strip_prefix("model.").unwrap_or(tensor);
+        !PARTS.iter().any(|part| name.starts_with(part))
+    }
+
+    fn weight_use(config: &SiglipVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
+        let patches = pass.latents.pixels();
+        if path.starts_with(PARTS[1]) {
+            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
+        }
+        let attended = if path.ends_with(".q_proj.weight") { patches } else { 0 };
+        WeightUse { rows: patches, attended }
+    }
+}
+
+impl VisionModel for SiglipVisionModel {
+    fn layout(config: &SiglipVisionConfig) -> PatchLayout {
+        PatchLayout {
+            patch_size: config.patch_size,
+            merge_size: config.image_size / config.patch_size / config.tokens,
+            frames: 1,
+            features: config.text_hidden_size,
+            scaling: ImageScaling::Square(config.image_size),
+            image_token: config.image_token,
+            spelling: ImageSpelling::Framed,
+            sees_itself: true,
+        }
+    }
+
+    fn see(&self, pixels: Tensor<2>, sides: [usize; 2]) -> ImageFeatures {
+        let [count, values] = pixels.dims();
+        let SiglipTower { embeddings, encoder, post_layernorm } = &self.vision_tower;
+        let merge = Self::layout(&self.config).merge_size;
+        let x = embeddings.patch_embedding.forward_pixels(pixels.reshape([1, count, values]));
+        let places = patch_places(sides, merge);
+        let ids = places.iter().map(|[row, column]| (row * sides[1] + column) as u32);
+        let positions = embeddings.position_embedding.forward(&ids.collect::<Vec<_>>());
+        let mut x = x.clone() + positions.to_device(&x.device());
+        let mut pending = None;
+        for layer in &encoder.layers {
+            let (sum, normed) = layer.layer_norm1.after(x, pending);
+            let mixed = layer.self_attn.forward(normed);
+            let (sum, normed) = layer.layer_norm2.after(sum, Some(mixed));
+            (x, pending) = (sum, Some(layer.mlp.forward(normed)));
+        }
+        let states = post_layernorm.after(x, pending).1;
+        let embeddings = self.multi_modal_projector.forward(states, merge * merge);
+        ImageFeatures { embeddings, deepstack: Vec::new(), positions: None, sees_itself: true }
+    }
+
+    fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
+        let config = &self.config;
+        let (hidden, count) = (config.hidden_size as u64, patches as u64);
+        let (inner, layout) = (config.intermediate_size as u64, Self::layout(config));
+        // The norm's output, queries, keys and values, and what attention gives; or the inner layer and a copy; or the pixels and
+        // their positions; beside the residual stream.
+        let most = (6 * hidden).max(2 * hidden + 2 * inner);
+        let most = most.max(layout.patch_values() as u64 + 2 * hidden);
+        let width = config.hidden_size / config.num_attention_heads;
+        let scratch = pixel_attention_scratch(
+            [1, patches, patches],
+            config.num_attention_heads,
+            width,
+            threads,
+        );
+        let features = count / layout.merged() as u64 * config.text_hidden_size as u64;
+        let values = count.saturating_mul(most).max(2 * features);
+        Activations::values(values + count * hidden + features).with_scratch(scratch).bytes()
+    }
+}
+
+impl SiglipAttention {
+    /// Each patch attends to all.
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let width = x.dims()[2] / self.heads;
+        let projected = [&self.q_proj, &self.k_proj, &self.v_proj];
+        let projected = projected.map(|layer| heads(layer, &x, width));
+        drop(x);
+        self.out_proj.forward_pixels(attend_tokens(self.out_proj.compute, projected))
+    }
+}
+
+impl SiglipMlp {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        self.fc2.forward_pixels(self.activation.activate(self.fc1.forward_pixels(x)))
+    }
+}
+
+impl SiglipProjector {
+    /// `[1, patches, hidden]` f32 to `[tokens, text's hidden]` f32, in main memory: of the mean of a token's patches.
+    fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
+        let [_, count, hidden] = x.dims();
+        let means = x.reshape([count / patches, patches, hidden]).mean_dim(1);
+        let normed = self.mm_soft_emb_norm.forward(means.reshape([1, count / patches, hidden]));
+        let projection = &self.mm_input_projection;
+        let y = fetched(projection.forward(normed), &projection.weight);
+        let [_, tokens, out] = y.dims();
+        y.reshape([tokens, out])
+    }
+}
