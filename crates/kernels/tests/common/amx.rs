@@ -342,22 +342,40 @@ impl State {
         if m != a_rows || n != b_bytes || a_bytes / 4 != b_rows || (n | a_bytes) % 4 != 0 {
             forbid("tiles whose sizes do not fit");
         }
-        for row in 0..m {
-            let mut even = [0.0f32; 16];
-            let mut odd = [0.0f32; 16];
-            for pair in 0..a_bytes / 4 {
+        let sizes = [m, n / 4, a_bytes / 4];
+        match is_x86_feature_detected!("avx512f") {
+            // SAFETY: the processor has AVX-512.
+            true => unsafe { self.multiply_avx512(sizes, [sums, a, b]) },
+            false => self.multiply_rows(sizes, [sums, a, b]),
+        }
+    }
+
+    /// The same in vectors: the tests emulate millions of these.
+    #[target_feature(enable = "avx512f")]
+    fn multiply_avx512(&mut self, sizes: [usize; 3], tiles: [usize; 3]) {
+        self.multiply_rows(sizes, tiles);
+    }
+
+    #[inline(always)]
+    fn multiply_rows(&mut self, [rows, columns, pairs]: [usize; 3], [sums, a, b]: [usize; 3]) {
+        let mut widened = [[[0.0f32; 16]; 2]; 16];
+        for (pair, [even, odd]) in widened[..pairs].iter_mut().enumerate() {
+            for column in 0..columns {
+                (even[column], odd[column]) = two(&self.tiles[b][pair], column);
+            }
+        }
+        for row in 0..rows {
+            let [mut even, mut odd] = [[0.0f32; 16]; 2];
+            for (pair, [v, w]) in widened[..pairs].iter().enumerate() {
                 let (x, y) = two(&self.tiles[a][row], pair);
-                for column in 0..n / 4 {
-                    let (v, w) = two(&self.tiles[b][pair], column);
-                    even[column] = fma(x, v, even[column]);
-                    odd[column] = fma(y, w, odd[column]);
-                }
+                add_products(columns, x, v, &mut even);
+                add_products(columns, y, w, &mut odd);
             }
             let to = &mut self.tiles[sums][row];
             for column in 0..16 {
                 let place: &mut [u8] = &mut to[4 * column..][..4];
                 let mut sum = 0.0;
-                if column < n / 4 {
+                if column < columns {
                     let before = f32::from_le_bytes([place[0], place[1], place[2], place[3]]);
                     sum = flushed(flushed(before) + flushed(even[column] + odd[column]));
                 }
@@ -365,6 +383,23 @@ impl State {
             }
         }
     }
+}
+
+/// [`fma`] of each of the first `columns`.
+#[inline(always)]
+fn add_products(columns: usize, x: f32, values: &[f32; 16], sums: &mut [f32; 16]) {
+    let mut fused = [0.0; 16];
+    for column in 0..16 {
+        fused[column] = x.mul_add(values[column], sums[column]);
+    }
+    // Zeros, and what is above the least normal number, are what they would be.
+    let right = |sum: f32| (sum == 0.0) | (sum.abs() > f32::MIN_POSITIVE);
+    if !fused.iter().fold(true, |all, &sum| all & right(sum)) {
+        for column in 0..columns {
+            fused[column] = fma(x, values[column], sums[column]);
+        }
+    }
+    *sums = fused;
 }
 
 /// Pair `at` of a row of bf16, widened, subnormal numbers as zero.
@@ -378,6 +413,7 @@ fn two(row: &[u8; 64], at: usize) -> (f32, f32) {
 
 /// Fused, with zero for what is below the least normal number once it is rounded to 24 bits:
 /// numbers just below it, which in memory would be rounded up to it, are zero too.
+#[cold]
 fn fma(a: f32, b: f32, sum: f32) -> f32 {
     /// Halfway from the least normal number to the one below it that has 24 bits.
     const LEAST: f64 = f32::MIN_POSITIVE as f64 * (1.0 - 1.0 / (1 << 25) as f64);

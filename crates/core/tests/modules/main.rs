@@ -1,0 +1,15 @@
+//! Modules that are dispatched, run and refused.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod blocks;
+mod integers;
+mod low_rank;
+mod misuse;
+mod packed;
+mod running_state;
+mod stop;
+mod torch;
+mod turns;
+mod unwinding;

@@ -1,0 +1,378 @@
+//! Every field that an architecture knows beside those of all, one by one: what changes the result
+//! is read or refused by name. And configurations as published are read as a whole.
+
+use outsize_models::arch::{
+    ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
+    ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
+    Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm, GraniteMoeForCausalLm,
+    GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
+    LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    PhiForCausalLm, Qwen3VlMoeForCausalLm, Starcoder2ForCausalLm,
+};
+use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
+use serde_json::{Value, json};
+
+/// A fixture of each architecture, with the tables of the fields that it knows.
+fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
+    fn of<A: Architecture>(name: &'static str) -> (&'static str, &'static [&'static [KnownField]]) {
+        let is_own = |(model_type, _): &&(&str, _)| model_type.starts_with(name);
+        (name, A::fields(A::MODEL_TYPES.iter().find(is_own).unwrap().0))
+    }
+    vec![
+        of::<LlamaForCausalLm>("qwen3"),
+        of::<LlamaForCausalLm>("olmo2"),
+        of::<LlamaForCausalLm>("olmo3"),
+        of::<LlamaForCausalLm>("granite"),
+        of::<LlamaForCausalLm>("smollm3"),
+        of::<LlamaForCausalLm>("seed_oss"),
+        of::<ArceeForCausalLm>("arcee"),
+        of::<Phi3ForCausalLm>("phi3"),
+        of::<LlamaForCausalLm>("exaone4"),
+        of::<LlamaForCausalLm>("ernie4_5"),
+        of::<LlamaForCausalLm>("hunyuan_v1_dense"),
+        of::<GlmForCausalLm>("glm"),
+        of::<GlmForCausalLm>("glm4"),
+        of::<HunyuanMoeForCausalLm>("hunyuan_v1_moe"),
+        of::<DeepseekForCausalLm>("dots1"),
+        of::<ErnieMoeForCausalLm>("ernie4_5_moe"),
+        of::<MixtralForCausalLm>("minimax_m2"),
+        of::<LlamaForCausalLm>("cohere"),
+        of::<LlamaForCausalLm>("cohere2"),
+        of::<LlamaForCausalLm>("stablelm"),
+        of::<Starcoder2ForCausalLm>("starcoder2"),
+        of::<PhiForCausalLm>("phi"),
+        of::<LlamaForCausalLm>("ministral3"),
+        of::<LlamaForCausalLm>("mistral3"),
+        of::<LlamaForCausalLm>("qwen3_vl"),
+        of::<Qwen3VlMoeForCausalLm>("qwen3_vl_moe"),
+        of::<LlamaForCausalLm>("gemma"),
+        of::<LlamaForCausalLm>("gemma2"),
+        of::<LlamaForCausalLm>("gemma3"),
+        of::<GptNeoxForCausalLm>("gpt_neox"),
+        of::<OptForCausalLm>("opt"),
+        of::<BloomForCausalLm>("bloom"),
+        of::<FalconForCausalLm>("falcon"),
+        of::<Llama4ForCausalLm>("llama4"),
+        of::<Gemma4ForCausalLm>("gemma4"),
+        of::<Gemma3nForCausalLm>("gemma3n"),
+        of::<Lfm2ForCausalLm>("lfm2"),
+        of::<Lfm2ForCausalLm>("lfm2_moe"),
+        of::<LlamaForCausalLm>("olmo"),
+        of::<ArceeForCausalLm>("nemotron"),
+        of::<ApertusForCausalLm>("apertus"),
+        of::<GraniteMoeForCausalLm>("granitemoe"),
+        of::<GraniteMoeForCausalLm>("granitemoeshared"),
+        of::<DeepseekForCausalLm>("solar_open"),
+        of::<DeepseekForCausalLm>("exaone_moe"),
+        of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
+        of::<BambaForCausalLm>("bamba"),
+        of::<FalconH1ForCausalLm>("falcon_h1"),
+        of::<NemotronHForCausalLm>("nemotron_h"),
+    ]
+}
+
+/// The fixture's configuration with one field changed.
+fn read(name: &str, field: &str, value: Value) -> Result<ModelConfig, outsize_models::Error> {
+    let text = std::fs::read_to_string(crate::common::folder(name).join("config.json")).unwrap();
+    let mut fields = outsize_checkpoint::parse_json(text.as_bytes()).unwrap();
+    fields[field] = value;
+    ModelConfig::from_json(&fields.to_string())
+}
+
+/// What no field means anything by.
+fn nonsense() -> [Value; 4] {
+    [json!("an unknown value"), json!(-7.25), json!([[0.5]]), json!({"an": "unknown value"})]
+}
+
+/// Fields that only count together with others, or of which an object with nothing known in it says
+/// nothing.
+fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
+    match field {
+        "original_max_position_embeddings" => true,
+        "rope_parameters" | "rope_scaling" => value.is_object(),
+        // In files of older versions: those of newer ones have it in `rope_parameters`.
+        "rope_theta"
+        | "rotary_emb_base"
+        | "rotary_pct"
+        | "partial_rotary_factor"
+        | "rope_local_base_freq" => true,
+        // Other names of fields that are there.
+        "num_attention_heads" | "num_hidden_layers" => name == "bloom",
+        _ => false,
+    }
+}
+
+#[test]
+fn what_changes_the_result_is_read_or_refused_by_name() {
+    let mut tried = 0;
+    for (name, tables) in architectures() {
+        for &(field, effect) in tables.iter().copied().flatten() {
+            for value in nonsense() {
+                let passed_over = may_be_passed_over(name, field, &value);
+                match (read(name, field, value), effect) {
+                    (Ok(config), Effect::Harmless) => {
+                        assert!(config.unknown_fields.is_empty(), "{name}: {field}");
+                    }
+                    (Ok(_), Effect::Read) => assert!(passed_over, "{name}: {field}"),
+                    (Ok(_), Effect::Only(_)) => panic!("{name}: {field} is not refused"),
+                    (Err(error), _) => {
+                        let message = error.to_string();
+                        assert!(message.contains(&format!("`{field}")), "{name}: {message}");
+                        tried += 1;
+                    }
+                }
+            }
+            if let Effect::Only(values) = effect {
+                let plain = read(name, "use_cache", json!(true)).unwrap();
+                for value in values.iter().map(|text| serde_json::from_str(text).unwrap()) {
+                    assert_eq!(read(name, field, value).unwrap(), plain, "{name}: {field}");
+                }
+            }
+        }
+    }
+    assert!(tried > 50, "{tried}");
+}
+
+#[test]
+fn no_field_is_in_two_tables_of_one_architecture() {
+    for (name, tables) in architectures() {
+        let mut fields: Vec<_> = tables.iter().copied().flatten().map(|(field, _)| field).collect();
+        let all = fields.len();
+        fields.sort();
+        fields.dedup();
+        assert_eq!(fields.len(), all, "{name}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused_by_name() {
+    let longrope =
+        json!({"type": "longrope", "short_factor": [1, 2], "long_factor": [1, 2], "factor": 2.0});
+    for (name, field, value, refused) in [
+        ("qwen3", "num_key_value_heads", json!(3), "num_key_value_heads"),
+        ("qwen3", "head_dim", json!(7), "head_dim"),
+        ("qwen3", "sliding_window_pattern", json!(2), "sliding_window_pattern"),
+        ("olmo2", "layer_types", json!(["sliding_attention", "full_attention"]), "layer_types"),
+        ("olmo2", "clip_qkv", json!(8.0), "clip_qkv"),
+        ("olmo3", "sliding_window", Value::Null, "sliding_window"),
+        ("olmo3-published-bf16", "rope_theta", json!(10_000), "rope_theta"),
+        ("smollm3", "no_rope_layers", json!([1, 0]), "no_rope_layers"),
+        ("smollm3", "no_rope_layers", json!([1, 0, 2]), "no_rope_layers"),
+        ("smollm3", "no_rope_layer_interval", json!(0), "no_rope_layer_interval"),
+        ("granite", "logits_scaling", json!(0), "logits_scaling"),
+        ("granite", "residual_multiplier", json!(1e300), "residual_multiplier"),
+        ("phi3", "rope_scaling", longrope, "rope_scaling.short_factor"),
+        ("phi3", "rope_scaling", json!({"type": "longrope"}), "rope_scaling.short_factor"),
+        ("phi3", "rope_scaling", json!({"type": "linear", "factor": 2.0}), "rope_scaling"),
+        (
+            "phi3",
+            "rope_parameters",
+            json!({"partial_rotary_factor": 0.4}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        (
+            "phi3",
+            "rope_parameters",
+            json!({"partial_rotary_factor": 2}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        ("phi3", "layer_types", json!(["full_attention", "chunked_attention"]), "layer_types"),
+        ("exaone4", "sliding_window_pattern", json!("LLX"), "sliding_window_pattern"),
+        ("exaone4-published-bf16", "layer_types", Value::Null, "layer_types"),
+        ("hunyuan_v1_moe", "moe_topk", json!([2, 1]), "moe_topk"),
+        ("hunyuan_v1_moe", "moe_topk", json!([2]), "moe_topk"),
+        ("hunyuan_v1_moe", "moe_topk", json!(6), "moe_topk"),
+        (
+            "hunyuan_v1_dense",
+            "rope_parameters",
+            json!({"rope_type": "dynamic", "alpha": -1.0}),
+            "rope_parameters.alpha",
+        ),
+        ("hunyuan_v1_moe", "num_experts_per_tok", json!(3), "num_experts_per_tok"),
+        ("dots1", "n_shared_experts", Value::Null, "n_shared_experts"),
+        ("dots1", "max_window_layers", json!(-1), "max_window_layers"),
+        ("ernie4_5_moe", "moe_k", json!(7), "moe_k"),
+        ("ernie4_5_moe", "moe_layer_interval", json!(0), "moe_layer_interval"),
+        ("ernie4_5_moe", "moe_layer_end_index", json!(-2), "moe_layer_end_index"),
+        ("ernie4_5_moe", "moe_num_shared_experts", json!(1 << 17), "moe_num_shared_experts"),
+        ("minimax_m2", "rotary_dim", json!(10), "rotary_dim"),
+        ("minimax_m2", "num_local_experts", json!(1 << 16), "num_local_experts"),
+        ("glm4-published-bf16", "partial_rotary_factor", json!(0.4), "partial_rotary_factor"),
+        ("cohere", "use_qk_norm", json!(true), "use_qk_norm"),
+        ("cohere", "logit_scale", json!(0), "logit_scale"),
+        ("cohere2", "sliding_window", Value::Null, "sliding_window"),
+        ("cohere2", "head_dim", json!(8), "head_dim"),
+        ("stablelm", "qk_layernorm", json!(true), "qk_layernorm"),
+        ("stablelm", "head_dim", json!(8), "head_dim"),
+        ("phi", "tie_word_embeddings", json!(true), "tie_word_embeddings"),
+        ("phi-published-f16", "partial_rotary_factor", json!(0.2), "partial_rotary_factor"),
+        (
+            "ministral3",
+            "rope_parameters",
+            json!({"rope_type": "yarn", "factor": 2.0}),
+            "rope_parameters.original_max_position_embeddings",
+        ),
+        (
+            "ministral3",
+            "rope_parameters",
+            json!({"original_max_position_embeddings": 9, "llama_4_scaling_beta": -1.0}),
+            "rope_parameters.llama_4_scaling_beta",
+        ),
+        ("mistral3", "text_config", Value::Null, "text_config"),
+        ("mistral3", "text_config", json!({"model_type": "llama"}), "text_config.model_type"),
+        ("qwen2_5_vl-published-bf16", "rope_scaling", json!({"type": "x"}), "rope_scaling.type"),
+        ("qwen2_5_vl-published-bf16", "head_dim", json!(4), "head_dim"),
+        ("qwen3_vl", "text_config", json!({"model_type": "qwen3"}), "text_config.model_type"),
+        (
+            "qwen3_vl_moe",
+            "text_config",
+            json!({"norm_topk_prob": false}),
+            "text_config.norm_topk_prob",
+        ),
+        ("gemma2", "sliding_window", Value::Null, "sliding_window"),
+        ("gemma2", "attn_logit_softcapping", json!(0.0), "attn_logit_softcapping"),
+        ("gemma2", "final_logit_softcapping", json!(-1), "final_logit_softcapping"),
+        ("gemma3", "attn_logit_softcapping", json!(50.0), "attn_logit_softcapping"),
+        ("gemma3", "final_logit_softcapping", json!(30.0), "final_logit_softcapping"),
+        ("gemma3", "use_bidirectional_attention", json!(true), "use_bidirectional_attention"),
+        ("gemma3", "sliding_window", Value::Null, "sliding_window"),
+        ("gemma3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0}), "rope_scaling"),
+        ("gemma3", "vision_config", json!({}), "vision_config"),
+        ("gemma3-images", "text_config", Value::Null, "text_config"),
+        (
+            "gemma3-images",
+            "text_config",
+            json!({"sliding_window": null, "final_logit_softcapping": 30.0}),
+            "text_config.final_logit_softcapping",
+        ),
+        ("gemma3-images", "text_config", json!({"model_type": "llama"}), "text_config.model_type"),
+        ("gpt_neox", "num_attention_heads", json!(5), "num_attention_heads"),
+        (
+            "gpt_neox",
+            "rope_parameters",
+            json!({"partial_rotary_factor": 0.4}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        ("gpt_neox-published-f16", "rotary_pct", json!(0.4), "rotary_pct"),
+        ("gpt_neox-published-f16", "rotary_emb_base", json!(0), "rotary_emb_base"),
+        ("opt", "layer_norm_elementwise_affine", json!(false), "layer_norm_elementwise_affine"),
+        ("opt", "_remove_final_layer_norm", json!(true), "_remove_final_layer_norm"),
+        ("bloom", "n_head", json!(7), "n_head"),
+        ("bloom", "n_inner", json!(40), "n_inner"),
+        ("falcon", "num_ln_in_parallel_attn", json!(2), "num_ln_in_parallel_attn"),
+        ("falcon-published-bf16", "num_ln_in_parallel_attn", json!(3), "num_ln_in_parallel_attn"),
+        ("falcon-published-bf16", "num_kv_heads", json!(3), "num_kv_heads"),
+        ("falcon-published-bf16", "parallel_attn", json!(false), "parallel_attn"),
+        ("falcon-rw", "num_kv_heads", json!(2), "num_kv_heads"),
+        ("falcon", "num_attention_heads", json!(8), "num_attention_heads"),
+        ("llama4", "layer_types", json!(vec!["sliding_attention"; 3]), "layer_types"),
+        ("llama4", "moe_layers", json!([0, -1]), "moe_layers"),
+        ("llama4", "no_rope_layers", json!([1, 0]), "no_rope_layers"),
+        ("llama4", "num_experts_per_tok", json!(6), "num_experts_per_tok"),
+        ("gemma4", "num_kv_shared_layers", json!(5), "num_kv_shared_layers"),
+        ("gemma4", "per_layer_config", json!({"9": {}}), "per_layer_config"),
+        ("gemma4", "per_layer_config", json!({"1": {"head_dim": 8}}), "per_layer_config"),
+        ("gemma4", "per_layer_config", json!({"1": {"x": 8}}), "per_layer_config.1.x"),
+        ("gemma4", "use_bidirectional_attention", json!("all"), "use_bidirectional_attention"),
+        (
+            "gemma4",
+            "rope_parameters",
+            json!({"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 2}}),
+            "rope_parameters.full_attention.partial_rotary_factor",
+        ),
+        ("gemma4-experts", "top_k_experts", json!(6), "top_k_experts"),
+        ("gemma4-experts", "moe_intermediate_size", Value::Null, "moe_intermediate_size"),
+        ("gemma3n", "intermediate_size", json!([12, 20]), "intermediate_size"),
+        ("lfm2", "conv_L_cache", json!(1), "conv_L_cache"),
+        ("lfm2", "layer_types", json!(["conv"]), "layer_types"),
+        ("lfm2-published-bias-bf16", "full_attn_idxs", json!([0.5]), "full_attn_idxs"),
+        (
+            "lfm2-published-bias-bf16",
+            "block_ffn_dim_multiplier",
+            json!(1e6),
+            "block_ffn_dim_multiplier",
+        ),
+        ("lfm2_moe", "layer_types", Value::Null, "layer_types"),
+        ("lfm2_moe", "num_experts_per_tok", json!(7), "num_experts_per_tok"),
+        ("gemma3n", "altup_active_idx", json!(3), "altup_active_idx"),
+        (
+            "gemma3n",
+            "activation_sparsity_pattern",
+            json!([0.5, 0, 1, 0]),
+            "activation_sparsity_pattern",
+        ),
+        ("granitemoehybrid", "hidden_act", json!("gelu"), "hidden_act"),
+        ("granitemoehybrid", "layer_types", json!(["mamba"]), "layer_types"),
+        ("granitemoehybrid", "layers_block_type", json!(["mamba"]), "layers_block_type"),
+        ("granitemoehybrid", "mamba_d_head", json!(9), "mamba_d_head"),
+        ("granitemoehybrid", "mamba_expand", json!(1 << 20), "mamba_expand"),
+        ("granitemoehybrid", "mamba_n_groups", json!(3), "mamba_n_groups"),
+        ("granitemoehybrid", "mamba_n_heads", json!(5), "mamba_n_heads"),
+        ("granitemoehybrid", "mamba_d_conv", json!(1), "mamba_d_conv"),
+        ("granitemoehybrid", "position_embedding_type", json!("alibi"), "position_embedding_type"),
+        ("granitemoehybrid", "time_step_limit", json!([1, 0.5]), "time_step_limit"),
+        (
+            "granitemoehybrid",
+            "time_step_limit",
+            json!([0, {"__float__": "NaN"}]),
+            "time_step_limit",
+        ),
+        ("bamba", "layer_types", json!(vec!["full_attention"; 3]), "layer_types"),
+        ("falcon_h1", "mlp_multipliers", json!([1, 2, 3]), "mlp_multipliers"),
+        ("falcon_h1", "ssm_multipliers", json!([1, 2, 3, 4, 0]), "ssm_multipliers"),
+        ("falcon_h1", "mamba_d_ssm", json!(30), "mamba_n_heads"),
+        ("nemotron_h", "hybrid_override_pattern", json!("MMMMM"), "hybrid_override_pattern"),
+        (
+            "nemotron_h-published-bf16",
+            "hybrid_override_pattern",
+            json!("M-*X"),
+            "hybrid_override_pattern",
+        ),
+        ("nemotron_h-published-bf16", "num_hidden_layers", json!(5), "num_hidden_layers"),
+        ("nemotron_h", "attention_head_dim", json!(16), "attention_head_dim"),
+        ("nemotron_h", "mamba_head_dim", json!(4096 << 1), "mamba_head_dim"),
+        ("nemotron_h", "topk_group", json!(4), "topk_group"),
+        ("nemotron_h", "num_experts_per_tok", json!(7), "num_experts_per_tok"),
+        (
+            "llama4-published-bf16",
+            "text_config",
+            json!({"model_type": "llama"}),
+            "text_config.model_type",
+        ),
+    ] {
+        let message = read(name, field, value).unwrap_err().to_string();
+        assert!(message.contains(&format!("`{refused}`")), "{name}: {message}");
+    }
+}
+
+#[test]
+fn the_text_part_of_gemma3_has_the_defaults_of_transformers() {
+    // `Gemma3TextConfig()` of transformers 5.23, but for the two fields that are given.
+    let text =
+        r#"{"model_type": "gemma3", "text_config": {"num_hidden_layers": 7, "hidden_size": 16}}"#;
+    let config = ModelConfig::from_json(text).unwrap();
+    let read = config.of::<LlamaForCausalLm>().unwrap();
+    assert_eq!((read.vocab_size, read.intermediate_size), (262_208, 9216));
+    assert_eq!((read.num_attention_heads, read.num_key_value_heads, read.head_dim), (8, 4, 256));
+    assert_eq!((read.max_position_embeddings, read.rms_norm_eps), (131_072, 1e-6));
+    assert_eq!(read.query_pre_attn_scalar, Some(256.0));
+    assert_eq!((read.rope.theta, read.local_rope.as_ref().unwrap().theta), (1e6, 1e4));
+    let full: Vec<_> = (0..7).filter(|layer| read.windows[*layer].is_none()).collect();
+    assert_eq!((full, read.windows[0]), (vec![5], Some(4096)));
+    assert!(read.tie_word_embeddings);
+    assert!(config.is_part());
+}
+
+/// Configurations as published, with the parameters that `transformers` counts in their models
+/// (`sum(p.numel() for p in AutoModelForCausalLM.from_config(..).parameters())`).
+#[test]
+fn published_models_have_the_parameters_that_transformers_counts() {
+    let text = include_str!("../published.json");
+    let models: serde_json::Map<String, Value> = serde_json::from_str(text).unwrap();
+    assert!(models.len() > 10);
+    for (name, model) in models {
+        let config = ModelConfig::from_json(&model["config"].to_string()).unwrap();
+        assert_eq!(config.unknown_fields, [""; 0], "{name}");
+        assert_eq!(Some(config.parameter_count()), model["parameters"].as_u64(), "{name}");
+    }
+}

@@ -1,0 +1,20 @@
+//! Models of text: beside other programs, and in any placement the same bits.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../low_rank/fixtures.rs"]
+mod fixtures;
+
+mod decoders;
+mod fields;
+mod full;
+mod gguf;
+mod linear_attention;
+mod llama;
+mod low_rank;
+mod low_rank_quantised;
+mod placement;
+mod resting;
+mod snapshot;
+mod t5;
+mod training;

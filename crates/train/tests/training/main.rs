@@ -1,0 +1,15 @@
+//! Training loops: their steps, ranks, data and states.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../state_common/mod.rs"]
+mod state_common;
+
+mod loader;
+mod parity;
+mod precision;
+mod ranks;
+mod resume;
+mod state_damage;
+mod steps;
+mod tracking;
