@@ -1,4 +1,4 @@
-//! Conversations: over HTTP, and at the terminal.
+//! Conversations: over HTTP, and at the terminal; and what they are about.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -7,3 +7,4 @@ mod chat;
 mod serve;
 mod serve_constraints;
 mod serve_tools;
+mod vision;

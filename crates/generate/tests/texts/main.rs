@@ -17,3 +17,4 @@ mod text;
 mod text_pipeline;
 mod text_stream;
 mod tokenizer;
+mod vision;

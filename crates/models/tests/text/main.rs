@@ -18,3 +18,4 @@ mod resting;
 mod snapshot;
 mod t5;
 mod training;
+mod vision;

@@ -1,12 +1,10 @@
 //! Models that see images against what `transformers` computes in float32 (`scripts/fixtures/vision.py`): the features that the vision
 //! encoder makes of an image, and what the language model makes of a text with images.
 
-mod common;
-
+use crate::common::components::{self, expected as tensor_of, tensor};
+use crate::common::dispatched::{assert_same_streamed, load};
+use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
-use common::components::{self, expected as tensor_of, tensor};
-use common::dispatched::{assert_same_streamed, load};
-use common::reference::*;
 use outsize_models::arch::{PixtralVisionModel, QwenVisionModel, SiglipVisionModel};
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
@@ -32,7 +30,7 @@ fn component(name: &str) -> String {
 
 /// Rows and columns of patches of each image.
 fn grids(name: &str) -> Vec<[usize; 2]> {
-    let text = std::fs::read_to_string(common::folder(name).join("expected.json")).unwrap();
+    let text = std::fs::read_to_string(crate::common::folder(name).join("expected.json")).unwrap();
     let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
     let side = |grid: &serde_json::Value, side: usize| grid[side].as_u64().unwrap() as usize;
     let grids = expected["grids"].as_array().unwrap().iter();
@@ -286,7 +284,8 @@ fn configurations_that_are_not_built_in_are_refused() {
         change: impl Fn(&mut serde_json::Value),
         field: &'static str,
     ) {
-        let text = std::fs::read_to_string(common::folder(name).join("config.json")).unwrap();
+        let text =
+            std::fs::read_to_string(crate::common::folder(name).join("config.json")).unwrap();
         let mut fields: serde_json::Value = serde_json::from_str(&text).unwrap();
         change(&mut fields);
         let error = ComponentConfig::<M>::from_json(&fields.to_string()).unwrap_err().to_string();

@@ -1,11 +1,9 @@
 //! Images in prompts, conversations and requests: the text is that of `transformers` (`scripts/fixtures/vision.py`).
 
-mod common;
-
+use crate::common::serving::Server;
+use crate::common::{done, failed, folder, message, model, outsize, path, text};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::serving::Server;
-use common::{done, failed, folder, message, model, outsize, path, text};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};

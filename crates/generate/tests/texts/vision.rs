@@ -1,12 +1,10 @@
 //! Images in prompts: as their processor of `transformers` has them (`scripts/fixtures/vision.py`), and in conversations.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use common::checkpoint::fixture;
-use common::conversations::pipeline;
+use crate::common::checkpoint::fixture;
+use crate::common::conversations::pipeline;
 use outsize_checkpoint::Checkpoint;
 use outsize_generate::{
     ChatAnswer, ChatImages, ChatMessage, ChatOptions, ChatPrompt, ChatSession, ChatTemplates,
