@@ -90,7 +90,7 @@ fn checkpoint(name: &str, folder: &Path) {
 /// A photograph of 12 megapixels.
 fn photograph(path: &Path) {
     let pixel =
-        |x: u32, y: u32| image::Rgb([(x / 8) as u8, (y / 8) as u8, (x / 16 ^ y / 16) as u8]);
+        |x: u32, y: u32| image::Rgb([(x / 8) as u8, (y / 8) as u8, ((x / 16) ^ (y / 16)) as u8]);
     RgbImage::from_fn(4080, 3072, pixel).save_with_format(path, ImageFormat::Jpeg).unwrap();
 }
 

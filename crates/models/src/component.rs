@@ -136,11 +136,13 @@ impl<C: Component> ComponentConfig<C> {
     /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
     pub fn options(&self, tensors: &[TensorInfo]) -> Options {
         let weights = self.weights();
-        let unused = tensors.iter().filter(|tensor| C::is_unused(&self.config, &tensor.name));
+        let is_unused = |tensor: &&TensorInfo| C::is_unused(&self.config, &tensor.name);
+        let unused = tensors.iter().filter(is_unused);
+        let used = || tensors.iter().filter(|tensor| !is_unused(tensor));
         let ignored = C::IGNORED.iter().map(|end| (*end).to_owned());
-        let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
+        let wide = used().any(|tensor| tensor.dtype == Dtype::F64);
         // Matrices of 8 bits have one scale each, or none.
-        let scaled = tensors.iter().any(|tensor| tensor.name.ends_with(".weight_scale"));
+        let scaled = used().any(|tensor| tensor.name.ends_with(".weight_scale"));
         Options {
             // The products take weights as stored, but not in 64 bits.
             float_type: match wide {

@@ -109,8 +109,9 @@ impl VisionEncoder {
         (2 * 4 * tokens as u64).saturating_mul(width)
     }
 
-    /// The least budget in which an image of so many tokens can be encoded, of a photograph of 12 megapixels, beside the process: for [`encode`](Self::encode) while
-    /// the language model is in memory.
+    /// The least budget in which an image of so many tokens can be encoded, of a photograph of 12
+    /// megapixels, beside the process: for [`encode`](Self::encode) while the language model is in
+    /// memory.
     ///
     /// # Errors
     /// A checkpoint that is not of this configuration.

@@ -2,13 +2,14 @@
 //! encoder makes of an image, and what the language model makes of a text with images.
 
 use crate::common::components::{self, expected as tensor_of, tensor};
-use crate::common::dispatched::{assert_same_streamed, load};
+use crate::common::dispatched::{assert_same_streamed, load, placed_in};
 use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
+use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
 use outsize_models::arch::{PixtralVisionModel, QwenVisionModel, SiglipVisionModel};
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
-    FIRST_IMAGE_ID, ImageFeatures, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
+    FIRST_IMAGE_ID, ImageFeatures, Init, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
 };
 
 const QWENS: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
@@ -139,6 +140,37 @@ fn features_are_those_of_the_reference() {
             }
         }
     }
+}
+
+#[test]
+fn weights_of_another_part_in_other_types_change_no_features() {
+    let name = QWENS[0];
+    let own = Checkpoint::open(crate::common::folder(name).join("model.safetensors")).unwrap();
+    let mut tensors: Vec<_> = own.tensors().iter().collect();
+    let scale = TensorInfo {
+        name: "model.language_model.layers.0.mlp.gate_proj.weight_scale".to_owned(),
+        ..own.get("model.language_model.norm.weight").unwrap().clone()
+    };
+    tensors.push(&scale);
+    let specs = tensors
+        .iter()
+        .map(|tensor| TensorSpec::new(&tensor.name, tensor.dtype, tensor.shape.clone()));
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("model");
+    let mut writer = ShardWriter::create(&folder, specs.collect(), u64::MAX).unwrap();
+    for tensor in tensors {
+        writer.write(&tensor.name, &own.read(tensor).unwrap()).unwrap();
+    }
+    writer.finish().unwrap();
+    let quantised = Checkpoint::open(&folder).unwrap();
+    let config = components::config::<QwenVisionModel>(&component(name));
+    let tree = config.tree(name, quantised.tensors()).unwrap();
+    let options = config.options(quantised.tensors());
+    let (map, options) = placed_in(&tree, options, 300, "16MiB").unwrap();
+    let init = Init::new(&Device::flex());
+    let model = config.dispatch(&init, &quantised, &map, &options).unwrap();
+    let found = flat(model.run(|model| see(name, model)).unwrap());
+    assert_eq!(found, flat(seen(name).0));
 }
 
 #[test]
