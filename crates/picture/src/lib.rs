@@ -5,4 +5,4 @@ mod error;
 mod picture;
 
 pub use error::Error;
-pub use picture::{COLOURS, Picture, PictureFilter, PictureHeader, byte};
+pub use picture::{COLOURS, Picture, PictureFilter, PictureHeader, byte, file_bytes};

@@ -1,6 +1,6 @@
 //! A picture in 8 bits.
 
-use std::io::{BufRead, Cursor, Seek};
+use std::io::Cursor;
 use std::path::Path;
 
 use image::imageops::{FilterType, resize};
@@ -8,7 +8,7 @@ use image::metadata::Orientation;
 use image::{
     ColorType, DynamicImage, ImageBuffer, ImageDecoder, ImageFormat, ImageReader, Rgb, RgbImage,
 };
-use outsize_checkpoint::write_file;
+use outsize_checkpoint::{read_file, write_file};
 
 use crate::error::Error;
 
@@ -92,11 +92,7 @@ impl Picture {
     /// [`Error::Image`]: a file that cannot be read, is none of these, or has a side of more than 16,384 pixels.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let name = path.display().to_string();
-        match ImageReader::open(path) {
-            Ok(reader) => Self::decoded(reader, name),
-            Err(error) => Err(Error::Image { name, reason: error.to_string() }),
-        }
+        Self::from_bytes(&file_bytes(path)?, path.display().to_string())
     }
 
     /// The same of the bytes of a file; messages name `name` for it.
@@ -104,7 +100,24 @@ impl Picture {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn from_bytes(bytes: &[u8], name: impl Into<String>) -> Result<Self, Error> {
-        Self::decoded(ImageReader::new(Cursor::new(bytes)), name.into())
+        let reader = ImageReader::new(Cursor::new(bytes));
+        let decode = || -> Result<DynamicImage, image::ImageError> {
+            let mut reader = reader.with_guessed_format()?;
+            let mut limits = image::Limits::default();
+            (limits.max_image_width, limits.max_image_height) = (Some(MAX_SIDE), Some(MAX_SIDE));
+            reader.limits(limits);
+            let mut decoder = reader.into_decoder()?;
+            // Cameras say which side is up.
+            let orientation = decoder.orientation()?;
+            let mut image = DynamicImage::from_decoder(decoder)?;
+            image.apply_orientation(orientation);
+            Ok(image)
+        };
+        let image = decode()
+            .map_err(|error| Error::Image { name: name.into(), reason: error.to_string() })?;
+        let image = image.into_rgb8();
+        let (width, height) = (image.width() as usize, image.height() as usize);
+        Ok(Self { width, height, rgb: image.into_raw() })
     }
 
     /// What the header of a file's bytes says; messages name `name` for it.
@@ -148,25 +161,6 @@ impl Picture {
             return Err(failed(format!("its sides must have 1 to {MAX_SIDE} pixels")));
         }
         Ok(header)
-    }
-
-    fn decoded(reader: ImageReader<impl BufRead + Seek>, name: String) -> Result<Self, Error> {
-        let decode = || -> Result<DynamicImage, image::ImageError> {
-            let mut reader = reader.with_guessed_format()?;
-            let mut limits = image::Limits::default();
-            (limits.max_image_width, limits.max_image_height) = (Some(MAX_SIDE), Some(MAX_SIDE));
-            reader.limits(limits);
-            let mut decoder = reader.into_decoder()?;
-            // Cameras say which side is up.
-            let orientation = decoder.orientation()?;
-            let mut image = DynamicImage::from_decoder(decoder)?;
-            image.apply_orientation(orientation);
-            Ok(image)
-        };
-        let image = decode().map_err(|error| Error::Image { name, reason: error.to_string() })?;
-        let image = image.into_rgb8();
-        let (width, height) = (image.width() as usize, image.height() as usize);
-        Ok(Self { width, height, rgb: image.into_raw() })
     }
 
     /// The same picture in another size, as Pillow makes it.
@@ -271,6 +265,19 @@ fn is_progressive(bytes: &[u8]) -> bool {
         rest = rest.get(2 + length..).unwrap_or_default();
     }
     true
+}
+
+/// The bytes of the file of a picture, which is a regular one.
+///
+/// # Errors
+/// [`Error::Image`]: it cannot be read, or has more than 256 MiB.
+pub fn file_bytes(path: &Path) -> Result<Vec<u8>, Error> {
+    /// Files of cameras have a tenth.
+    const MOST_BYTES: u64 = 256 << 20;
+    read_file(path, MOST_BYTES).map_err(|error| {
+        let (name, reason) = (path.display().to_string(), error.to_string());
+        Error::Image { name, reason }
+    })
 }
 
 /// A value from -1 to 1 as a byte.

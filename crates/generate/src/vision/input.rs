@@ -3,10 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use outsize_picture::{Error as PictureError, Picture, PictureHeader};
-
-/// The most bytes of a file. Those of cameras have a tenth.
-const MOST_BYTES: u64 = 256 << 20;
+use outsize_picture::{Error as PictureError, Picture, PictureHeader, file_bytes};
 
 /// The file of an image: PNG, JPEG or WebP, read and not decoded. Clones share the bytes.
 #[derive(Clone)]
@@ -23,17 +20,7 @@ impl ImageInput {
     /// A file that cannot be read, is longer than 256 MiB, or is none of these kinds.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, PictureError> {
         let path = path.as_ref();
-        let name = path.display().to_string();
-        let read = || {
-            if path.metadata()?.len() > MOST_BYTES {
-                return Err(std::io::Error::other("it is longer than 256 MiB"));
-            }
-            std::fs::read(path)
-        };
-        match read() {
-            Ok(bytes) => Self::new(name, bytes),
-            Err(error) => Err(PictureError::Image { name, reason: error.to_string() }),
-        }
+        Self::new(path.display().to_string(), file_bytes(path)?)
     }
 
     /// The bytes of a file, which messages name so.

@@ -11,6 +11,7 @@ use outsize_generate::{
     EncodedImage, Error, GenerateError, ImageInput, PipelineError, Tokenizer, VisionEncoder,
 };
 use outsize_models::CacheOptions;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 const FIXTURES: [&str; 5] = [
@@ -138,6 +139,31 @@ fn images_are_seen_in_the_size_of_the_reference() {
     let small = processor.with_most_tokens(6);
     assert_eq!(small.seen([75, 49]).unwrap(), [24, 16]);
     assert_eq!(small.tokens([44, 44]).unwrap(), 4);
+}
+
+proptest! {
+    #[test]
+    fn any_image_is_seen_in_whole_tokens(
+        size in [1usize..20_000, 1usize..20_000],
+        tokens in 1usize..3000,
+        fixture in prop::sample::select(vec![0, 3, 4]),
+    ) {
+        let processor = encoder(FIXTURES[fixture]).processor().clone().with_most_tokens(tokens);
+        match processor.seen(size) {
+            Ok(seen) => {
+                let grid = processor.grid(size).unwrap();
+                prop_assert!(seen.iter().all(|side| *side > 0 && side % 8 == 0), "{seen:?}");
+                prop_assert_eq!(grid, [seen[1] / 4, seen[0] / 4]);
+                prop_assert_eq!(processor.tokens(size).unwrap(), grid[0] * grid[1] / 4);
+                // Pixtral's sides shrink until they fit.
+                prop_assert!(fixture != 3 || grid[0] * grid[1] / 4 <= tokens, "{seen:?}");
+            }
+            Err(Error::ImageAspect { .. }) => {
+                prop_assert!(size[0].max(size[1]) > 200 * size[0].min(size[1]));
+            }
+            Err(error) => prop_assert!(false, "{error}"),
+        }
+    }
 }
 
 #[test]
