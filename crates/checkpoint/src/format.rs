@@ -21,6 +21,7 @@ const ALL: usize = 1 << 30;
 /// | [`plain`](Self::plain) | any [`Dtype`] | |
 /// | `plain` of GGUF's blocks | one of [`Dtype::GGUF_BLOCKS`] | in each block of the data |
 /// | [`fp8`](Self::fp8), as DeepSeek-V3 is published | `F8_E4M3` | `F32`, one per block of rows and columns, `weight_scale_inv` |
+/// | [`whole_fp8`](Self::whole_fp8), of Mistral | `F8_E4M3` | `F32` or `BF16`, one, `weight_scale_inv` |
 /// | [`compressed_fp8`](Self::compressed_fp8), of compressed-tensors | `F8_E4M3` | `F32` or `BF16`, one per row or one, `weight_scale` |
 /// | [`mxfp4`](Self::mxfp4), as gpt-oss is published | `F4`, `weight_blocks` | `F8_E8M0`, one per 32 elements of a row, `weight_scales` |
 /// | [`packed_integers`](Self::packed_integers), [`gptq`](Self::gptq), [`awq`](Self::awq) | [`Integers`] | any float, one per group of a row |
@@ -106,6 +107,11 @@ impl StorageFormat {
             scales: Some(ScaleGrid { suffix: "_scale_inv", dtype: Dtype::F32, block }),
             ..Self::plain(Dtype::F8E4M3)
         }
+    }
+
+    /// The same with one scale for all of a matrix, as Mistral publishes its models.
+    pub const fn whole_fp8() -> Self {
+        Self::fp8([ALL, ALL])
     }
 
     /// Numbers of 8 bits (E4M3) as compressed-tensors writes them: with one scale for each row, or one for all.

@@ -69,6 +69,11 @@ pub trait Architecture: Module + Debug + Send + Sync + 'static {
     /// The fields of `config.json` that this architecture reads or refuses, beside those of all architectures.
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
+    /// If a model of several has text parts of several architectures: those in `text_config.model_type` that are of this one.
+    fn text_types(_model_type: &str) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Where checkpoints of that type keep this model, if it is a part of what they hold.
     fn multimodal(_model_type: &str) -> Option<&'static MultimodalNames> {
         None

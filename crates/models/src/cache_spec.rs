@@ -55,6 +55,8 @@ pub struct AttentionCache {
     pub is_chunked: bool,
     /// Whether keys serve as values too, which are not kept beside them then.
     pub keys_are_values: bool,
+    /// Of how many tokens that a token may see an indexer has it look at, if one chooses.
+    pub chosen: Option<usize>,
 }
 
 /// What a layer of linear attention or a convolution keeps of a text, in f32.
@@ -310,6 +312,7 @@ impl CacheSpec {
             window: None,
             is_chunked: false,
             keys_are_values: false,
+            chosen: None,
         };
         Self {
             layers: vec![CacheLayer::Attention(layer); layers],

@@ -9,6 +9,7 @@ mod rows;
 mod snapshot;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_hold;
@@ -22,7 +23,7 @@ pub use self::resting::RowPrefix;
 use self::rows::WaitingRows;
 use self::snapshot::Snapshot;
 use crate::cache_options::window_and_capacity;
-
+use crate::layers::ChosenTokens;
 use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
 
 /// The longest context that can be asked for, in tokens: positions beyond are not exact in f32.
@@ -62,6 +63,8 @@ pub struct KvCache {
     resting: Vec<Option<Range<usize>>>,
     snapshot: Snapshot,
     images: HeldImages,
+    /// What the indexer of a layer chose in this pass, for later layers that see the same.
+    chosen: Option<(usize, Arc<ChosenTokens>)>,
 }
 
 impl KvCache {
@@ -146,6 +149,7 @@ impl KvCache {
             resting: Vec::new(),
             snapshot: Snapshot::default(),
             images: HeldImages::default(),
+            chosen: None,
         })
     }
 
@@ -181,6 +185,7 @@ impl KvCache {
             resting: Vec::new(),
             snapshot: Snapshot::default(),
             images: HeldImages::default(),
+            chosen: None,
         }
     }
 
@@ -356,6 +361,7 @@ impl KvCache {
         if self.is_empty() {
             self.padding = vec![0; batch.rows()];
         }
+        self.chosen = None;
         self.forget_shifts();
         self.begin_snapshot(batch.tokens());
         self.written = self.written.max(self.position + batch.tokens());
@@ -413,6 +419,20 @@ impl KvCache {
         Ok(Seen { held_back: Some((keys, values)), ..seen(parts) })
     }
 
+    /// Keeps what the indexer of a layer chose until another one does.
+    pub(crate) fn set_chosen(&mut self, layer: usize, chosen: Arc<ChosenTokens>) {
+        self.chosen = Some((layer, chosen));
+    }
+
+    /// What the indexer of a layer chose in this pass.
+    ///
+    /// # Errors
+    /// It is not known any more.
+    pub(crate) fn chosen_by(&self, layer: usize) -> Result<Arc<ChosenTokens>, Error> {
+        let chosen = self.chosen.as_ref().filter(|(of, _)| *of == layer);
+        chosen.map(|(_, chosen)| chosen.clone()).ok_or(Error::CacheLost { layer })
+    }
+
     /// Writes what [`see`](Self::see) held back, once nothing looks at the layer any more.
     pub(crate) fn keep(
         &mut self,
@@ -432,6 +452,7 @@ impl KvCache {
 
     /// Counts a batch's columns as held, once all layers have them.
     pub(crate) fn advance(&mut self, batch: &Batch) {
+        self.chosen = None;
         for (padding, more) in self.padding.iter_mut().zip(batch.padding()) {
             *padding += more;
         }

@@ -82,6 +82,11 @@ impl PassShape {
         Self { learns: true, ..self }
     }
 
+    /// Whether activations are kept for gradients.
+    pub(crate) fn learns(&self) -> bool {
+        self.learns
+    }
+
     /// Values that attention of Burn's own operations holds where it is part of a backward pass, in f32: scores and what is
     /// made of them.
     pub(crate) fn score_values(&self, heads: usize) -> u64 {
@@ -112,6 +117,11 @@ impl PassShape {
     /// Tokens of each sequence.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens as u64
+    }
+
+    /// The most columns that it looks at in any layer.
+    pub(crate) fn visible(&self) -> usize {
+        self.visible
     }
 
     /// Tokens of all sequences.

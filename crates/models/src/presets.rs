@@ -26,8 +26,12 @@ const PRESETS: &[(&str, &str)] = &[
     ("glm-4.5-air", include_str!("presets/glm-4.5-air.json")),
     ("llama-4-scout", include_str!("presets/llama-4-scout.json")),
     ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
+    ("mistral-small-4", include_str!("presets/mistral-small-4.json")),
     ("llama-4-maverick", include_str!("presets/llama-4-maverick.json")),
     ("deepseek-v3", include_str!("presets/deepseek-v3.json")),
+    ("deepseek-v3.2", include_str!("presets/deepseek-v3.2.json")),
+    ("glm-5", include_str!("presets/glm-5.json")),
+    ("kimi-k2-thinking", include_str!("presets/kimi-k2-thinking.json")),
 ];
 
 /// The names of the built-in configurations, smallest first.
@@ -56,8 +60,12 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `glm-4.5-air` | 107 B | 214 GB | GLM-4.5-Air: 128 experts, of which a token uses 8 |
 /// | `llama-4-scout` | 108 B | 216 GB | Llama 4 Scout, its text part: 16 experts, of which a token uses 1, and one more |
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
+/// | `mistral-small-4` | 119 B | 238 GB | Mistral Small 4, its text part: 128 experts, of which a token uses 4, and one more |
 /// | `llama-4-maverick` | 401 B | 801 GB | Llama 4 Maverick, its text part: in every other layer 128 experts, of which a token uses 1, and one more |
 /// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
+/// | `deepseek-v3.2` | 672 B | 674 GB, in fp8 | DeepSeek-V3.2: the same, and attention over 2,048 tokens that an indexer chooses |
+/// | `glm-5` | 744 B | 1.49 TB | GLM-5: 256 experts, of which a token uses 8, and such attention |
+/// | `kimi-k2-thinking` | 1.03 T | 594 GB, experts in integers of 4 bits | Kimi K2 Thinking: 384 experts, of which a token uses 8 |
 pub fn names() -> impl Iterator<Item = &'static str> {
     PRESETS.iter().map(|(name, _)| *name)
 }
@@ -104,12 +112,16 @@ mod tests {
             ("llama-4-maverick", 400_711_848_960),
             ("gpt-oss-120b", 116_829_156_672),
             ("deepseek-v3", 671_026_419_200),
+            ("deepseek-v3.2", 671_877_929_216 + 58 * 256),
+            ("glm-5", 743_911_199_232 + 75 * 256),
+            ("kimi-k2-thinking", 1_026_408_209_408 + 60 * 384),
+            ("mistral-small-4", 118_972_826_624),
         ] {
             let config = ModelConfig::from_json(config(name).unwrap()).unwrap();
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 24);
+        assert_eq!(names().count(), 28);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(crate) struct Row {
     pub no_split: &'static [&'static str],
     pub optional_prefix: &'static str,
     pub ignored: &'static [&'static str],
+    pub text_types: &'static [&'static str],
     pub multimodal: Option<&'static MultimodalNames>,
     pub without_parameters: &'static [(&'static str, &'static str)],
     pub layers: &'static str,
@@ -78,6 +79,7 @@ fn decoder<D: Decoder>() -> Vec<Row> {
         no_split: D::NO_SPLIT,
         optional_prefix: D::OPTIONAL_PREFIX,
         ignored: D::IGNORED,
+        text_types: D::text_types(model_type),
         multimodal: D::multimodal(model_type),
         without_parameters: D::WITHOUT_PARAMETERS,
         layers: D::LAYERS,
@@ -99,17 +101,21 @@ fn decoder<D: Decoder>() -> Vec<Row> {
 
 /// The values of `model_type` that are built in.
 pub fn model_types() -> impl Iterator<Item = &'static str> {
-    ROWS.iter().map(|row| row.model_type)
+    ROWS.iter().filter(|row| row.text_types.is_empty()).map(|row| row.model_type)
 }
 
 /// Reads the fields as the architecture of their `model_type` does.
 pub(crate) fn read(fields: &Fields<'_>) -> Result<(&'static Row, EmptyDecoder), Error> {
     let found = fields.text("model_type")?;
     let found = found.ok_or_else(|| fields.missing("model_type"))?;
-    let row = ROWS.iter().find(|row| row.model_type == found);
+    let text = fields.object("text_config").ok().flatten();
+    let text = text.as_ref().and_then(|text| text.text("model_type").ok().flatten());
+    let mut rows = ROWS.iter().filter(|row| row.model_type == found);
+    let of_text = |row: &&Row| text.is_some_and(|text| row.text_types.contains(&text));
+    let row = rows.clone().find(of_text).or_else(|| rows.find(|row| row.text_types.is_empty()));
     let row = row.ok_or_else(|| Error::ModelType {
         found: shown(found, MAX_QUOTE),
-        supported: format!("{} types, nearest by name {}", ROWS.len(), nearest(found)),
+        supported: format!("{} types, nearest by name {}", model_types().count(), nearest(found)),
     })?;
     Ok((row, (row.read)(row.model_type, fields)?))
 }

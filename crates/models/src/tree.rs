@@ -8,6 +8,7 @@ use outsize_core::{Access, Error, FloatType, Options, TensorTable};
 use outsize_plan::{BlockCost, Tree};
 
 use crate::architecture::class_name;
+use crate::config::Quantization;
 use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightSpec};
 
 const MXFP4: StorageFormat = StorageFormat::mxfp4();
@@ -26,6 +27,9 @@ impl ModelConfig {
             weights.push(table);
         }
         let mut ignore: Vec<String> = row.ignored.iter().map(|end| (*end).to_owned()).collect();
+        if self.quantization.is_some() {
+            ignore.extend(Quantization::OF_ACTIVATIONS.iter().map(|end| (*end).to_owned()));
+        }
         // The table once more: whether it is, is looked at when the model is dispatched.
         ignore.extend(self.stored_head(tensors).map(|[_, head]| head.name.clone()));
         ignore.extend(self.other_parts(tensors).map(|tensor| tensor.name.clone()));
@@ -279,6 +283,8 @@ impl ModelConfig {
                     block.work.flops_per_token = Some(flops.saturating_add(state.flops()));
                 }
                 let (window, _) = layer.window_and_capacity(cache);
+                let chosen = layer.attention().and_then(|layer| layer.chosen);
+                let window = chosen.map_or(window, |most| window.min(most));
                 let cross = cross.map_or(0, |layer| KvCache::cross_bytes(layer, cache));
                 block.work.cross_kv_bytes = cross;
                 block.work.kv_bytes = layer.bytes(cache).saturating_add(cross);

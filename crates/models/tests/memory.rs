@@ -307,6 +307,18 @@ fn memory_is_what_is_said() {
                 &options,
             );
         }
+        let gated = format!(r#"{narrow}, "num_dense_layers": 1"#);
+        let of_elements = format!(r#"{shared}, "gating": "per-element""#);
+        for (model_type, more, options) in [
+            ("afmoe", &gated, one(700)),
+            ("laguna", &shared, bf16(700)),
+            ("laguna", &of_elements, one(700)),
+        ] {
+            activations_stay_below_their_bound::<DeepseekForCausalLm>(
+                &experts(model_type, more),
+                &options,
+            );
+        }
     }
     // Queries, what they are compressed to, or what they become over what the cache has is the widest.
     for (hidden, inner, heads, sizes) in [
@@ -317,22 +329,41 @@ fn memory_is_what_is_said() {
         (256, 2048, 4, [64, 64, 32, 16, 32]),
     ] {
         let [queries, rank, plain, rotated, value] = sizes;
-        let latent = |model_type, query_rank: &str| {
+        let latent_with = |model_type, query_rank: &str, more: &str| {
             let config = format!(
                 r#"{{"model_type": "{model_type}", "hidden_size": {hidden}, "intermediate_size": {inner},
                     "moe_intermediate_size": {inner}, "num_hidden_layers": 2, "num_attention_heads": {heads},
                     "num_key_value_heads": {heads}, "vocab_size": 512, "n_routed_experts": 3, "n_group": 1, "topk_group": 1,
                     "num_experts_per_tok": 3, "first_k_dense_replace": 1, "q_lora_rank": {query_rank}, "kv_lora_rank": {rank},
-                    "qk_nope_head_dim": {plain}, "qk_rope_head_dim": {rotated}, "v_head_dim": {value}}}"#
+                    "qk_nope_head_dim": {plain}, "qk_rope_head_dim": {rotated}, "v_head_dim": {value}{more}}}"#
             );
             ModelConfig::from_json(&config).unwrap()
         };
+        let latent = |model_type, query_rank: &str| latent_with(model_type, query_rank, "");
         let queries = queries.to_string();
+        // Of tokens that an indexer chooses, or all; in the second layer those of the first.
+        let chosen = |top_k: usize, heads: usize| {
+            format!(
+                r#", "index_topk": {top_k}, "index_n_heads": {heads}, "index_head_dim": 64, "index_topk_freq": 2,
+                    "index_skip_topk_offset": 1"#
+            )
+        };
+        let growing = r#", "rope_parameters": {"rope_type": "default", "original_max_position_embeddings": 100,
+            "llama_4_scaling_beta": 0.1}"#;
         for (config, options) in [
             (latent("deepseek_v2", "null"), one(1024)),
             (latent("deepseek_v3", &queries), bf16(700)),
             (latent("deepseek_v3", &queries), CacheOptions { batch: 2, ..one(700) }),
             (latent("deepseek_v3", "null"), sliding),
+            (latent_with("deepseek_v32", &queries, &chosen(100, 4)), one(1024)),
+            (latent_with("deepseek_v32", &queries, &chosen(680, 32)), bf16(700)),
+            (
+                latent_with("glm_moe_dsa", &queries, &chosen(300, 2)),
+                CacheOptions { batch: 2, ..one(700) },
+            ),
+            (latent_with("glm_moe_dsa", &queries, &chosen(100, 8)), sliding),
+            (latent_with("mistral4", &queries, growing), one(700)),
+            (latent("axk1", &queries), one(700)),
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
@@ -498,8 +529,9 @@ fn activations_stay_below_their_bound<D: Decoder>(config: &ModelConfig, options:
     let (mut cache, _, held) =
         allocated(|| KvCache::new(config.cache(), options, &device).unwrap());
     let kv_bytes = KvCache::bytes(config.cache(), options);
-    // Tensors' shapes and the like take a little for each layer.
-    let most = kv_bytes + 2048 * config.cache().layers.len() as u64;
+    // Tensors' shapes and the like take a little for each layer, of cross-attention too.
+    let layers = config.cache().layers.len() + config.cache().cross.len();
+    let most = kv_bytes + 2048 * layers as u64;
     assert!(
         (kv_bytes..most).contains(&held),
         "the cache holds {held} bytes, but {kv_bytes} were foreseen, of {config:?}"

@@ -43,7 +43,11 @@ fn twin(dir: &TempDir, model: &Path, format: StorageFormat) -> PathBuf {
     let out = dir.path().join(format!("{}-f32", model.file_name().unwrap().display()));
     let checkpoint = Checkpoint::open(model).unwrap();
     let end = format!("weight{}", format.scales.unwrap().suffix);
-    let is_scale = |name: &str| name.ends_with(&end);
+    let is_scale = |name: &str| {
+        name.ends_with(&end)
+            || name.ends_with(".input_scale")
+            || name.ends_with(".activation_scale")
+    };
     let tensors: Vec<_> =
         (checkpoint.tensors().iter()).filter(|tensor| !is_scale(&tensor.name)).collect();
     let specs = tensors.iter().map(|tensor| {
@@ -97,34 +101,83 @@ fn assert_shard_gives(twin: &Path, model: &Path) {
     std::fs::remove_dir_all(out).unwrap();
 }
 
-/// The same model as compressed-tensors would store it, with scales in bf16.
-fn compressed(dir: &TempDir, fp8: &Path, twin: &Path, each_row: bool) -> PathBuf {
-    let out = dir.path().join(format!("compressed-{each_row}"));
-    let format = StorageFormat::compressed_fp8(each_row);
+/// Who stores a model with other scales.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Stored {
+    /// compressed-tensors, with one for each row.
+    Rows,
+    /// The same with one for each matrix, and one for its input.
+    Matrices,
+    /// Mistral, likewise.
+    Mistral,
+}
+
+impl Stored {
+    fn format(self) -> StorageFormat {
+        match self {
+            Self::Mistral => StorageFormat::whole_fp8(),
+            _ => StorageFormat::compressed_fp8(self == Self::Rows),
+        }
+    }
+
+    fn config(self) -> Value {
+        if self == Self::Mistral {
+            return json!({
+                "quant_method": "fp8", "activation_scheme": "static", "dequantize": false, "weight_block_size": null,
+                "modules_to_not_convert": ["model.vision_tower", "lm_head"],
+            });
+        }
+        let (strategy, of_input, dynamic) = match self {
+            Self::Rows => ("channel", "token", true),
+            _ => ("tensor", "tensor", false),
+        };
+        json!({
+            "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+            "quantization_status": "compressed", "kv_cache_scheme": null,
+            "config_groups": { "group_0": {
+                "targets": ["Linear"],
+                "weights": { "num_bits": 8, "type": "float", "strategy": strategy, "dynamic": false, "symmetric": true },
+                "input_activations": { "num_bits": 8, "type": "float", "strategy": of_input, "dynamic": dynamic },
+            } },
+        })
+    }
+
+    /// The scale of a layer's input, which nothing uses.
+    fn of_input(self, weight: &str) -> Option<String> {
+        let name = match self {
+            Self::Rows => return None,
+            Self::Matrices => "input_scale",
+            Self::Mistral => "activation_scale",
+        };
+        Some(format!("{}{name}", weight.strip_suffix("weight").unwrap()))
+    }
+}
+
+/// The same model with such scales in bf16.
+fn with_scales(dir: &TempDir, fp8: &Path, twin: &Path, stored: Stored) -> PathBuf {
+    let out = dir.path().join(format!("{stored:?}"));
+    let format = stored.format();
     let [values, quantized] = [twin, fp8].map(|path| Checkpoint::open(path).unwrap());
     let mut specs = Vec::new();
     for tensor in values.tensors() {
         let dtype = quantized.get(&tensor.name).unwrap().dtype;
         specs.push(TensorSpec::new(&tensor.name, dtype, tensor.shape.clone()));
         if dtype == Dtype::F8E4M3 {
-            let scales = if each_row { vec![tensor.shape[0], 1] } else { vec![1] };
+            let scales = match stored {
+                Stored::Rows => vec![tensor.shape[0], 1],
+                Stored::Matrices => vec![1],
+                Stored::Mistral => vec![],
+            };
             let name = format.scales_name(&tensor.name).unwrap();
             specs.push(TensorSpec::new(name, Dtype::BF16, scales));
+            let of_input = stored.of_input(&tensor.name);
+            specs.extend(of_input.map(|name| TensorSpec::new(name, Dtype::BF16, vec![])));
         }
     }
     let mut writer = ShardWriter::create(&out, specs, 1 << 30).unwrap();
     let text = std::fs::read_to_string(fp8.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&text).unwrap();
-    let strategy = if each_row { "channel" } else { "tensor" };
-    config["quantization_config"] = json!({
-        "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
-        "quantization_status": "compressed", "kv_cache_scheme": null,
-        "config_groups": { "group_0": {
-            "targets": ["Linear"],
-            "weights": { "num_bits": 8, "type": "float", "strategy": strategy, "dynamic": false, "symmetric": true },
-            "input_activations": { "num_bits": 8, "type": "float", "strategy": "token", "dynamic": true },
-        } },
-    });
+    config["quantization_config"] = stored.config();
     writer.add_file("config.json", config.to_string().as_bytes()).unwrap();
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         writer.add_file(name, &std::fs::read(fp8.join(name)).unwrap()).unwrap();
@@ -142,22 +195,25 @@ fn compressed(dir: &TempDir, fp8: &Path, twin: &Path, each_row: bool) -> PathBuf
         let scales: Vec<u8> =
             weight.scales().as_chunks::<4>().0.iter().flat_map(|it| [it[2], it[3]]).collect();
         writer.write(&format.scales_name(&tensor.name).unwrap(), &scales).unwrap();
+        if let Some(name) = stored.of_input(&tensor.name) {
+            writer.write(&name, &[0x80, 0x3f]).unwrap();
+        }
     }
     writer.finish().unwrap();
     out
 }
 
 #[test]
-fn compressed_tensors_in_fp8_give_the_bits_of_their_f32() {
+fn other_scales_in_fp8_give_the_bits_of_their_f32() {
     let dir = folder();
     let fp8 = model(&dir);
     let values = twin(&dir, &fp8, StorageFormat::fp8([128, 128]));
-    for each_row in [true, false] {
-        let model = compressed(&dir, &fp8, &values, each_row);
-        let twin = twin(&dir, &model, StorageFormat::compressed_fp8(each_row));
+    for stored in [Stored::Rows, Stored::Matrices, Stored::Mistral] {
+        let model = with_scales(&dir, &fp8, &values, stored);
+        let twin = twin(&dir, &model, stored.format());
         let (wanted, tokens) = (logits(&dir, &twin, &[]), run(&twin, &[])["tokens"].take());
         for budget in [&[][..], &["--max-memory", "cpu=62MB"]] {
-            assert_eq!(logits(&dir, &model, budget), wanted, "{each_row} {budget:?}");
+            assert_eq!(logits(&dir, &model, budget), wanted, "{stored:?} {budget:?}");
             assert_eq!(run(&model, budget)["tokens"], tokens);
         }
     }
@@ -239,7 +295,7 @@ fn what_a_file_says_of_its_scales_is_checked() {
     let text = std::fs::read_to_string(&config).unwrap();
     for (from, to, message) in [
         ("\"fp8\"", "\"hqq\"", "quant_method"),
-        ("\"dynamic\"", "\"static\"", "activation_scheme"),
+        ("\"dynamic\"", "\"blocked\"", "activation_scheme"),
         ("128,\n      128", "64,\n      128", "_scale_inv` have the shape"),
         ("128,\n      128", "0,\n      128", "weight_block_size"),
     ] {

@@ -1,8 +1,10 @@
-//! DeepSeek-V2 and V3, Kimi K2, dots.llm1, GLM-4.5 and GLM-4.7-Flash: experts in groups, beside shared ones, behind a few dense layers; most
-//! with attention over a compressed cache. DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437), GLM-4.5 Team 2025
-//! (arXiv:2508.06471).
+//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1 and Hunyuan 3: experts in groups, beside shared
+//! ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an indexer chooses.
+//! DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
 
+mod absent;
 mod config;
+mod indexer;
 
 pub(super) use config::groups;
 
@@ -10,11 +12,12 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
+use super::gemma3;
 use super::rms_config::{ExpertsConfig, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
-use crate::architecture::Init;
+use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::layers::{Either, Mlp, Router, Shares, announce_all, beside_activations, mixed_beside};
 use crate::{Activations, Error, PassShape};
@@ -43,7 +46,28 @@ impl RmsFeedForward for RmsMoE {
         ("glm4_moe_lite", "Glm4MoeLite"),
         ("solar_open", "SolarOpen"),
         ("exaone_moe", "ExaoneMoe"),
+        ("deepseek_v32", "DeepseekV32"),
+        ("glm_moe_dsa", "GlmMoeDsa"),
+        ("mistral4", "Mistral4"),
+        ("mistral3", "Mistral4"),
+        ("kimi_k25", "DeepseekV3"),
+        ("axk1", "AXK1"),
+        ("hy_v3", "HYV3"),
+        ("afmoe", "Afmoe"),
+        ("laguna", "Laguna"),
     ];
+
+    fn text_types(model_type: &str) -> &'static [&'static str] {
+        if model_type == "mistral3" { &["mistral4"] } else { &[] }
+    }
+
+    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
+        match model_type {
+            "mistral3" => Some(&gemma3::NAMES),
+            "kimi_k25" => Some(&KIMI_NAMES),
+            _ => None,
+        }
+    }
 
     fn has_more_layers(_: &str) -> bool {
         true
@@ -72,6 +96,8 @@ impl RmsFeedForward for RmsMoE {
     }
 
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
+        let renamed = |names: Names, (pattern, with): &(&str, &str)| names.rename(pattern, with);
+        let names = experts.renamed.iter().try_fold(names, renamed)?;
         stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts.count)?
             // As K-EXAONE is published.
             .or_rename(r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.e_score_correction_bias")
@@ -89,3 +115,9 @@ impl RmsFeedForward for RmsMoE {
         beside_activations(self.shared_experts.as_ref(), &self.gate, &self.experts, pass)
     }
 }
+
+/// As Kimi K2.5 is published.
+const KIMI_NAMES: MultimodalNames = MultimodalNames {
+    prefixes: &[("language_model.", ""), ("model.language_model.", "model.")],
+    others: &["vision_tower.", "mm_projector.", "model.vision_tower.", "model.mm_projector."],
+};

@@ -38,3 +38,33 @@ pub(super) fn sparse_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bo
         |layer: usize| (layer + 1).is_multiple_of(step) && !named.contains(&(layer as u64));
     Ok((0..layers).map(is_sparse).collect())
 }
+
+/// Which layers have experts, of a list of all.
+pub(super) fn listed_layers(
+    fields: &Fields<'_>,
+    kinds: &Value,
+    layers: usize,
+) -> Result<Vec<bool>, Error> {
+    let is_sparse = |kind: &Value| match kind.as_str() {
+        Some("sparse") => Some(true),
+        Some("dense") => Some(false),
+        _ => None,
+    };
+    let kinds = kinds.as_array().and_then(|kinds| kinds.iter().map(is_sparse).collect());
+    kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
+        let expected = format!("it must be a list of {layers} of \"dense\" and \"sparse\"");
+        fields.refuse("mlp_layer_types", expected)
+    })
+}
+
+/// How many layers, the first ones, have no experts, as a field says.
+pub(super) fn dense_layers(
+    fields: &Fields<'_>,
+    field: &str,
+    absent: usize,
+) -> Result<usize, Error> {
+    match fields.get(field) {
+        Some(value) if value.as_u64() == Some(0) => Ok(0),
+        _ => fields.size_or(field, absent, MAX_LAYERS),
+    }
+}

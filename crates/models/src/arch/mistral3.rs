@@ -7,7 +7,7 @@ use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    COMMON, Fields, KnownField, MAX_POSITIONS, ROPE, RopeConfig, RopeScaling, check,
+    COMMON, Fields, KnownField, MAX_POSITIONS, ROPE, RopeConfig, RopeContext, RopeScaling, check,
     sliding_window, theta, uniform_windows, yarn_stretch,
 };
 use crate::layers::QueryGrowth;
@@ -72,17 +72,27 @@ fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<(RopeConfig, QueryGro
         let growth = QueryGrowth { rate: 0.1, every: 16_384, first: 0 };
         return Ok((RopeConfig { theta: theta(fields, "rope_theta", 1e6)?, scaling }, growth));
     };
-    let around = config.rope_context(fields);
-    let base = theta(fields, "rope_theta", around.theta)?;
-    let rope = RopeConfig::read_object(&object, &around, base, &[GROWTH, ROPE])?;
+    growing_rope(&object, &config.rope_context(fields))
+}
+
+/// The rotary embedding that an object says, with how queries grow.
+pub(super) fn growing_rope(
+    object: &Fields<'_>,
+    around: &RopeContext<'_>,
+) -> Result<(RopeConfig, QueryGrowth), Error> {
+    let base = theta(around.fields, "rope_theta", around.theta)?;
+    let rope = RopeConfig::read_object(object, around, base, &[GROWTH, ROPE])?;
     let every = object.size("original_max_position_embeddings", MAX_POSITIONS)?;
     let rate = object.number_within("llama_4_scaling_beta", 0.0, 1e3)?;
     Ok((rope, QueryGrowth { rate, every, first: 0 }))
 }
 
 /// Of the object of the rotary embedding.
-const GROWTH: &[KnownField] =
-    &[("llama_4_scaling_beta", Read), ("max_position_embeddings", Harmless)];
+const GROWTH: &[KnownField] = &[
+    ("llama_4_scaling_beta", Read),
+    ("max_position_embeddings", Harmless),
+    ("partial_rotary_factor", Read),
+];
 
 pub(super) const MINISTRAL3: &[KnownField] = &[
     ("attention_bias", Effect::OFF),

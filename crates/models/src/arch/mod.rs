@@ -1,5 +1,6 @@
 //! The architectures, one file each.
 
+mod afmoe;
 mod apertus;
 mod arcee;
 mod bamba;
@@ -31,10 +32,12 @@ mod granite_moe;
 mod granite_moe_hybrid;
 mod hunyuan;
 mod hunyuan_moe;
+mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
 mod mamba2_fields;
+mod mellum;
 mod minimax_m2;
 mod mistral3;
 mod mixtral;

@@ -13,7 +13,9 @@ use crate::config::{
     COMMON, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE, MAX_LAYERS, RopeConfig,
     check,
 };
-use crate::layers::{DeltaLayout, GatedDeltaNetConfig};
+use crate::layers::{
+    AttentionGate, DeltaLayout, GateFunction, GateProjection, GatedDeltaNetConfig,
+};
 use outsize_kernels::LinearAttentionHeads;
 
 /// The most tokens that a convolution is over.
@@ -61,7 +63,11 @@ fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> 
         rotary_dim,
         norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,
         query_key_norms: Some(QueryKeyNorms::EachHead),
-        attention_gate: true,
+        attention_gate: Some(AttentionGate {
+            projection: GateProjection::Queries,
+            function: GateFunction::Sigmoid,
+            of_heads: false,
+        }),
         linear_attention: Some(GatedDeltaNetConfig {
             heads: heads(fields)?,
             taps: taps(fields)?,

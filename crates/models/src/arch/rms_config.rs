@@ -10,8 +10,9 @@ use crate::config::{
 };
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
-    Activation, Attention, AttentionConfig, Either, GatedDeltaNetConfig, LatentAttention,
-    LatentAttentionConfig, LayerNorm, Mamba2Config, Mlp, Norm, QueryGrowth, RmsNorm, Rope, Routing,
+    Activation, Attention, AttentionConfig, AttentionGate, Either, GatedDeltaNetConfig,
+    LatentAttention, LatentAttentionConfig, LatentChoice, LayerNorm, Mamba2Config, Mlp, Norm,
+    QueryGrowth, RmsNorm, Rope, Routing,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
@@ -26,6 +27,8 @@ pub struct RmsConfig {
     pub num_hidden_layers: usize,
     /// Query heads.
     pub num_attention_heads: usize,
+    /// Of each layer, query heads, if they are not as many in all.
+    pub layer_heads: Option<Vec<usize>>,
     /// Key and value heads; divides the query heads.
     pub num_key_value_heads: usize,
     /// Width of one head; even. Not always `hidden_size / num_attention_heads`.
@@ -36,8 +39,8 @@ pub struct RmsConfig {
     pub rms_norm_eps: f64,
     /// The non-linear function of the MLP.
     pub activation: Activation,
-    /// Whether attention gates what comes of each head.
-    pub attention_gate: bool,
+    /// What multiplies what comes of each head of attention, if anything.
+    pub attention_gate: Option<AttentionGate>,
     /// The sizes of linear attention, if some layers have it.
     pub linear_attention: Option<GatedDeltaNetConfig>,
     /// The short convolution of layers that have it in place of attention, if some have.
@@ -50,6 +53,8 @@ pub struct RmsConfig {
     pub mixers: Vec<LayerMixer>,
     /// The sizes of attention over a compressed cache, if it is that.
     pub latent_attention: Option<LatentAttentionConfig>,
+    /// Of each layer, which tokens it sees, if an indexer chooses them.
+    pub choices: Vec<LatentChoice>,
     /// Whether the projections to queries, keys and values have a bias.
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
@@ -96,6 +101,8 @@ pub struct RmsConfig {
     pub unrotated_growth: Option<QueryGrowth>,
     /// Elements of a head that are rotated, the first ones; even.
     pub rotary_dim: usize,
+    /// The same of layers with a sliding window, if it is another.
+    pub local_rotary_dim: Option<usize>,
     /// Of each layer, whether it rotates queries and keys.
     pub rotated_layers: Vec<bool>,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
@@ -181,6 +188,8 @@ pub struct ExpertsConfig {
     pub latent_size: Option<usize>,
     /// Whether something is added to their shares while they are chosen that is beside the router, in LFM2.
     pub is_corrected: bool,
+    /// What checkpoints call parts of the block otherwise: patterns, and what stands in their place.
+    pub renamed: &'static [(&'static str, &'static str)],
     /// What gate and up are clamped to, in gpt-oss.
     pub swiglu_limit: Option<f64>,
     /// How the matrices of an expert lie.
@@ -216,8 +225,12 @@ pub enum BlockNorms {
     Around,
     /// The same with GLM's names.
     AroundGlm,
+    /// The same with AFMoE's names.
+    AroundAfmoe,
     /// Before attention and MLP, with Apertus's names.
     BeforeApertus,
+    /// Before attention and MLP, and behind experts.
+    BeforeAndBehindExperts,
     /// Before both, which are side by side: one.
     Parallel,
 }
@@ -331,18 +344,20 @@ impl RmsConfig {
             intermediate_size,
             num_hidden_layers,
             num_attention_heads: heads,
+            layer_heads: None,
             num_key_value_heads: key_value_heads,
             head_dim,
             vocab_size: size("vocab_size", MAX_VOCAB)?,
             rms_norm_eps: config::epsilon(fields, absent.epsilon, absent.rms_norm_eps)?,
             activation: config::activation(fields, field, activation)?,
-            attention_gate: false,
+            attention_gate: None,
             linear_attention: None,
             convolution: None,
             mamba: None,
             branch_scales: BranchScales::default(),
             mixers: vec![LayerMixer::Attention; num_hidden_layers],
             latent_attention: None,
+            choices: vec![LatentChoice::Own; num_hidden_layers],
             attention_in_bias: false,
             attention_out_bias: false,
             attention_sinks: false,
@@ -366,6 +381,7 @@ impl RmsConfig {
             query_growth: None,
             unrotated_growth: None,
             rotary_dim: head_dim,
+            local_rotary_dim: None,
             rotated_layers: vec![true; num_hidden_layers],
             windows: vec![None; num_hidden_layers],
             chunked: false,
@@ -399,12 +415,14 @@ impl RmsConfig {
 
     /// All rotary embeddings of its layers.
     pub(super) fn ropes(&self) -> Vec<Rope> {
-        let rope = |rope| {
-            let rope = Rope::new(rope, self.rotary_dim).growing(self.query_growth);
+        let rope = |(rope, width)| {
+            let rope = Rope::new(rope, width).growing(self.query_growth);
             if self.rope_interleaved { rope.interleaved() } else { rope }
         };
         let rotates = self.rotated_layers.contains(&true) || self.unrotated_growth.is_some();
-        let all = [Some(&self.rope), self.local_rope.as_ref()].into_iter().flatten();
+        let local = self.local_rotary_dim.unwrap_or(self.rotary_dim);
+        let local = self.local_rope.as_ref().map(|rope| (rope, local));
+        let all = [Some((&self.rope, self.rotary_dim)), local].into_iter().flatten();
         let all = all.filter(|_| rotates).map(rope);
         all.chain(self.unrotated_growth.map(Rope::still)).collect()
     }
@@ -446,20 +464,24 @@ impl RmsConfig {
         init: &Init,
     ) -> Either<Attention, LatentAttention> {
         match self.latent_attention {
-            Some(latent) => Either::Other(LatentAttention::new(
-                self.hidden_size,
-                self.num_attention_heads,
-                latent,
-                self.attention_in_bias,
-                init,
-            )),
+            Some(latent) => {
+                let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
+                let attention =
+                    LatentAttention::new(hidden, heads, latent, self.attention_in_bias, init);
+                Either::Other(attention.choosing(hidden, self.choices[index], init))
+            }
             None => Either::One(self.plain_attention(index, init)),
         }
     }
 
+    /// Query heads of the layer of that number.
+    fn heads(&self, index: usize) -> usize {
+        self.layer_heads.as_ref().map_or(self.num_attention_heads, |heads| heads[index])
+    }
+
     /// The same of a model whose cache is not compressed.
     pub(super) fn plain_attention(&self, index: usize, init: &Init) -> Attention {
-        let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
+        let (hidden, heads) = (self.hidden_size, self.heads(index));
         let shape = AttentionConfig {
             hidden,
             heads,
@@ -488,8 +510,8 @@ impl RmsConfig {
         if self.attention_sinks {
             attention = attention.with_sinks(init);
         }
-        if self.attention_gate {
-            attention = attention.gated(&shape, init);
+        if let Some(gate) = self.attention_gate {
+            attention = attention.gated(gate, &shape, init);
         }
         match self.query_pre_attn_scalar {
             Some(scalar) => attention.scaled(scalar.sqrt().recip()),
@@ -540,6 +562,7 @@ impl RmsConfig {
             shared_intermediate_size: None,
             latent_size: None,
             is_corrected: false,
+            renamed: &[],
             swiglu_limit: None,
             layout: ExpertLayout::Apart,
         };
@@ -547,8 +570,7 @@ impl RmsConfig {
     }
 
     pub(super) fn cache(&self) -> CacheSpec {
-        let heads = self.num_attention_heads;
-        let attention = |window| match &self.latent_attention {
+        let attention = |heads, window, choice| match &self.latent_attention {
             None => AttentionCache {
                 heads,
                 key_value_heads: self.num_key_value_heads,
@@ -556,14 +578,16 @@ impl RmsConfig {
                 window,
                 is_chunked: self.chunked,
                 keys_are_values: false,
+                chosen: None,
             },
             Some(latent) => AttentionCache {
                 heads,
                 key_value_heads: 1,
-                head_dim: latent.cached(),
+                head_dim: latent.cached(choice),
                 window,
                 is_chunked: self.chunked,
                 keys_are_values: true,
+                chosen: latent.indexer.map(|indexer| indexer.top_k),
             },
         };
         let convolution = self.convolution.map(|convolution| RecurrentCache {
@@ -573,12 +597,14 @@ impl RmsConfig {
         });
         let state = self.linear_attention.map(|linear| linear.state()).or(convolution);
         let state = state.or(self.mamba.map(|mamba| mamba.state()));
-        let layer = |(mixer, &window): (&LayerMixer, _)| {
+        let layer = |(index, mixer): (usize, &LayerMixer)| {
+            let attention =
+                || attention(self.heads(index), self.windows[index], self.choices[index]);
             let state = state.filter(|_| mixer.has_linear());
             match (state, mixer.has_attention()) {
-                (Some(state), true) => CacheLayer::Both(attention(window), state),
+                (Some(state), true) => CacheLayer::Both(attention(), state),
                 (Some(state), false) => CacheLayer::Recurrent(state),
-                (None, true) => CacheLayer::Attention(attention(window)),
+                (None, true) => CacheLayer::Attention(attention()),
                 (None, false) => CacheLayer::Nothing,
             }
         };
@@ -591,7 +617,7 @@ impl RmsConfig {
         });
         let local = self.local_rope.as_ref();
         CacheSpec {
-            layers: self.mixers.iter().zip(&self.windows).map(layer).collect(),
+            layers: self.mixers.iter().enumerate().map(layer).collect(),
             cross: Vec::new(),
             trained_context: self.max_position_embeddings,
             longest_context: match self.rope.scaling {

@@ -10,7 +10,7 @@ use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
-use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
+use crate::layers::{Embedding, LatentChoice, Linear, Norm, Rope, Rotation};
 use crate::pass::Pass;
 use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
@@ -42,6 +42,11 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// As [`Architecture::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
+    /// As [`Architecture::text_types`].
+    fn text_types(_model_type: &str) -> &'static [&'static str] {
+        &[]
+    }
+
     /// As [`Architecture::multimodal`].
     fn multimodal(_model_type: &str) -> Option<&'static MultimodalNames> {
         None
@@ -63,6 +68,11 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
 
     /// The block of that number, without storage.
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self;
+
+    /// Whether a tensor of a block, by its name there, is of no use to it.
+    fn is_unused(&self, _name: &str) -> bool {
+        false
+    }
 
     /// Takes the residual stream and what is still to be added to it, and gives them, so that each addition can be made
     /// together with the norm behind it.
@@ -123,6 +133,8 @@ pub struct RmsForCausalLm<B: Module> {
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
+    /// Whether layers depend on each other by more than the residual stream.
+    shares_choices: bool,
 }
 
 /// Embedding, decoder layers and final norm.
@@ -183,6 +195,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
+        "Kimi_K25ForConditionalGeneration",
+        "KimiK25ForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
@@ -202,6 +216,10 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         B::fields(model_type)
+    }
+
+    fn text_types(model_type: &str) -> &'static [&'static str] {
+        B::text_types(model_type)
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
@@ -235,6 +253,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
+            shares_choices: config.choices.iter().any(|choice| *choice != LatentChoice::Own),
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
     }
@@ -246,6 +265,15 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
 
     fn has_more_layers(model_type: &str) -> bool {
         B::has_more_layers(model_type)
+    }
+
+    fn is_unused(&self, name: &str) -> bool {
+        let block = name.strip_prefix("model.layers.").and_then(|name| name.split_once('.'));
+        block.is_some_and(|(index, name)| {
+            let index = index.parse().ok();
+            let block = index.and_then(|index: usize| self.model.layers.get(index));
+            block.is_some_and(|block| block.is_unused(name))
+        })
     }
 
     fn cache(&self) -> &CacheSpec {
@@ -271,7 +299,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn blocks(&self) -> Option<&dyn Blocks> {
-        Some(self)
+        (!self.shares_choices).then_some(self)
     }
 
     fn head(&self) -> Head<'_> {

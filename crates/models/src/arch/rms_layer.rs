@@ -36,6 +36,11 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     /// As [`RmsBlock::fields`].
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
+    /// As [`RmsBlock::text_types`].
+    fn text_types(_model_type: &str) -> &'static [&'static str] {
+        &[]
+    }
+
     /// As [`RmsBlock::multimodal`].
     fn multimodal(_model_type: &str) -> Option<&'static MultimodalNames> {
         None
@@ -135,6 +140,8 @@ pub struct RmsDecoderLayer<F: Module> {
     pub feedforward_layernorm: Option<Norm>,
     /// `[hidden]`.
     pub pre_feedforward_layernorm: Option<Norm>,
+    /// The same with this name.
+    pub pre_mlp_layernorm: Option<Norm>,
     /// Gated feed-forward block, or experts.
     pub mlp: Option<F>,
     /// The same where it has this name.
@@ -152,6 +159,8 @@ pub struct RmsDecoderLayer<F: Module> {
     rotation: Option<usize>,
     #[module(skip)]
     residual_scale: Option<f64>,
+    #[module(skip)]
+    norms: BlockNorms,
 }
 
 /// An MLP in some layers, experts in the others.
@@ -166,6 +175,10 @@ impl<E: RmsFeedForward> RmsFeedForward for Either<Mlp, E> {
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         E::fields(model_type)
+    }
+
+    fn text_types(model_type: &str) -> &'static [&'static str] {
+        E::text_types(model_type)
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
@@ -213,6 +226,10 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         F::fields(model_type)
     }
 
+    fn text_types(model_type: &str) -> &'static [&'static str] {
+        F::text_types(model_type)
+    }
+
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         F::multimodal(model_type)
     }
@@ -231,6 +248,8 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let called = |name| (F::NAME == name).then(|| F::new(config, index, init));
         let (norms, is_glm) = (config.norms, config.norms == BlockNorms::AroundGlm);
         let is_apertus = norms == BlockNorms::BeforeApertus;
+        let is_afmoe = norms == BlockNorms::AroundAfmoe;
+        let is_axk1 = norms == BlockNorms::BeforeAndBehindExperts;
         let linear = config.linear_attention.filter(|_| config.mixers[index].has_linear());
         Self {
             input_layernorm: norm_if(norms != BlockNorms::Behind && !is_apertus),
@@ -241,6 +260,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             post_attention_layernorm: norm_if(norms != BlockNorms::Parallel && !is_apertus),
             feedforward_layernorm: norm_if(is_apertus),
             pre_feedforward_layernorm: norm_if(norms == BlockNorms::Around),
+            pre_mlp_layernorm: norm_if(is_afmoe),
             mlp: called(FeedForwardName::Mlp),
             block_sparse_moe: called(FeedForwardName::BlockSparseMoe),
             feed_forward: called(FeedForwardName::FeedForward),
@@ -248,10 +268,20 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             post_feedforward_layernorm: norm_if(
                 norms == BlockNorms::Behind || norms == BlockNorms::Around,
             ),
-            post_mlp_layernorm: norm_if(is_glm),
+            post_mlp_layernorm: norm_if(
+                is_glm || is_afmoe || (is_axk1 && config.sparse_layers[index]),
+            ),
             rotation: config.rotation(index),
             residual_scale: config.residual_scale,
+            norms,
         }
+    }
+
+    fn is_unused(&self, name: &str) -> bool {
+        // Checkpoints have it in layers without experts too.
+        self.norms == BlockNorms::BeforeAndBehindExperts
+            && self.post_mlp_layernorm.is_none()
+            && name == "post_mlp_layernorm.weight"
     }
 
     fn forward(
@@ -283,21 +313,21 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
         let mixed = normed_if(&self.post_self_attn_layernorm, self.scaled(mixed));
-        let (x, normed) =
-            match (behind, &self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) {
-                (None, ..) => {
-                    let normed = beside.expect("what is side by side takes the same");
-                    return Ok(Residual {
-                        stream: x,
-                        pending: Some(mixed + self.scaled(feed_forward.forward(normed))),
-                    });
-                }
-                (Some(behind), _, None) => behind.after(x, Some(mixed)),
-                (Some(behind), None, Some(_)) => twice(x + behind.forward(mixed)),
-                (Some(behind), Some(before), Some(_)) => {
-                    before.after(x, Some(behind.forward(mixed)))
-                }
-            };
+        let before = self.pre_feedforward_layernorm.as_ref().or(self.pre_mlp_layernorm.as_ref());
+        let (x, normed) = match (behind, before) {
+            (None, _) => {
+                let normed = beside.expect("what is side by side takes the same");
+                return Ok(Residual {
+                    stream: x,
+                    pending: Some(mixed + self.scaled(feed_forward.forward(normed))),
+                });
+            }
+            (Some(behind), Some(before)) => before.after(x, Some(behind.forward(mixed))),
+            (Some(behind), None) if self.post_feedforward_layernorm.is_some() => {
+                twice(x + behind.forward(mixed))
+            }
+            (Some(behind), None) => behind.after(x, Some(mixed)),
+        };
         let shared = self.shared_mlp.as_ref().map(|shared| shared.forward(normed.clone()));
         let inner = feed_forward.forward(normed);
         let inner = self.scaled(match shared {

@@ -1,4 +1,4 @@
-//! Decoders with many small experts: Qwen2-MoE, Qwen3-MoE and OLMoE. Yang et al. 2025 (arXiv:2505.09388), Muennighoff et al.
+//! Decoders with many small experts: Qwen2-MoE, Qwen3-MoE, OLMoE and Mellum 2. Yang et al. 2025 (arXiv:2505.09388), Muennighoff et al.
 //! 2024 (arXiv:2409.02060).
 
 use burn::module::Module;
@@ -7,10 +7,10 @@ use burn::tensor::activation::sigmoid;
 use outsize_core::Names;
 
 use super::expert_fields::{EXPERTS, sparse_layers};
-use super::qwen3_next;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
+use super::{mellum, qwen3_next};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, layer_windows};
@@ -38,13 +38,14 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         ("qwen2_moe", "Qwen2Moe"),
         ("qwen3_moe", "Qwen3Moe"),
         ("olmoe", "Olmoe"),
+        ("mellum", "Mellum"),
         ("qwen3_next", "Qwen3Next"),
         ("qwen3_5_moe_text", "Qwen3_5Moe"),
         ("qwen3_5_moe", "Qwen3_5Moe"),
     ];
 
     fn has_more_layers(model_type: &str) -> bool {
-        qwen3_next::is_one(model_type)
+        qwen3_next::is_one(model_type) || model_type == "mellum"
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
@@ -55,6 +56,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         match model_type {
             "qwen2_moe" => &[QWEN2_MOE, QWEN_MOE, EXPERTS, FIELDS],
             "qwen3_moe" => &[QWEN3_MOE, QWEN_MOE, EXPERTS, FIELDS],
+            "mellum" => &[mellum::MELLUM, EXPERTS, FIELDS],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[OLMOE, EXPERTS, FIELDS],
         }
@@ -63,6 +65,9 @@ impl RmsFeedForward for RmsSparseMoeBlock {
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         if qwen3_next::is_one(model_type) {
             return qwen3_next::read(model_type, fields);
+        }
+        if model_type == "mellum" {
+            return mellum::read(fields);
         }
         let is_olmoe = model_type == "olmoe";
         let (key_value_heads, max_position_embeddings, experts) = match model_type {

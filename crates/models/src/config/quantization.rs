@@ -2,12 +2,15 @@
 
 mod compressed;
 mod integers;
+mod kept_modules;
 
 pub use self::compressed::{IntegerGroups, compressed_integers};
-use outsize_checkpoint::StorageFormat;
+use outsize_checkpoint::{StorageFormat, shown};
 use serde_json::Value;
 
-use super::fields::Fields;
+use self::kept_modules::KeptModules;
+
+use super::fields::{Fields, MAX_QUOTE};
 use super::known::{self, Effect, KnownField};
 use crate::{Error, WeightKind, WeightSpec};
 
@@ -23,8 +26,9 @@ const FIELDS: &[KnownField] = &[
     ("fmt", Effect::Only(&["\"e4m3\""])),
     ("weight_block_size", Effect::Read),
     ("modules_to_not_convert", Effect::Read),
-    // Scales of activations, which are not quantised here: made in each pass, so that no tensor holds them.
-    ("activation_scheme", Effect::Only(&["\"dynamic\""])),
+    // Of activations, which are not quantised here.
+    ("activation_scheme", Effect::Only(&["\"dynamic\"", "\"static\""])),
+    ("dequantize", Effect::Harmless),
     ("scale_fmt", Effect::Harmless),
 ];
 
@@ -35,20 +39,29 @@ pub struct Quantization {
     /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files and for packed bf16.
     pub format: Option<StorageFormat>,
     /// Modules whose weights are stored as plain numbers.
-    kept: Vec<String>,
+    kept: KeptModules,
 }
 
 impl Quantization {
-    /// Reads the object, if there is one.
+    /// Ends of the names of tensors with scales of activations, which are not quantised here.
+    pub(crate) const OF_ACTIVATIONS: &[&str] =
+        &[".activation_scale", ".input_scale", ".input_zero_point"];
+
+    /// Reads the object, if there is one; that of a model of several may be with its text part.
     pub(crate) fn read(all: &Fields<'_>) -> Result<Option<Self>, Error> {
         let name = "quantization_config";
         let Some(fields) = all.object(name)? else {
-            return Ok(None);
+            return match all.object("text_config")? {
+                Some(text) => Self::read(&text),
+                None => Ok(None),
+            };
         };
         let method = fields.text("quant_method")?;
         let (format, kept, absent) = match method {
             None => return Err(all.refuse(name, "it must have a `quant_method`".to_owned())),
-            Some("gguf" | PACKED_BF16) => return Ok(Some(Self { format: None, kept: Vec::new() })),
+            Some("gguf" | PACKED_BF16) => {
+                return Ok(Some(Self { format: None, kept: KeptModules::default() }));
+            }
             Some("fp8") => {
                 known::check(&fields, &[FIELDS])?;
                 (fp8(&fields)?, "modules_to_not_convert", vec!["lm_head".to_owned()])
@@ -70,7 +83,7 @@ impl Quantization {
                 return Err(fields.refuse("quant_method", advice));
             }
         };
-        let kept = match fields.get(kept) {
+        let names = match fields.get(kept) {
             None => absent,
             Some(value) => {
                 let names = value.as_array().and_then(|names| {
@@ -86,20 +99,17 @@ impl Quantization {
                 names
             }
         };
+        let kept = KeptModules::new(names).map_err(|name| {
+            let expected = format!("{:?} is no regular expression", shown(&name, MAX_QUOTE));
+            fields.refuse(kept, expected)
+        })?;
         Ok(Some(Self { format: Some(format), kept }))
     }
 
     /// Whether a checkpoint of this configuration stores a weight in blocks. One at hand says so itself.
     pub fn converts(&self, weight: &WeightSpec) -> bool {
         let path = weight.name.strip_suffix(".weight").unwrap_or(&weight.name);
-        // A name may have `*` for any number of a layer.
-        let is_in = |module: &String| {
-            let mut parts = path.split('.');
-            module
-                .split('.')
-                .all(|name| parts.next().is_some_and(|part| name == "*" || name == part))
-        };
-        self.format.is_some() && weight.kind == WeightKind::Linear && !self.kept.iter().any(is_in)
+        self.format.is_some() && weight.kind == WeightKind::Linear && !self.kept.contains(path)
     }
 }
 
@@ -109,10 +119,14 @@ fn head(fields: &Fields<'_>) -> Result<Vec<String>, Error> {
     Ok(if has_head { Vec::new() } else { vec!["lm_head".to_owned()] })
 }
 
-/// The blocks of DeepSeek-V3.
+/// The blocks of DeepSeek-V3; if null says that there are none, one scale for each matrix.
 fn fp8(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
-    if fields.get("weight_block_size").is_none() {
-        return Err(fields.missing("weight_block_size"));
+    let field = "weight_block_size";
+    if fields.get(field).is_none() {
+        return match fields.has(field) {
+            true => Ok(StorageFormat::whole_fp8()),
+            false => Err(fields.missing(field)),
+        };
     }
     let block = fields.get("weight_block_size").and_then(Value::as_array);
     let sizes = block.map_or(&[][..], Vec::as_slice).iter().map(|size| {

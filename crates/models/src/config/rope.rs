@@ -4,6 +4,9 @@ use super::fields::Fields;
 use super::known::{self, Effect, KnownField};
 use crate::Error;
 
+/// Of the object of a model that rotates a part of each head.
+const PARTIAL: &[KnownField] = &[("partial_rotary_factor", Effect::Read)];
+
 /// Positions beyond this are not exact in f32.
 const MAX_ORIGINAL: usize = 1 << 24;
 
@@ -118,13 +121,34 @@ impl RopeConfig {
         [base, part]: [&'static str; 2],
         absent: f64,
     ) -> Result<(Self, usize), Error> {
-        const PARTIAL: &[KnownField] = &[("partial_rotary_factor", Effect::Read)];
         let theta = theta(around.fields, base, around.theta)?;
         let object = rope_object(around.fields)?;
         let (owner, field) = match &object {
             Some(object) if object.get(PARTIAL[0].0).is_some() => (object, PARTIAL[0].0),
             _ => (around.fields, part),
         };
+        Self::read_share((owner, field), object.as_ref(), around, theta, absent)
+    }
+
+    /// The same of what an object says alone, if there is one.
+    pub(crate) fn read_part(
+        object: Option<&Fields<'_>>,
+        around: &RopeContext<'_>,
+        theta: f64,
+        absent: f64,
+    ) -> Result<(Self, usize), Error> {
+        let owner = object.unwrap_or(around.fields);
+        Self::read_share((owner, PARTIAL[0].0), object, around, theta, absent)
+    }
+
+    /// The same where the part is said in a field.
+    fn read_share(
+        (owner, field): (&Fields<'_>, &str),
+        object: Option<&Fields<'_>>,
+        around: &RopeContext<'_>,
+        theta: f64,
+        absent: f64,
+    ) -> Result<(Self, usize), Error> {
         let share = match owner.get(field) {
             Some(_) => owner.number_within(field, 0.0, 1.0)?,
             None => absent,
@@ -137,7 +161,7 @@ impl RopeConfig {
         }
         let around = RopeContext { head_dim: width, ..*around };
         let rope = match object {
-            Some(object) => Self::read_object(&object, &around, theta, &[PARTIAL, known::ROPE])?,
+            Some(object) => Self::read_object(object, &around, theta, &[PARTIAL, known::ROPE])?,
             None => Self { theta, scaling: RopeScaling::Default },
         };
         Ok((rope, width))

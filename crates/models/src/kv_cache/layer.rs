@@ -271,6 +271,20 @@ impl Part {
         KvTensors { keys: self.keys.clone(), values: self.values.clone(), ring }
     }
 
+    /// The same columns of other keys and values.
+    pub fn like(&self, keys: Tensor<4>, values: Tensor<4>) -> Self {
+        Self { keys, values, ..*self }
+    }
+
+    /// The place of a column, if it is held.
+    pub fn place(&self, column: usize) -> Option<usize> {
+        let (oldest, place) = match self.order {
+            Order::From(start) => (start, column.checked_sub(start)?),
+            Order::Around { end, capacity } => (end - self.len, column % capacity),
+        };
+        (oldest..oldest + self.len).contains(&column).then_some(place)
+    }
+
     /// The column at a place.
     pub fn column(&self, place: usize) -> usize {
         match self.order {

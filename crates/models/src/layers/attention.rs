@@ -1,16 +1,17 @@
 //! Causal self-attention with grouped queries.
 
 mod composed;
+mod gate;
 mod position_bias;
 
 use std::ops::Range;
 
 use burn::module::{Module, Param};
-use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Tensor};
 use outsize_kernels::attention::{Alibi, AttentionMask};
 use outsize_kernels::{has_kernels, is_flex};
 
+pub use self::gate::{AttentionGate, GateFunction, GateProjection};
 pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
 use super::{Linear, RmsNorm, Rotation, linear, rotated, unit_rms_norm};
 
@@ -40,7 +41,7 @@ pub struct AttentionConfig {
 /// before or over a sliding window of them.
 #[derive(Module, Debug)]
 pub struct Attention {
-    /// `[heads · head_dim, hidden]`; with gates `[heads · 2 · head_dim, hidden]`, of each head its query, then its gate.
+    /// `[heads · head_dim, hidden]`; with [gates](GateProjection::Queries) `[heads · 2 · head_dim, hidden]`.
     pub q_proj: Linear,
     /// `[key_value_heads · head_dim, hidden]`.
     pub k_proj: Linear,
@@ -58,6 +59,10 @@ pub struct Attention {
     pub query_layernorm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub key_layernorm: Option<RmsNorm>,
+    /// `[heads · head_dim, hidden]` or `[heads, hidden]`, of a [gate](GateProjection::Gate).
+    pub gate_proj: Option<Linear>,
+    /// The same where it has this name.
+    pub g_proj: Option<Linear>,
     /// `[hidden, heads · head_dim]`.
     pub o_proj: Option<Linear>,
     /// The same where it has this name.
@@ -69,7 +74,8 @@ pub struct Attention {
     head_dim: usize,
     #[module(skip)]
     scale: Option<f64>,
-    is_gated: bool,
+    #[module(skip)]
+    gate: Option<AttentionGate>,
     #[module(skip)]
     softcap: Option<f64>,
     /// What queries, keys and values are clipped to, as they are projected.
@@ -112,6 +118,8 @@ impl Attention {
             k_layernorm: None,
             query_layernorm: None,
             key_layernorm: None,
+            gate_proj: None,
+            g_proj: None,
             o_proj: Some(Linear::new(queries, hidden, out_bias, init)),
             out_proj: None,
             sinks: None,
@@ -119,7 +127,7 @@ impl Attention {
             key_value_heads,
             head_dim,
             scale: None,
-            is_gated: false,
+            gate: None,
             softcap: None,
             clip: None,
             unit_epsilon: None,
@@ -167,11 +175,20 @@ impl Attention {
         Self { sinks: Some(linear::zeros(self.heads, &init.device)), ..self }
     }
 
-    /// The same with what comes of each head multiplied by the sigmoid of a gate.
-    pub fn gated(self, shape: &AttentionConfig, init: &Init) -> Self {
+    /// The same with what comes of each head multiplied by a gate.
+    pub fn gated(self, gate: AttentionGate, shape: &AttentionConfig, init: &Init) -> Self {
         let AttentionConfig { hidden, heads, head_dim, in_bias, .. } = *shape;
-        let q_proj = Linear::new(hidden, 2 * heads * head_dim, in_bias, init);
-        Self { q_proj, is_gated: true, ..self }
+        let width = if gate.of_heads { heads } else { heads * head_dim };
+        let projection = || Some(Linear::new(hidden, width, false, init));
+        let gated = Self { gate: Some(gate), ..self };
+        match gate.projection {
+            GateProjection::Queries => {
+                let q_proj = Linear::new(hidden, 2 * heads * head_dim, in_bias, init);
+                Self { q_proj, ..gated }
+            }
+            GateProjection::Gate => Self { gate_proj: projection(), ..gated },
+            GateProjection::G => Self { g_proj: projection(), ..gated },
+        }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
@@ -187,11 +204,12 @@ impl Attention {
         let [batch, tokens, _] = x.dims();
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
         let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
+        let own_gate = self.own_gate().map(|projection| (projection, x.clone()));
         let [queries, keys, values] = linear::three(layers, x).map(|y| match self.clip {
             Some(clip) => y.clamp(-clip, clip),
             None => y,
         });
-        let (queries, gate) = match self.is_gated {
+        let (queries, gate) = match self.gate_of_queries() {
             true => {
                 let both = queries.reshape([batch, tokens, self.heads, 2 * self.head_dim]);
                 let part = |at| {
@@ -232,10 +250,20 @@ impl Attention {
             sinks: sinks.as_ref(),
         };
         let mixed = attend_with([queries, keys, values], scores, positions, cache, layer)?;
-        Ok(output.forward(match gate {
-            Some(gate) => mixed.to_device(&gate.device()) * sigmoid(gate),
-            None => mixed,
+        let gate = gate.or_else(|| own_gate.map(|(projection, x)| projection.forward(x)));
+        Ok(output.forward(match (self.gate, gate) {
+            (Some(gate), Some(projected)) => gate.applied(projected, mixed, self.heads),
+            _ => mixed,
         }))
+    }
+
+    fn gate_of_queries(&self) -> bool {
+        self.gate.is_some_and(|gate| gate.projection == GateProjection::Queries)
+    }
+
+    /// The projection of a gate that has one of its own.
+    fn own_gate(&self) -> Option<&Linear> {
+        self.gate_proj.as_ref().or(self.g_proj.as_ref())
     }
 
     fn output(&self) -> &Linear {
@@ -256,14 +284,24 @@ impl Attention {
         // Attention's result, its projection and the copy of a tiled product or of a biased one.
         let output = queries + 2 * hidden;
         // Gates beside the queries, both of them copied; then beside the others, and what comes of them with the result.
-        let gate = if self.is_gated { 2 * queries } else { 0 };
+        let gate = if self.gate_of_queries() { 2 * queries } else { 0 };
         let most = (project + gate).max(attend + gate).max(output).max(2 * gate);
+        // A projection of its own takes what waits for it.
+        let waits = self.own_gate().map_or(0, |_| hidden);
+        let most = (most + waits).max(queries + waits + AttentionGate::values(self.own_gate()));
         let scores = match self.softcap.is_some() || self.sinks.is_some() {
             true => pass.score_values(self.heads),
             false => 0,
         };
         Activations::values(pass.rows() * most + scores)
-            .with_unpooled(pass.rows() * (2 * keys + held_back + gate + gate / 2))
+            .with_unpooled(
+                pass.rows()
+                    * (2 * keys
+                        + held_back
+                        + gate
+                        + gate / 2
+                        + AttentionGate::values(self.own_gate())),
+            )
             .with_scratch(pass.attention_scratch(self.heads, self.key_value_heads, self.head_dim))
     }
 }

@@ -1,6 +1,7 @@
 //! Causal self-attention over a compressed cache.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
@@ -10,15 +11,20 @@ use outsize_kernels::{
 };
 
 use super::attention::{QueryPositions, Scores, attend_seen};
+use super::indexer::IndexerInputs;
 use super::linear::{differentiated, matrix, whole};
-use super::{Linear, RmsNorm, Rotation, entered, rope};
+use super::{ChosenTokens, Indexer, IndexerConfig, Linear, RmsNorm, Rotation, entered, rope};
+use crate::kv_cache::Seen;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// The norms of compressed queries, keys and values add this, whatever others add.
 const EPSILON: f64 = 1e-6;
 
-/// Heads whose queries and results are made at a time: they are wider than what they are made of.
+/// Heads whose queries and results are made at a time, at least: they are wider than what they are made of.
 const HEADS_AT_ONCE: usize = 16;
+
+/// Queries of all tokens that are made at a time, if these are more heads.
+const QUERIES_AT_ONCE: usize = 2048;
 
 /// The sizes of a [`LatentAttention`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,6 +43,17 @@ pub struct LatentAttentionConfig {
     pub apart: bool,
     /// What scores are multiplied by.
     pub scale: f64,
+    /// The sizes of what chooses the tokens that are seen, if not all are.
+    pub indexer: Option<IndexerConfig>,
+}
+
+/// Which tokens a layer of [`LatentAttention`] with an indexer sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LatentChoice {
+    /// Those that its own indexer chooses.
+    Own,
+    /// Those that the indexer of the layer of that number chose.
+    Layer(usize),
 }
 
 impl LatentAttentionConfig {
@@ -45,9 +62,15 @@ impl LatentAttentionConfig {
         self.plain + self.rotated
     }
 
-    /// Values that the cache has of a token.
-    pub fn cached(&self) -> usize {
+    /// Values of a token that attention is over.
+    pub fn seen(&self) -> usize {
         self.rank + self.rotated
+    }
+
+    /// Values that the cache has of a token: these, and the key of an indexer.
+    pub fn cached(&self, choice: LatentChoice) -> usize {
+        let indexer = self.indexer.filter(|_| choice == LatentChoice::Own);
+        self.seen() + indexer.map_or(0, |indexer| indexer.head_dim)
     }
 }
 
@@ -74,9 +97,13 @@ pub struct LatentAttention {
     pub kv_b_proj: HeadMatrices,
     /// `[hidden, heads · value]`.
     pub o_proj: Linear,
+    /// What chooses the tokens that are seen.
+    pub indexer: Option<Indexer>,
     heads: usize,
     #[module(skip)]
     config: LatentAttentionConfig,
+    #[module(skip)]
+    choice: LatentChoice,
 }
 
 /// Matrices of all heads, those of one below those of the other: in one, or apart as in GGUF files. They are small beside the
@@ -181,13 +208,23 @@ impl LatentAttention {
             q_a_proj: query_rank.map(|rank| Linear::new(hidden, rank, bias, init)),
             q_a_layernorm: query_rank.map(|rank| RmsNorm::new(rank, EPSILON, init)),
             q_b_proj: query_rank.map(|rank| Linear::new(rank, queries, false, init)),
-            kv_a_proj_with_mqa: Linear::new(hidden, config.cached(), bias, init),
+            kv_a_proj_with_mqa: Linear::new(hidden, config.seen(), bias, init),
             kv_a_layernorm: RmsNorm::new(rank, EPSILON, init),
             kv_b_proj: HeadMatrices::new(heads, &config, init),
             o_proj: Linear::new(heads * value, hidden, bias, init),
+            indexer: None,
             heads,
             config,
+            choice: LatentChoice::Own,
         }
+    }
+
+    /// The same that sees the tokens that an indexer chooses, if the model has such.
+    pub fn choosing(self, hidden: usize, choice: LatentChoice, init: &Init) -> Self {
+        let indexer = self.config.indexer.filter(|_| choice == LatentChoice::Own);
+        let indexer = indexer.zip(self.config.query_rank);
+        let indexer = indexer.map(|(indexer, rank)| Indexer::new(hidden, rank, indexer, init));
+        Self { indexer, choice, ..self }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same. What is kept of the tokens is appended to layer `layer` of the cache.
@@ -202,24 +239,31 @@ impl LatentAttention {
         let LatentAttentionConfig { rank, plain, rotated, scale, .. } = self.config;
         let x = entered(x, &self.kv_a_proj_with_mqa.weight);
         let [batch, tokens, _] = x.dims();
-        let queries = self.queries(x.clone());
-        let queries = queries.reshape([batch, tokens, self.heads, plain + rotated]);
-        let compressed = self.kv_a_proj_with_mqa.forward(x);
+        let queried = self.compressed_queries(x.clone());
+        let queries = self.queries(&queried).reshape([batch, tokens, self.heads, plain + rotated]);
+        let queries = match rotation {
+            Some(rotation) => rotation.grown(queries),
+            None => queries,
+        };
+        let compressed = self.kv_a_proj_with_mqa.forward(x.clone());
         let part = |from, width| compressed.clone().narrow(2, from, width);
-        let latent = self.kv_a_layernorm.forward(part(0, rank));
+        let latent = self.kv_a_layernorm.forward(part(0, rank)).reshape([batch, tokens, 1, rank]);
         let turned = part(rank, rotated).reshape([batch, tokens, 1, rotated]);
         let turned = rope::rotated(rotation, turned);
         drop(compressed);
-        let kept = Tensor::cat(vec![latent.reshape([batch, tokens, 1, rank]), turned], 3);
-        let kept = kept.swap_dims(1, 2);
+        let key = self.indexer.as_ref().map(|indexer| indexer.keys(x.clone(), rotation));
+        let kept = [Some(latent), Some(turned), key].into_iter().flatten();
+        let kept = Tensor::cat(kept.collect(), 3).swap_dims(1, 2);
         let mut seen = cache.see(layer, kept.clone(), kept)?;
+        let inputs = IndexerInputs { x, compressed: queried, rotation, positions };
+        let chosen = self.chosen(inputs, &seen, cache, layer)?;
 
         let compute = self.o_proj.compute;
         let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
         let matrices = self.kv_b_proj.held(self.config, &queries);
         let mut mixed = Vec::with_capacity(self.heads);
-        for first in (0..self.heads).step_by(HEADS_AT_ONCE) {
-            let heads = first..self.heads.min(first + HEADS_AT_ONCE);
+        for first in (0..self.heads).step_by(self.heads_at_once(batch * tokens)) {
+            let heads = first..self.heads.min(first + self.heads_at_once(batch * tokens));
             let of_heads = queries.clone().narrow(2, heads.start, heads.len());
             let turned = of_heads.clone().narrow(3, plain, rotated);
             let turned = rope::rotated(rotation, turned);
@@ -230,7 +274,13 @@ impl LatentAttention {
             });
             let over_latents = Tensor::cat(over_latents.collect(), 2);
             let over_cached = Tensor::cat(vec![over_latents, turned], 3);
-            let sums = attend_seen(over_cached, &seen, positions, scores);
+            let sums = match (&chosen, &self.indexer) {
+                (Some(chosen), _) => chosen.attend(over_cached, &seen, positions, scores),
+                (None, Some(_)) => {
+                    attend_seen(over_cached, &seen.narrowed(rank + rotated), positions, scores)
+                }
+                (None, None) => attend_seen(over_cached, &seen, positions, scores),
+            };
             let sums = sums.to_device(&queries.device());
             let sums = sums.reshape([batch, tokens, heads.len(), rank + rotated]);
             for head in heads {
@@ -247,34 +297,79 @@ impl LatentAttention {
         Ok(self.o_proj.forward(Tensor::cat(mixed, 2)))
     }
 
-    fn queries(&self, x: Tensor<3>) -> Tensor<3> {
-        match (&self.q_proj, &self.q_a_proj, &self.q_a_layernorm, &self.q_b_proj) {
-            (Some(whole), ..) => whole.forward(x),
-            (None, Some(down), Some(norm), Some(up)) => up.forward(norm.forward(down.forward(x))),
-            _ => unreachable!("it is made with one or the others"),
+    /// What queries are made of: `[batch, tokens, hidden]` f32 to `[batch, tokens, query_rank]`, or the same.
+    fn compressed_queries(&self, x: Tensor<3>) -> Tensor<3> {
+        match (&self.q_a_proj, &self.q_a_layernorm) {
+            (Some(down), Some(norm)) => norm.forward(down.forward(x)),
+            _ => x,
         }
+    }
+
+    fn queries(&self, compressed: &Tensor<3>) -> Tensor<3> {
+        let up = self.q_proj.as_ref().or(self.q_b_proj.as_ref());
+        up.expect("it is made with one of them").forward(compressed.clone())
+    }
+
+    /// Which tokens are seen, if any token of the pass sees fewer than it may.
+    fn chosen(
+        &self,
+        inputs: IndexerInputs<'_>,
+        seen: &Seen,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Option<Arc<ChosenTokens>>, Error> {
+        let Some(IndexerConfig { top_k, .. }) = self.config.indexer else {
+            return Ok(None);
+        };
+        if inputs.positions.most_columns(inputs.x.dims()[1], seen.window) <= top_k {
+            return Ok(None);
+        }
+        match (self.choice, &self.indexer) {
+            (LatentChoice::Layer(source), _) => cache.chosen_by(source).map(Some),
+            (LatentChoice::Own, Some(indexer)) => {
+                let chosen = Arc::new(indexer.choose(inputs, seen, self.config.seen()));
+                cache.set_chosen(layer, chosen.clone());
+                Ok(Some(chosen))
+            }
+            (LatentChoice::Own, None) => unreachable!("it is made with what it chooses with"),
+        }
+    }
+
+    fn heads_at_once(&self, rows: usize) -> usize {
+        self.heads.min(HEADS_AT_ONCE.max(QUERIES_AT_ONCE / rows.max(1)))
     }
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let LatentAttentionConfig { query_rank, rank, plain, rotated, value, .. } = self.config;
-        let at_once = self.heads.min(HEADS_AT_ONCE);
+        let at_once = self.heads_at_once(pass.rows() as usize);
         let [heads, hidden] = [self.heads, self.o_proj.weight.lazy_shape()[0]].map(|n| n as u64);
+        let kept = self.config.cached(self.choice) as u64;
         let [query, cached, rank, value] =
             [plain + rotated, rank + rotated, rank, value].map(|n| n as u64);
         let (queries, values) = (heads * query, heads * value);
         // The norm's output, compressed queries with their norm's output, queries and the copy of a tiled product; what the
         // cache is to have, with what it is made of.
-        let project = hidden + 2 * query_rank.unwrap_or(0) as u64 + 2 * queries + 4 * cached;
+        let project = hidden + 2 * query_rank.unwrap_or(0) as u64 + 2 * queries + 4 * kept;
         // Of some heads at a time: queries over latents with the copies that they are made of, and what comes of them.
         let group = at_once as u64;
-        let attend = queries + values + 4 * cached + group * (2 * query + rank + 3 * cached);
+        let attend = queries + values + 4 * kept + group * (2 * query + rank + 3 * cached);
         let output = 2 * values + 2 * hidden;
         let most = project.max(attend).max(output);
         // And the matrices of one head, if they are stored in blocks.
         let decoded = (plain as u64) * rank;
-        let scratch = pass.attention_scratch(at_once, 1, self.config.cached());
-        Activations::values(pass.rows() * most + decoded).with_scratch(scratch)
+        let scratch = pass.attention_scratch(at_once, 1, self.config.seen());
+        let dense = Activations::values(pass.rows() * most + decoded).with_scratch(scratch);
+        let Some(IndexerConfig { top_k, .. }) = self.config.indexer else {
+            return dense;
+        };
+        // The norm's output and compressed queries wait for the indexer.
+        let waits = hidden + query_rank.unwrap_or(0) as u64;
+        let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
+        dense
+            .and(Activations::values(pass.rows() * waits))
+            .and(chooses.unwrap_or_default())
+            .and(ChosenTokens::activations(pass, at_once, kept as usize, top_k))
     }
 }
 

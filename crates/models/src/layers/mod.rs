@@ -4,6 +4,7 @@ mod activation;
 mod attention;
 mod axial_rope;
 mod causal_conv1d;
+mod chosen_tokens;
 mod conv1d;
 mod conv2d;
 mod convolution;
@@ -16,6 +17,7 @@ mod fused_attention;
 mod fused_mlp;
 mod gated_delta_net;
 mod group_norm;
+mod indexer;
 mod joined;
 mod joint_attention;
 mod latent_attention;
@@ -37,13 +39,17 @@ mod short_convolution;
 mod timestep;
 
 pub use activation::Activation;
-pub use attention::{Attention, AttentionConfig, QueryPositions, SCORE_BYTES};
+pub use attention::{
+    Attention, AttentionConfig, AttentionGate, GateFunction, GateProjection, QueryPositions,
+    SCORE_BYTES,
+};
 pub(crate) use attention::{
     DistanceBuckets, PositionBias, Scores, attend, attend_all, attend_causal, attend_prompt,
     attend_with,
 };
 pub(crate) use axial_rope::{AxialRope, axis_widths};
 pub use causal_conv1d::CausalConv1d;
+pub(crate) use chosen_tokens::ChosenTokens;
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};
 pub(crate) use convolution::UNPACKED_BYTES;
@@ -62,10 +68,11 @@ pub use fused_mlp::FusedMlp;
 pub(crate) use fused_mlp::{fused, fused_activations};
 pub use gated_delta_net::{DeltaLayout, GatedDeltaNet, GatedDeltaNetConfig};
 pub use group_norm::GroupNorm;
+pub use indexer::{Indexer, IndexerConfig};
 pub(crate) use joined::joined;
 pub use joint_attention::JointAttention;
 pub(crate) use joint_attention::JointAttentionConfig;
-pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig};
+pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig, LatentChoice};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub(crate) use linear::{lazy, ones, three, zeros};

@@ -302,9 +302,18 @@ impl Rotation {
         }
     }
 
+    /// The same rotations of other pairs of dimensions.
+    pub(crate) fn of_pairs(&self, pairs: RotaryPairs) -> Self {
+        Self { pairs, ..self.clone() }
+    }
+
     /// Rotates queries `[batch, tokens, heads, head_dim]`, and scales them if they grow with their position.
     pub fn apply_to_queries(&self, x: Tensor<4>) -> Tensor<4> {
-        let x = self.apply(x);
+        self.grown(self.apply(x))
+    }
+
+    /// Queries `[batch, tokens, heads, head_dim]`, scaled if they grow with their position.
+    pub(crate) fn grown(&self, x: Tensor<4>) -> Tensor<4> {
         match &self.growth {
             Some(growth) => {
                 let growth = growth.clone().to_device(&x.device());

@@ -1,5 +1,5 @@
-//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py`, `integers.py`, `families.py` and
-//! `hybrids.py`).
+//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py`, `integers.py`, `families.py`,
+//! `hybrids.py` and `mixtures.py`).
 
 pub const FIXTURES: &[&str] = &[
     "gpt2",
@@ -190,6 +190,24 @@ pub const FIXTURES: &[&str] = &[
     "nemotron_h",
     "nemotron_h-published-bf16",
     "nemotron_h-latent-stacked",
+    "deepseek_v32",
+    "deepseek_v32-published-bf16",
+    "deepseek_v32-dense-stacked",
+    "glm_moe_dsa",
+    "glm_moe_dsa-published-bf16",
+    "mistral4",
+    "mistral4-images-published-bf16",
+    "kimi_k25-published-bf16",
+    "axk1",
+    "axk1-published-bf16",
+    "hy_v3",
+    "hy_v3-published-bf16",
+    "mellum",
+    "mellum-published-bf16",
+    "afmoe",
+    "afmoe-published-bf16",
+    "laguna",
+    "laguna-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -215,6 +233,14 @@ pub const EXPERTS: &[&str] = &[
     "exaone_moe",
     "solar_open",
     "nemotron_h",
+    "glm_moe_dsa",
+    "mistral4",
+    "kimi_k25",
+    "axk1",
+    "hy_v3",
+    "mellum",
+    "afmoe",
+    "laguna",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -284,4 +310,12 @@ pub const BATCHES: &[&str] = &[
     "bamba",
     "falcon_h1",
     "nemotron_h",
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "mistral4",
+    "axk1",
+    "hy_v3",
+    "mellum",
+    "afmoe",
+    "laguna",
 ];

@@ -1,5 +1,5 @@
 //! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`, `decoders.py`,
-//! `relatives.py`, `families.py` and `hybrids.py`), dispatched from their checkpoints: with the names of tensors as published,
+//! `relatives.py`, `families.py`, `hybrids.py` and `mixtures.py`), dispatched from their checkpoints: with the names of tensors as published,
 //! and as saved today.
 
 use crate::common::decoder_fixtures::{BATCHES, EXPERTS, FIXTURES};
@@ -75,14 +75,15 @@ fn rounded_activations_stay_near_the_reference_logits() {
         let config = config(name);
         let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config, 40));
         if EXPERTS.iter().any(|experts| name.starts_with(experts)) {
-            // A token near a tie goes to another expert than without rounding.
+            // A token near a tie goes to another expert than without rounding, or sees another token.
+            let least = if name.contains("_dsa") || name.contains("_v32") { 8 } else { 9 };
             let [found, logits] =
                 [&found, &expected.logits].map(|all| all.chunks(config.vocab_size()));
             let near = found
                 .zip(logits)
                 .filter(|(found, logits)| difference(found, logits) < ROUNDED_TOLERANCE);
             let (near, tokens) = (near.count(), expected.ids.len());
-            assert!(near * 10 > tokens * 9, "{name}: {near} of {tokens} tokens");
+            assert!(near * 10 > tokens * least, "{name}: {near} of {tokens} tokens");
         } else {
             assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
         }

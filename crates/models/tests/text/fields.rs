@@ -7,7 +7,7 @@ use outsize_models::arch::{
     Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm, GraniteMoeForCausalLm,
     GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
     LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
-    PhiForCausalLm, Qwen3VlMoeForCausalLm, Starcoder2ForCausalLm,
+    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -64,6 +64,14 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<GraniteMoeForCausalLm>("granitemoeshared"),
         of::<DeepseekForCausalLm>("solar_open"),
         of::<DeepseekForCausalLm>("exaone_moe"),
+        of::<DeepseekForCausalLm>("deepseek_v32"),
+        of::<DeepseekForCausalLm>("glm_moe_dsa"),
+        of::<DeepseekForCausalLm>("mistral4"),
+        of::<DeepseekForCausalLm>("axk1"),
+        of::<DeepseekForCausalLm>("hy_v3"),
+        of::<DeepseekForCausalLm>("afmoe"),
+        of::<DeepseekForCausalLm>("laguna"),
+        of::<SparseMoeForCausalLm>("mellum"),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
         of::<FalconH1ForCausalLm>("falcon_h1"),
@@ -96,6 +104,12 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         | "rotary_pct"
         | "partial_rotary_factor"
         | "rope_local_base_freq" => true,
+        // Of files that do not list what each layer has.
+        "index_skip_topk_offset" | "index_topk_freq" | "index_topk_pattern" => {
+            name == "glm_moe_dsa"
+        }
+        // Of others: they list which layers have experts.
+        "first_k_dense_replace" => ["deepseek_v32", "glm_moe_dsa", "axk1"].contains(&name),
         // Other names of fields that are there.
         "num_attention_heads" | "num_hidden_layers" => name == "bloom",
         _ => false,
@@ -218,6 +232,52 @@ fn what_does_not_fit_together_is_refused_by_name() {
             json!({"original_max_position_embeddings": 9, "llama_4_scaling_beta": -1.0}),
             "rope_parameters.llama_4_scaling_beta",
         ),
+        ("deepseek_v32", "index_head_dim", json!(2), "index_head_dim"),
+        ("deepseek_v32", "index_topk", json!(0), "index_topk"),
+        ("deepseek_v32", "q_lora_rank", Value::Null, "q_lora_rank"),
+        ("deepseek_v32", "layer_types", json!(["full_attention", "full_attention"]), "layer_types"),
+        ("deepseek_v32", "head_dim", json!(6), "head_dim"),
+        ("glm_moe_dsa", "indexer_types", json!(["shared", "full", "full"]), "indexer_types"),
+        ("glm_moe_dsa", "indexer_types", json!(["full", "shared"]), "indexer_types"),
+        ("glm_moe_dsa", "indexer_rope_interleave", json!(false), "indexer_rope_interleave"),
+        ("glm_moe_dsa-published-bf16", "index_topk_pattern", json!("FSX"), "index_topk_pattern"),
+        ("axk1", "q_lora_rank", Value::Null, "q_lora_rank"),
+        ("axk1", "mlp_layer_types", json!(["dense", "wide"]), "mlp_layer_types"),
+        ("mistral4", "head_dim", json!(4), "head_dim"),
+        ("mistral4", "rope_parameters", Value::Null, "rope_parameters"),
+        (
+            "mistral4",
+            "rope_parameters",
+            json!({"partial_rotary_factor": 0.9}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        (
+            "mistral4-images-published-bf16",
+            "text_config",
+            json!({"model_type": "mistral4", "topk_method": "greedy"}),
+            "text_config.topk_method",
+        ),
+        ("kimi_k25-published-bf16", "text_config", Value::Null, "text_config"),
+        (
+            "kimi_k25-published-bf16",
+            "text_config",
+            json!({"model_type": "llama"}),
+            "text_config.model_type",
+        ),
+        ("hy_v3", "first_k_dense_replace", json!(2), "first_k_dense_replace"),
+        ("hy_v3", "router_scaling_factor", json!(-1), "router_scaling_factor"),
+        ("afmoe", "num_shared_experts", json!(1 << 16), "num_shared_experts"),
+        ("afmoe", "score_func", json!("softmax"), "score_func"),
+        ("laguna", "gating", json!(false), "gating"),
+        ("laguna", "moe_router_logit_softcapping", json!(30.0), "moe_router_logit_softcapping"),
+        ("laguna", "num_attention_heads_per_layer", json!([2, 2]), "num_attention_heads_per_layer"),
+        (
+            "laguna",
+            "rope_parameters",
+            json!({"chunked_attention": {}}),
+            "rope_parameters.chunked_attention",
+        ),
+        ("mellum", "mlp_layer_types", json!("dense"), "mlp_layer_types"),
         ("mistral3", "text_config", Value::Null, "text_config"),
         ("mistral3", "text_config", json!({"model_type": "llama"}), "text_config.model_type"),
         ("qwen2_5_vl-published-bf16", "rope_scaling", json!({"type": "x"}), "rope_scaling.type"),

@@ -1,156 +1,23 @@
 //! `config.json` of DeepSeek and of the models with its experts.
 
-use serde_json::Value;
-
 use super::super::exaone4;
-use super::super::expert_fields::EXPERTS;
+use super::super::expert_fields::{EXPERTS, dense_layers, listed_layers};
+use super::super::gemma3::TEXT_PART;
 use super::super::llama::first_window;
 use super::super::rms_config::{
-    DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
+    BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
+use super::super::{afmoe, laguna, mistral3};
+use super::absent::{Absent, LatentWidths};
+use super::indexer::{self, GLM_INDEXER, INDEXER};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    DEFAULT_WINDOW, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HIDDEN, MAX_INTERMEDIATE,
-    MAX_LAYERS, RopeConfig, RopeScaling, layer_windows, rope_object, sliding_window, yarn_stretch,
+    COMMON, DEFAULT_WINDOW, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HIDDEN,
+    MAX_INTERMEDIATE, RopeConfig, RopeContext, RopeScaling, check, layer_windows, rope_object,
+    sliding_window, yarn_stretch,
 };
 use crate::layers::{ExpertGroups, LatentAttentionConfig, Routing, Shares};
-
-/// What `transformers` takes where a field is absent.
-struct Absent {
-    sizes: RmsDefaults<'static>,
-    experts: usize,
-    per_token: Option<usize>,
-    shared: usize,
-    moe_intermediate_size: usize,
-    /// Layers without experts, the first ones.
-    dense: usize,
-    scale: f64,
-    normalized: bool,
-    groups: (usize, usize),
-}
-
-impl Absent {
-    fn of(model_type: &str) -> Self {
-        let v3 = Self {
-            sizes: RmsDefaults {
-                sizes: &[
-                    ("vocab_size", 129_280),
-                    ("hidden_size", 7168),
-                    ("intermediate_size", 18_432),
-                    ("num_hidden_layers", 61),
-                    ("num_attention_heads", 128),
-                ],
-                max_position_embeddings: 4096,
-                ..DEFAULTS
-            },
-            experts: 256,
-            per_token: Some(8),
-            shared: 1,
-            moe_intermediate_size: 2048,
-            dense: 3,
-            scale: 2.5,
-            normalized: true,
-            groups: (8, 4),
-        };
-        match model_type {
-            "deepseek_v2" => Self {
-                sizes: DEFAULTS,
-                experts: 64,
-                per_token: None,
-                shared: 2,
-                moe_intermediate_size: 1407,
-                dense: 0,
-                scale: 1.0,
-                normalized: false,
-                ..v3
-            },
-            "dots1" => Self {
-                sizes: RmsDefaults { key_value_heads: Some(32), ..DEFAULTS },
-                per_token: None,
-                shared: 0,
-                moe_intermediate_size: 1408,
-                dense: 0,
-                scale: 1.0,
-                normalized: false,
-                groups: (1, 1),
-                ..v3
-            },
-            "glm4_moe" => Self {
-                sizes: RmsDefaults {
-                    key_value_heads: Some(8),
-                    max_position_embeddings: 131_072,
-                    rms_norm_eps: 1e-5,
-                    ..DEFAULTS
-                },
-                experts: 128,
-                moe_intermediate_size: 1408,
-                dense: 1,
-                scale: 1.0,
-                groups: (1, 1),
-                ..v3
-            },
-            "exaone_moe" => Self {
-                sizes: RmsDefaults {
-                    sizes: &[
-                        ("vocab_size", 102_400),
-                        ("hidden_size", 4096),
-                        ("intermediate_size", 16_384),
-                        ("num_hidden_layers", 32),
-                        ("num_attention_heads", 32),
-                    ],
-                    key_value_heads: Some(32),
-                    rms_norm_eps: 1e-5,
-                    ..DEFAULTS
-                },
-                experts: 64,
-                moe_intermediate_size: 1024,
-                dense: 1,
-                groups: (1, 1),
-                ..v3
-            },
-            "solar_open" => Self {
-                sizes: RmsDefaults {
-                    sizes: &[
-                        ("vocab_size", 196_608),
-                        ("hidden_size", 4096),
-                        // There is no layer without experts.
-                        ("intermediate_size", 1),
-                        ("num_hidden_layers", 48),
-                        ("num_attention_heads", 64),
-                    ],
-                    key_value_heads: Some(8),
-                    head_dim: Some(128),
-                    max_position_embeddings: 131_072,
-                    rms_norm_eps: 1e-5,
-                    rope_theta: 1e6,
-                    ..DEFAULTS
-                },
-                experts: 128,
-                moe_intermediate_size: 1280,
-                dense: 0,
-                scale: 1.0,
-                groups: (1, 1),
-                ..v3
-            },
-            "glm4_moe_lite" => Self {
-                sizes: RmsDefaults {
-                    max_position_embeddings: 202_752,
-                    rms_norm_eps: 1e-5,
-                    ..DEFAULTS
-                },
-                experts: 64,
-                per_token: Some(4),
-                moe_intermediate_size: 1536,
-                dense: 1,
-                scale: 1.8,
-                groups: (1, 1),
-                ..v3
-            },
-            _ => v3,
-        }
-    }
-}
 
 /// The fields of that type.
 pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
@@ -161,12 +28,42 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         "exaone_moe" => &[EXAONE, exaone4::WINDOWS, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "solar_open" => &[SOLAR, V3, SHARED, EXPERTS, FIELDS],
         "glm4_moe_lite" => &[GLM_LITE, V3, LATENT, SHARED, EXPERTS, FIELDS],
+        "deepseek_v32" => {
+            &[INDEXER, LAYER_TYPES, V3, ROTATED, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS]
+        }
+        "glm_moe_dsa" => &[
+            GLM_INDEXER,
+            INDEXER,
+            LAYER_TYPES,
+            V3,
+            ROTATED,
+            DENSE_FIRST,
+            LATENT,
+            SHARED,
+            EXPERTS,
+            FIELDS,
+        ],
+        "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
+        "mistral4" => MISTRAL4,
+        "mistral3" => &[mistral3::MULTIMODAL],
+        "kimi_k25" => &[KIMI_IMAGES],
+        "hy_v3" => &[HY, V3, SHARED, EXPERTS, FIELDS],
+        "afmoe" => afmoe::FIELDS,
+        "laguna" => laguna::FIELDS,
         _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
     }
 }
 
 /// Reads the configuration of a model of that type.
 pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    if let "mistral3" | "kimi_k25" = model_type {
+        return read_text_part(model_type, fields);
+    }
+    match model_type {
+        "afmoe" => return afmoe::read(fields),
+        "laguna" => return laguna::read(fields),
+        _ => {}
+    }
     let absent = Absent::of(model_type);
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
@@ -179,12 +76,15 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
             exaone4::with_attention(fields, &absent.sizes)?
         }
         "solar_open" => with_attention_of_solar(fields, &absent.sizes)?,
-        _ => with_latent_attention(model_type, fields, &absent.sizes)?,
+        "hy_v3" => with_attention_of_hy(fields, &absent.sizes)?,
+        _ => with_latent_attention(model_type, fields, &absent)?,
     };
     if model_type == "dots1" {
         for field in ["n_routed_experts", "n_shared_experts"] {
             fields.size(field, MAX_EXPERTS)?;
         }
+    } else if config.latent_attention.is_some_and(|latent| latent.indexer.is_some()) {
+        indexer::check_layer_types(fields, config.num_hidden_layers)?;
     } else if model_type != "exaone_moe" {
         // All layers see everything, whatever else a file may ask for.
         layer_windows(fields, None, config.windows.clone())?;
@@ -194,35 +94,40 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     }
     let names = ["n_routed_experts", "num_experts", "num_local_experts"];
     let defaults = (absent.experts, absent.per_token.unwrap_or(1));
-    let normalized = fields.flag_or("norm_topk_prob", absent.normalized)?;
+    let is_hy = model_type == "hy_v3";
+    let normalized = is_hy || fields.flag_or("norm_topk_prob", absent.normalized)?;
     let mut config = config.with_experts(fields, names, defaults, normalized)?;
     let layers = config.num_hidden_layers;
-    let dense = dense_layers(fields, absent.dense)?;
+    let dense = dense_layers(fields, "first_k_dense_replace", absent.dense)?;
     config.sparse_layers = match fields.get("mlp_layer_types") {
-        Some(kinds) if matches!(model_type, "glm4_moe_lite" | "exaone_moe") => {
-            listed_layers(fields, kinds, layers)?
-        }
+        Some(kinds) => listed_layers(fields, kinds, layers)?,
         _ => (0..layers).map(|layer| layer >= dense).collect(),
     };
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
     let field = match model_type {
-        "exaone_moe" => field_of(fields, ["num_shared_experts", "n_shared_experts"])?,
+        "exaone_moe" | "hy_v3" => field_of(fields, ["num_shared_experts", "n_shared_experts"])?,
         _ => "n_shared_experts",
     };
     let shared = shared_width(fields, field, absent.shared, inner)?;
-    let scale = fields.number_or("routed_scaling_factor", absent.scale)?;
+    let field = if is_hy { "router_scaling_factor" } else { "routed_scaling_factor" };
+    let scale = fields.number_or(field, absent.scale)?;
     if !(0.0..=MAX_SCALE).contains(&scale) {
         let expected = format!("it must be from 0 to {MAX_SCALE}");
-        return Err(fields.refuse("routed_scaling_factor", expected));
+        return Err(fields.refuse(field, expected));
+    }
+    if model_type == "axk1" {
+        config.norms = BlockNorms::BeforeAndBehindExperts;
     }
     if let Some(experts) = &mut config.experts {
         let is_v2 = model_type == "deepseek_v2";
+        let is_softmax = is_v2 || model_type == "mistral4";
         *experts = ExpertsConfig {
             intermediate_size: inner,
             shared_intermediate_size: shared,
+            renamed: if is_hy { HY_NAMES } else { &[] },
             routing: Routing {
-                shares: if is_v2 { Shares::Softmax } else { Shares::Sigmoid },
+                shares: if is_softmax { Shares::Softmax } else { Shares::Sigmoid },
                 scale,
                 groups: groups(fields, is_v2, experts, absent.groups)?,
                 ..experts.routing
@@ -254,29 +159,6 @@ fn shared_width(
             Err(fields.refuse(field, expected))
         }
     }
-}
-
-/// How many layers, the first ones, have no experts.
-fn dense_layers(fields: &Fields<'_>, absent: usize) -> Result<usize, Error> {
-    let field = "first_k_dense_replace";
-    match fields.get(field) {
-        Some(value) if value.as_u64() == Some(0) => Ok(0),
-        _ => fields.size_or(field, absent, MAX_LAYERS),
-    }
-}
-
-/// Which layers have experts, of a list of all.
-fn listed_layers(fields: &Fields<'_>, kinds: &Value, layers: usize) -> Result<Vec<bool>, Error> {
-    let is_sparse = |kind: &Value| match kind.as_str() {
-        Some("sparse") => Some(true),
-        Some("dense") => Some(false),
-        _ => None,
-    };
-    let kinds = kinds.as_array().and_then(|kinds| kinds.iter().map(is_sparse).collect());
-    kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
-        let expected = format!("it must be a list of {layers} of \"dense\" and \"sparse\"");
-        fields.refuse("mlp_layer_types", expected)
-    })
 }
 
 /// The groups that experts are chosen by, unless one group is all.
@@ -366,49 +248,103 @@ fn with_attention_of_dots1(
     })
 }
 
+/// Attention as Qwen3's, with the norms of Hunyuan 3.
+fn with_attention_of_hy(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
+    let config = RmsConfig::read(fields, absent)?.with_attention_bias(fields)?.with_rope(fields)?;
+    Ok(RmsConfig { query_key_norms: Some(QueryKeyNorms::EachHead), ..config })
+}
+
+/// The text part of a model that sees images too.
+fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let (text_type, tables) = match model_type {
+        "mistral3" => ("mistral4", MISTRAL4_TEXT),
+        _ => ("kimi_k2", KIMI_TEXT),
+    };
+    check(&text, tables)?;
+    let config = read(text_type, &text)?;
+    // That of the whole model counts.
+    let tied = fields.flag_or("tie_word_embeddings", config.tie_word_embeddings)?;
+    Ok(RmsConfig { tie_word_embeddings: tied, ..config })
+}
+
 /// Attention over a compressed cache.
 fn with_latent_attention(
     model_type: &str,
     fields: &Fields<'_>,
-    absent: &RmsDefaults<'_>,
+    absent: &Absent,
 ) -> Result<RmsConfig, Error> {
-    let is_lite = model_type == "glm4_moe_lite";
+    let LatentWidths { query_rank, rank, plain, value } = absent.latent;
     let width = |field, absent| fields.size_or(field, absent, MAX_HEAD_DIM);
     let rotated = width("qk_rope_head_dim", 64)?;
     if rotated % 2 != 0 {
         return Err(fields.refuse("qk_rope_head_dim", "it must be even".to_owned()));
     }
-    let plain = width("qk_nope_head_dim", if is_lite { 192 } else { 128 })?;
-    let config = RmsConfig::read(fields, &RmsDefaults { head_dim: Some(rotated), ..*absent })?;
+    let plain = width("qk_nope_head_dim", plain)?;
+    let is_mistral = model_type == "mistral4";
+    // What transformers calls the width of a head there.
+    let (head, parts) = match is_mistral {
+        true => (plain + rotated, "qk_nope_head_dim and qk_rope_head_dim together"),
+        false => (rotated, "qk_rope_head_dim"),
+    };
+    let config = RmsConfig::read(fields, &RmsDefaults { head_dim: Some(head), ..absent.sizes })?;
     if config.num_key_value_heads != config.num_attention_heads {
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
-    if config.head_dim != rotated {
-        let expected = format!("it must be qk_rope_head_dim, {rotated}");
-        return Err(fields.refuse("head_dim", expected));
+    if config.head_dim != head {
+        return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
-    let config = config.with_rope(fields)?;
+    let config = RmsConfig { head_dim: rotated, rotary_dim: rotated, ..config };
+    let config = match is_mistral {
+        true => with_growth(fields, config, head)?,
+        false => config.with_rope(fields)?,
+    };
     let field = "q_lora_rank";
     let query_rank = match fields.has(field) && fields.get(field).is_none() {
         true => None,
-        false => Some(fields.size_or(field, if is_lite { 768 } else { 1536 }, MAX_HIDDEN)?),
+        false => Some(fields.size_or(field, query_rank, MAX_HIDDEN)?),
     };
+    let indexer = match model_type {
+        "deepseek_v32" | "glm_moe_dsa" => Some(indexer::read(model_type, fields, rotated)?),
+        _ => None,
+    };
+    if query_rank.is_none() && (indexer.is_some() || model_type == "axk1") {
+        return Err(fields.refuse(field, format!("a {model_type} needs one")));
+    }
     let scale = ((plain + rotated) as f64).powf(-0.5) * softmax_stretch(fields, &config.rope)?;
     let latent = LatentAttentionConfig {
         query_rank,
-        rank: fields.size_or("kv_lora_rank", 512, MAX_HIDDEN)?,
+        rank: fields.size_or("kv_lora_rank", rank, MAX_HIDDEN)?,
         plain,
         rotated,
-        value: width("v_head_dim", if is_lite { 256 } else { 128 })?,
+        value: width("v_head_dim", value)?,
         apart: fields.flag_or("kv_b_apart", false)?,
         scale,
+        indexer,
     };
     Ok(RmsConfig {
         latent_attention: Some(latent),
+        choices: indexer::choices(model_type, fields, config.num_hidden_layers)?,
         rope_interleaved: model_type == "deepseek_v2" || fields.flag_or("rope_interleave", true)?,
         ..config.with_attention_bias(fields)?
     })
+}
+
+/// The rotary embedding of Mistral 4, whose queries grow with their position; of a head of `head` elements a part is rotated.
+fn with_growth(fields: &Fields<'_>, config: RmsConfig, head: usize) -> Result<RmsConfig, Error> {
+    let Some(object) = rope_object(fields)? else {
+        return Err(fields.missing("rope_parameters"));
+    };
+    let field = "partial_rotary_factor";
+    let share = object.number_or(field, config.rotary_dim as f64 / head as f64)?;
+    if (head as f64 * share).round() != config.rotary_dim as f64 {
+        let expected = format!("of {head} elements {} must be rotated", config.rotary_dim);
+        return Err(object.refuse(field, expected));
+    }
+    let around = RopeContext { head_dim: config.rotary_dim, ..config.rope_context(fields) };
+    let (rope, growth) = mistral3::growing_rope(&object, &around)?;
+    Ok(RmsConfig { rope, query_growth: Some(growth), ..config })
 }
 
 /// What scores are multiplied by for a context that is stretched.
@@ -461,6 +397,67 @@ const LATENT: &[KnownField] = &[
     ("qk_nope_head_dim", Read),
     ("qk_rope_head_dim", Read),
     ("v_head_dim", Read),
+];
+
+/// Which layers have experts, beside how many have none.
+const LAYER_TYPES: &[KnownField] = &[("mlp_layer_types", Read)];
+
+/// Neighbouring elements are rotated together, whatever it says.
+const ROTATED: &[KnownField] = &[("rope_interleave", Effect::ON)];
+
+const MISTRAL4: &[&[KnownField]] = &[SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS];
+
+const MISTRAL4_TEXT: &[&[KnownField]] =
+    &[TEXT_PART, SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
+
+const SOFTMAX: &[KnownField] =
+    &[("scoring_func", Only(&["\"softmax\""])), ("topk_method", Effect::UNSET)];
+
+const KIMI_TEXT: &[&[KnownField]] =
+    &[KIMI, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
+
+const KIMI: &[KnownField] = &[
+    ("dtype", Harmless),
+    ("model_type", Only(&["\"kimi_k2\"", "\"deepseek_v3\""])),
+    ("torch_dtype", Harmless),
+];
+
+/// Of a Kimi that sees images too.
+const KIMI_IMAGES: &[KnownField] = &[
+    ("auto_map", Harmless),
+    ("ignore_index", Harmless),
+    ("image_token_id", Harmless),
+    ("media_placeholder_token_id", Harmless),
+    ("projection_hidden_size", Harmless),
+    ("projection_layer_norm_eps", Harmless),
+    ("text_config", Read),
+    ("use_unified_vision_chunk", Harmless),
+    ("video_placeholder", Harmless),
+    ("video_token_id", Harmless),
+    ("vision_config", Harmless),
+    ("vision_end_token_id", Harmless),
+    ("vision_start_token_id", Harmless),
+];
+
+/// As it is published.
+const HY_NAMES: &[(&str, &str)] = &[
+    (r"\.mlp\.gate\.weight$", ".mlp.router.gate.weight"),
+    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.expert_bias"),
+    (r"\.mlp\.shared_experts\.", ".mlp.shared_mlp."),
+];
+
+const HY: &[KnownField] = &[
+    // Sums are f32 anyway.
+    ("enable_moe_fp32_combine", Harmless),
+    ("first_k_dense_replace", Effect::ONE),
+    ("mlp_layer_types", Read),
+    ("moe_router_enable_expert_bias", Effect::ON),
+    ("moe_router_use_sigmoid", Effect::ON),
+    ("norm_topk_prob", Effect::ON),
+    ("num_shared_experts", Read),
+    ("qk_norm", Effect::ON),
+    ("route_norm", Effect::ON),
+    ("router_scaling_factor", Read),
 ];
 
 const DENSE_FIRST: &[KnownField] = &[("first_k_dense_replace", Read)];

@@ -94,6 +94,7 @@ impl Gemma4Config {
                 window: *window,
                 is_chunked: false,
                 keys_are_values: false,
+                chosen: None,
             };
             match layer.source {
                 KeyValueSource::Own { .. } => CacheLayer::Attention(attention),

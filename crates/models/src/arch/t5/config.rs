@@ -108,6 +108,7 @@ impl T5Config {
             window: None,
             is_chunked: false,
             keys_are_values: false,
+            chosen: None,
         };
         // Positions are distances, of which the longest are all alike: there is no end to them.
         let layers = self.num_decoder_layers;

@@ -142,7 +142,7 @@ const INTEGERS: &[KnownField] = &[
 const ACTIVATIONS: &[KnownField] = &[
     ("actorder", Effect::Harmless),
     ("block_structure", Effect::Harmless),
-    ("dynamic", Effect::ON),
+    ("dynamic", Effect::Harmless),
     ("group_size", Effect::Harmless),
     ("num_bits", Effect::Harmless),
     ("observer", Effect::Harmless),

@@ -1,0 +1,230 @@
+//! What `transformers` takes where a field of these models is absent.
+
+use super::super::rms_config::{DEFAULTS, RmsDefaults};
+
+/// What `transformers` takes where a field is absent.
+pub(super) struct Absent {
+    pub sizes: RmsDefaults<'static>,
+    pub experts: usize,
+    pub per_token: Option<usize>,
+    pub shared: usize,
+    pub moe_intermediate_size: usize,
+    /// Layers without experts, the first ones.
+    pub dense: usize,
+    pub scale: f64,
+    pub normalized: bool,
+    pub groups: (usize, usize),
+    pub latent: LatentWidths,
+}
+
+/// The widths of attention over a compressed cache.
+#[derive(Clone, Copy)]
+pub(super) struct LatentWidths {
+    pub query_rank: usize,
+    pub rank: usize,
+    pub plain: usize,
+    pub value: usize,
+}
+
+impl Absent {
+    pub fn of(model_type: &str) -> Self {
+        let v3 = Self {
+            sizes: RmsDefaults {
+                sizes: &[
+                    ("vocab_size", 129_280),
+                    ("hidden_size", 7168),
+                    ("intermediate_size", 18_432),
+                    ("num_hidden_layers", 61),
+                    ("num_attention_heads", 128),
+                ],
+                max_position_embeddings: 4096,
+                ..DEFAULTS
+            },
+            experts: 256,
+            per_token: Some(8),
+            shared: 1,
+            moe_intermediate_size: 2048,
+            dense: 3,
+            scale: 2.5,
+            normalized: true,
+            groups: (8, 4),
+            latent: LatentWidths { query_rank: 1536, rank: 512, plain: 128, value: 128 },
+        };
+        match model_type {
+            "deepseek_v2" => Self {
+                sizes: DEFAULTS,
+                experts: 64,
+                per_token: None,
+                shared: 2,
+                moe_intermediate_size: 1407,
+                dense: 0,
+                scale: 1.0,
+                normalized: false,
+                ..v3
+            },
+            "dots1" => Self {
+                sizes: RmsDefaults { key_value_heads: Some(32), ..DEFAULTS },
+                per_token: None,
+                shared: 0,
+                moe_intermediate_size: 1408,
+                dense: 0,
+                scale: 1.0,
+                normalized: false,
+                groups: (1, 1),
+                ..v3
+            },
+            "glm4_moe" => Self {
+                sizes: RmsDefaults {
+                    key_value_heads: Some(8),
+                    max_position_embeddings: 131_072,
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                moe_intermediate_size: 1408,
+                dense: 1,
+                scale: 1.0,
+                groups: (1, 1),
+                ..v3
+            },
+            "exaone_moe" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 102_400),
+                        ("hidden_size", 4096),
+                        ("intermediate_size", 16_384),
+                        ("num_hidden_layers", 32),
+                        ("num_attention_heads", 32),
+                    ],
+                    key_value_heads: Some(32),
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                experts: 64,
+                moe_intermediate_size: 1024,
+                dense: 1,
+                groups: (1, 1),
+                ..v3
+            },
+            "solar_open" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 196_608),
+                        ("hidden_size", 4096),
+                        // There is no layer without experts.
+                        ("intermediate_size", 1),
+                        ("num_hidden_layers", 48),
+                        ("num_attention_heads", 64),
+                    ],
+                    key_value_heads: Some(8),
+                    head_dim: Some(128),
+                    max_position_embeddings: 131_072,
+                    rms_norm_eps: 1e-5,
+                    rope_theta: 1e6,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                moe_intermediate_size: 1280,
+                dense: 0,
+                scale: 1.0,
+                groups: (1, 1),
+                ..v3
+            },
+            "glm4_moe_lite" => Self {
+                sizes: RmsDefaults {
+                    max_position_embeddings: 202_752,
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                experts: 64,
+                per_token: Some(4),
+                moe_intermediate_size: 1536,
+                dense: 1,
+                scale: 1.8,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: 768, rank: 512, plain: 192, value: 256 },
+                ..v3
+            },
+            "deepseek_v32" => {
+                Self { sizes: RmsDefaults { max_position_embeddings: 163_840, ..v3.sizes }, ..v3 }
+            }
+            "glm_moe_dsa" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 154_880),
+                        ("hidden_size", 6144),
+                        ("intermediate_size", 12_288),
+                        ("num_hidden_layers", 78),
+                        ("num_attention_heads", 64),
+                    ],
+                    max_position_embeddings: 202_752,
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: 2048, rank: 512, plain: 192, value: 256 },
+                ..v3
+            },
+            "mistral4" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 131_072),
+                        ("hidden_size", 4096),
+                        ("intermediate_size", 12_288),
+                        ("num_hidden_layers", 36),
+                        ("num_attention_heads", 32),
+                    ],
+                    max_position_embeddings: 1_048_576,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                per_token: Some(4),
+                dense: 0,
+                scale: 1.0,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: 1024, rank: 256, plain: 64, value: 128 },
+                ..v3
+            },
+            "axk1" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 163_840),
+                        ("hidden_size", 7168),
+                        ("intermediate_size", 18_432),
+                        ("num_hidden_layers", 61),
+                        ("num_attention_heads", 64),
+                    ],
+                    max_position_embeddings: 32_768,
+                    ..DEFAULTS
+                },
+                experts: 192,
+                dense: 1,
+                ..v3
+            },
+            "hy_v3" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 120_832),
+                        ("hidden_size", 4096),
+                        ("intermediate_size", 13_312),
+                        ("num_hidden_layers", 80),
+                        ("num_attention_heads", 64),
+                    ],
+                    key_value_heads: Some(8),
+                    head_dim: Some(128),
+                    max_position_embeddings: 131_072,
+                    rms_norm_eps: 1e-5,
+                    rope_theta: 11_158_840.0,
+                    ..DEFAULTS
+                },
+                experts: 192,
+                moe_intermediate_size: 1536,
+                dense: 1,
+                scale: 2.826,
+                groups: (1, 1),
+                ..v3
+            },
+            _ => v3,
+        }
+    }
+}

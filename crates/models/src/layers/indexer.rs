@@ -1,0 +1,215 @@
+//! The layer that chooses the tokens which attention sees.
+
+use burn::module::Module;
+use burn::tensor::{DType, Tensor};
+use outsize_kernels::{ActivationDtype, RotaryPairs, linear_with};
+
+use super::attention::QueryPositions;
+use super::chosen_tokens::ChosenTokens;
+use super::{LayerNorm, Linear, Rotation};
+use crate::kv_cache::Seen;
+use crate::{Activations, Init, PassShape};
+
+/// The norm of keys adds this, whatever others add.
+const EPSILON: f64 = 1e-6;
+
+/// Products of queries and keys that are made at a time, unless one token has more.
+const PRODUCTS_AT_ONCE: usize = 1 << 20;
+
+/// The sizes of an [`Indexer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexerConfig {
+    /// Heads of queries; all share one of keys.
+    pub heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Tokens that a token sees, itself included, at most.
+    pub top_k: usize,
+    /// Which elements of a head are rotated together.
+    pub pairs: RotaryPairs,
+}
+
+/// The lightning indexer of sparse attention ([DeepSeek-AI, 2025](https://arxiv.org/abs/2512.02556)): it scores the tokens
+/// before a token, of which attention sees the best. A score is the sum over heads of `weight · max(q · k, 0)`.
+///
+/// Its products are of f32 activations, whatever those of other layers are: near a tie, rounding would choose another token.
+#[derive(Module, Debug)]
+pub struct Indexer {
+    /// `[heads · head_dim, query_rank]`.
+    pub wq_b: Linear,
+    /// `[head_dim, hidden]`.
+    pub wk: Linear,
+    /// `[head_dim]`.
+    pub k_norm: LayerNorm,
+    /// `[heads, hidden]`: how much a head counts.
+    pub weights_proj: Linear,
+    #[module(skip)]
+    config: IndexerConfig,
+}
+
+/// What an indexer takes of the tokens of a pass.
+pub(crate) struct IndexerInputs<'a> {
+    /// `[batch, tokens, hidden]` f32.
+    pub x: Tensor<3>,
+    /// Compressed queries, `[batch, tokens, query_rank]` f32.
+    pub compressed: Tensor<3>,
+    pub rotation: Option<&'a Rotation>,
+    pub positions: &'a QueryPositions<'a>,
+}
+
+impl Indexer {
+    /// A layer without storage.
+    pub fn new(hidden: usize, query_rank: usize, config: IndexerConfig, init: &Init) -> Self {
+        let IndexerConfig { heads, head_dim, .. } = config;
+        let init = &Init { compute: ActivationDtype::F32, ..init.clone() };
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, false, init);
+        Self {
+            wq_b: linear(query_rank, heads * head_dim),
+            wk: linear(hidden, head_dim),
+            k_norm: LayerNorm::new(head_dim, EPSILON, init),
+            weights_proj: linear(hidden, heads),
+            config,
+        }
+    }
+
+    /// The keys of tokens `[batch, tokens, hidden]` f32, which the cache is to have: `[batch, tokens, 1, head_dim]`.
+    pub(super) fn keys(&self, x: Tensor<3>, rotation: Option<&Rotation>) -> Tensor<4> {
+        let [batch, tokens, _] = x.dims();
+        let keys = self.k_norm.forward(self.wk.forward(x));
+        self.rotated(rotation, keys.reshape([batch, tokens, 1, self.config.head_dim]))
+    }
+
+    fn rotated(&self, rotation: Option<&Rotation>, x: Tensor<4>) -> Tensor<4> {
+        match rotation {
+            Some(rotation) => rotation.of_pairs(self.config.pairs).apply(x),
+            None => x,
+        }
+    }
+
+    /// Which columns the tokens of a pass see, whose keys are among `seen`, in what the cache has of a token from element
+    /// `first` on.
+    pub(super) fn choose(
+        &self,
+        inputs: IndexerInputs<'_>,
+        seen: &Seen,
+        first: usize,
+    ) -> ChosenTokens {
+        let IndexerConfig { heads, head_dim, top_k, .. } = self.config;
+        let IndexerInputs { x, compressed, rotation, positions } = inputs;
+        let [batch, tokens, _] = x.dims();
+        let scale = ((heads * head_dim) as f64).powf(-0.5);
+        let weights = floats(self.weights_proj.forward(x) * scale);
+        let queries = self.wq_b.forward(compressed);
+        let queries = self.rotated(rotation, queries.reshape([batch, tokens, heads, head_dim]));
+        let mut chosen = ChosenTokens::all(batch, tokens);
+        for row in 0..batch {
+            let sees = |token| positions.columns(row, token, seen.window);
+            // Of consecutive tokens each sees one more.
+            let Some(from) = (0..tokens).find(|token| sees(*token).len() > top_k) else {
+                continue;
+            };
+            let keys: Vec<Tensor<2>> = (seen.parts.iter())
+                .map(|part| {
+                    let keys = part.keys.clone().narrow(0, row, 1).narrow(2, 0, part.len);
+                    keys.narrow(3, first, head_dim).reshape([part.len, head_dim])
+                })
+                .collect();
+            let columns: Vec<usize> = (seen.parts.iter())
+                .flat_map(|part| (0..part.len).map(|place| part.column(place)))
+                .collect();
+            let step = (PRODUCTS_AT_ONCE / (heads * columns.len())).max(1);
+            for start in (from..tokens).step_by(step) {
+                let count = step.min(tokens - start);
+                let queries = queries.clone().narrow(0, row, 1).narrow(1, start, count);
+                let queries = queries.reshape([count * heads, head_dim]);
+                let products: Vec<Vec<f32>> = keys
+                    .iter()
+                    .map(|keys| {
+                        let queries = queries.clone().to_device(&keys.device());
+                        floats(linear_with(ActivationDtype::F32, queries, keys.clone()))
+                    })
+                    .collect();
+                for token in start..start + count {
+                    let weights = &weights[(row * tokens + token) * heads..][..heads];
+                    let mut scores = Vec::with_capacity(columns.len());
+                    for products in &products {
+                        let width = products.len() / (count * heads);
+                        let products = &products[(token - start) * heads * width..];
+                        scores.extend(weighted(weights, products, width));
+                    }
+                    let visible = sees(token);
+                    let scores = columns.iter().zip(scores);
+                    let scores = scores.filter(|(column, _)| visible.contains(column));
+                    let scores = scores.map(|(column, score)| (*column as u32, score));
+                    chosen.set(row, token, best(scores.collect(), top_k));
+                }
+            }
+        }
+        chosen
+    }
+
+    /// What it holds at most, besides its input and what it gives.
+    pub(super) fn activations(&self, pass: &PassShape) -> Activations {
+        let IndexerConfig { heads, head_dim, .. } = self.config;
+        let columns = pass.visible();
+        if columns <= self.config.top_k {
+            return Activations::default();
+        }
+        let step = (PRODUCTS_AT_ONCE / (heads * columns)).clamp(1, pass.tokens() as usize);
+        // Queries and their copy; weights and theirs; keys; products; columns, scores, and both together as they are collected.
+        let of_rows = pass.rows() * (2 * heads * head_dim + 2 * heads) as u64;
+        let of_columns = columns * (head_dim + step * heads + 2 + 1 + 4);
+        Activations::values(of_rows + of_columns as u64)
+    }
+}
+
+fn floats<const D: usize>(x: Tensor<D>) -> Vec<f32> {
+    x.cast(DType::F32).into_data().try_into_vec().expect("they are f32")
+}
+
+/// Of `width` columns, the sums over heads: `products` has a row for each head.
+fn weighted(weights: &[f32], products: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0.0; width];
+    for (weight, products) in weights.iter().zip(products.chunks_exact(width.max(1))) {
+        for (sum, product) in sums.iter_mut().zip(products) {
+            *sum += weight * product.max(0.0);
+        }
+    }
+    sums
+}
+
+/// The columns of the greatest scores, in ascending order; of equals the first.
+fn best(mut scores: Vec<(u32, f32)>, count: usize) -> Box<[u32]> {
+    let order =
+        |one: &(u32, f32), other: &(u32, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));
+    if count < scores.len() {
+        scores.select_nth_unstable_by(count, order);
+        scores.truncate(count);
+    }
+    scores.sort_unstable_by_key(|(column, _)| *column);
+    // In memory of their own: that of all scores is larger.
+    scores.iter().map(|(column, _)| *column).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_greatest_scores_are_chosen_and_of_equals_the_first() {
+        let scores = |values: &[f32]| (0..).zip(values.iter().copied()).collect::<Vec<_>>();
+        let values = [0.5, 0.0, 2.0, 0.0, -1.0, 2.0, 0.0];
+        assert_eq!(best(scores(&values), 2)[..], [2, 5]);
+        assert_eq!(best(scores(&values), 4)[..], [0, 1, 2, 5]);
+        assert_eq!(best(scores(&values), 6)[..], [0, 1, 2, 3, 5, 6]);
+        assert_eq!(best(scores(&values), 7)[..], [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(best(scores(&values), 9)[..], [0, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn heads_add_what_is_above_zero() {
+        let products = [1.0, -2.0, 3.0, 4.0, 5.0, -6.0];
+        assert_eq!(weighted(&[2.0, -1.0], &products, 3), [2.0 - 4.0, -5.0, 6.0]);
+        assert_eq!(weighted(&[2.0], &[], 0), [0.0; 0]);
+    }
+}
