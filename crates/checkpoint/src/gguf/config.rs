@@ -42,6 +42,7 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("gpt-oss", "gpt_oss"),
     ("deepseek2", "deepseek_v2"),
     ("glm4moe", "glm4_moe"),
+    ("glm-dsa", "glm_moe_dsa"),
     ("qwen3next", "qwen3_next"),
     ("qwen35", "qwen3_5_text"),
     ("qwen35moe", "qwen3_5_moe_text"),
@@ -54,6 +55,9 @@ const FIELDS: &[(&str, &str)] = &[
     ("attention.clamp_kqv", "clip_qkv"),
     ("attention.head_count", "num_attention_heads"),
     ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.indexer.head_count", "index_n_heads"),
+    ("attention.indexer.key_length", "index_head_dim"),
+    ("attention.indexer.top_k", "index_topk"),
     ("attention.key_length", "head_dim"),
     ("attention.kv_lora_rank", "kv_lora_rank"),
     ("attention.layer_norm_epsilon", "layer_norm_eps"),
@@ -165,7 +169,7 @@ impl<'a> Config<'a> {
         }
         config.copy()?;
         match architecture {
-            "deepseek2" => config.add_latent_attention()?,
+            "deepseek2" | "glm-dsa" => config.add_latent_attention()?,
             _ => config.add_heads()?,
         }
         if matches!(architecture, "qwen3next" | "qwen35" | "qwen35moe") {
@@ -321,7 +325,7 @@ impl<'a> Config<'a> {
         if self.architecture == "llama" {
             self.set("model_type", "mixtral");
         }
-        if matches!(self.architecture, "deepseek2" | "glm4moe") {
+        if matches!(self.architecture, "deepseek2" | "glm4moe" | "glm-dsa") {
             return self.add_shared_experts();
         }
         let inner = "moe_intermediate_size";

@@ -38,7 +38,7 @@ impl Config<'_> {
     pub(super) fn add_shared_experts(&mut self) -> Result<(), GgufFault> {
         let field = "expert_gating_func";
         let is_sigmoid = match (self.unsigned(field)?, self.architecture) {
-            (Some(2), _) | (None, "glm4moe") => true,
+            (Some(2), _) | (None, "glm4moe" | "glm-dsa") => true,
             (None | Some(0 | 1), "deepseek2") => false,
             (Some(other), _) => {
                 let reason =
@@ -72,6 +72,8 @@ impl Config<'_> {
             let is_normed =
                 self.tensors.iter().any(|entry| entry.name == "blk.0.attn_q_norm.weight");
             self.set("use_qk_norm", is_normed);
+        }
+        if matches!(self.architecture, "glm4moe" | "glm-dsa") {
             // The layers that guess further tokens are counted too.
             let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
             if let Some(layers) = self.unsigned("block_count")? {
