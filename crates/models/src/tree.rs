@@ -93,7 +93,8 @@ impl ModelConfig {
         let is_other = move |tensor: &&TensorInfo| {
             others.iter().any(|it| tensor.name.starts_with(it))
                 || (has_more
-                    && (is_behind(&tensor.name) == Some(true) || tensor.name.starts_with("mtp.")))
+                    && (is_behind(&tensor.name) == Some(true)
+                        || ["mtp.", "model.mtp."].iter().any(|it| tensor.name.starts_with(it))))
                 || is_unused(&tensor.name)
         };
         tensors.iter().filter(is_other)

@@ -308,11 +308,16 @@ fn memory_is_what_is_said() {
             );
         }
         let gated = format!(r#"{narrow}, "num_dense_layers": 1"#);
+        let narrow_values = format!(
+            r#"{narrow}, "num_key_value_heads": 2, "v_head_dim": 40, "sliding_window": 100,
+                "layer_types": ["full_attention", "sliding_attention"]"#
+        );
         let of_elements = format!(r#"{shared}, "gating": "per-element""#);
         for (model_type, more, options) in [
             ("afmoe", &gated, one(700)),
             ("laguna", &shared, bf16(700)),
             ("laguna", &of_elements, one(700)),
+            ("mimo_v2_flash", &narrow_values, one(700)),
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(
                 &experts(model_type, more),

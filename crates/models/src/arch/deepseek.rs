@@ -55,6 +55,7 @@ impl RmsFeedForward for RmsMoE {
         ("hy_v3", "HYV3"),
         ("afmoe", "Afmoe"),
         ("laguna", "Laguna"),
+        ("mimo_v2_flash", "MiMoV2Flash"),
     ];
 
     fn text_types(model_type: &str) -> &'static [&'static str] {

@@ -6,7 +6,9 @@ use outsize_core::Names;
 use outsize_kernels::has_kernels;
 
 use super::expert_fields::EXPERTS;
-use super::rms_config::{DEFAULTS, ExpertLayout, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults};
+use super::rms_config::{
+    DEFAULTS, ExpertLayout, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults, SinkLayers,
+};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use crate::architecture::Init;
@@ -154,7 +156,7 @@ impl RmsFeedForward for GptOssMlp {
             windows: layer_windows(fields, window, in_turns.collect())?,
             attention_in_bias: bias,
             attention_out_bias: bias,
-            attention_sinks: true,
+            attention_sinks: SinkLayers::All,
             ..config
         })
     }

@@ -44,8 +44,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         Some(kinds) => listed_layers(fields, kinds, layers)?,
         None => (0..layers).map(|layer| layer > 0).collect(),
     };
-    let (rope, rotary_dim) = rope(fields, &config, ("full_attention", 500_000.0, 0.5))?;
-    let (local, local_dim) = self::rope(fields, &config, ("sliding_attention", 10_000.0, 1.0))?;
+    let (rope, rotary_dim) = rope_of(fields, &config, ("full_attention", 500_000.0, 0.5))?;
+    let (local, local_dim) = rope_of(fields, &config, ("sliding_attention", 10_000.0, 1.0))?;
     Ok(RmsConfig {
         query_key_norms: Some(QueryKeyNorms::EachHead),
         attention_gate: Some(AttentionGate {
@@ -64,7 +64,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 }
 
 /// The rotary embedding of one kind of layers, with how many elements of a head are rotated.
-fn rope(
+pub(super) fn rope_of(
     fields: &Fields<'_>,
     config: &RmsConfig,
     (kind, theta, part): (&str, f64, f64),

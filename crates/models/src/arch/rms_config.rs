@@ -1,7 +1,9 @@
 //! The configuration of decoders of RMSNorm and rotary positions.
 
-use outsize_core::Routed;
-
+pub use super::rms_parts::{
+    BlockNormKind, BlockNorms, BranchScales, ConvolutionConfig, ExpertLayout, ExpertsConfig,
+    LayerMixer, QueryKeyNorms, SinkLayers,
+};
 use crate::architecture::Init;
 use crate::config::Effect::Read;
 use crate::config::{
@@ -31,6 +33,8 @@ pub struct RmsConfig {
     pub layer_heads: Option<Vec<usize>>,
     /// Key and value heads; divides the query heads.
     pub num_key_value_heads: usize,
+    /// The same of layers with a sliding window, if they have others.
+    pub local_key_value_heads: Option<usize>,
     /// Width of one head; even. Not always `hidden_size / num_attention_heads`.
     pub head_dim: usize,
     /// Token ids run from 0 to this, exclusive.
@@ -59,8 +63,10 @@ pub struct RmsConfig {
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
     pub attention_out_bias: bool,
-    /// Whether each head of attention has a [sink](Attention::sinks).
-    pub attention_sinks: bool,
+    /// Which layers have a [sink](Attention::sinks) for each head of attention.
+    pub attention_sinks: SinkLayers,
+    /// Width of a head of values and what these are multiplied by, where that is not as of keys.
+    pub values: Option<(usize, f64)>,
     /// Whether the MLP's projections have a bias.
     pub mlp_bias: bool,
     /// Experts in place of an MLP.
@@ -115,153 +121,6 @@ pub struct RmsConfig {
     pub tie_word_embeddings: bool,
     /// The longest context that the model was trained for, in tokens.
     pub max_position_embeddings: usize,
-}
-
-/// What makes the tokens of a layer know of each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LayerMixer {
-    /// Attention.
-    Attention,
-    /// Linear attention, Mamba-2 or a convolution.
-    Linear,
-    /// Attention and one of these, side by side.
-    Both,
-    /// Nothing.
-    None,
-}
-
-impl LayerMixer {
-    /// Attention where that is so, else what the model has in its place.
-    pub(super) fn attends(attends: bool) -> Self {
-        if attends { Self::Attention } else { Self::Linear }
-    }
-
-    /// Whether there is attention.
-    pub fn has_attention(self) -> bool {
-        matches!(self, Self::Attention | Self::Both)
-    }
-
-    /// Whether there is something in its place, or beside it.
-    pub fn has_linear(self) -> bool {
-        matches!(self, Self::Linear | Self::Both)
-    }
-}
-
-/// A short convolution in place of attention.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConvolutionConfig {
-    /// Tokens that it is over, the last one's included.
-    pub taps: usize,
-    /// Whether it and the projections around it have a bias.
-    pub bias: bool,
-}
-
-/// What the branches of a block of Falcon-H1 are multiplied by, where that is not one.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct BranchScales {
-    /// What Mamba-2 takes.
-    pub mamba_in: Option<f64>,
-    /// What Mamba-2 gives.
-    pub mamba_out: Option<f64>,
-    /// What attention takes.
-    pub attention_in: Option<f64>,
-    /// What attention gives.
-    pub attention_out: Option<f64>,
-    /// The MLP's gate, before its function.
-    pub gate: Option<f64>,
-    /// What the MLP gives.
-    pub mlp_out: Option<f64>,
-}
-
-/// The experts of a block.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ExpertsConfig {
-    /// How many there are.
-    pub count: usize,
-    /// How a router chooses some of them for each token.
-    pub routing: Routing,
-    /// Width of the inner layer of each.
-    pub intermediate_size: usize,
-    /// Width of the inner layer of one more that all tokens go to, if there is one.
-    pub shared_intermediate_size: Option<usize>,
-    /// Width of what they take and give, where that is not the residual stream's.
-    pub latent_size: Option<usize>,
-    /// Whether something is added to their shares while they are chosen that is beside the router, in LFM2.
-    pub is_corrected: bool,
-    /// What checkpoints call parts of the block otherwise: patterns, and what stands in their place.
-    pub renamed: &'static [(&'static str, &'static str)],
-    /// What gate and up are clamped to, in gpt-oss.
-    pub swiglu_limit: Option<f64>,
-    /// How the matrices of an expert lie.
-    pub layout: ExpertLayout,
-}
-
-impl ExpertsConfig {
-    /// How the router chooses among their weights.
-    pub(super) fn routed(&self) -> Routed {
-        Routed { per_token: self.routing.per_token as u32, experts: self.count as u32 }
-    }
-}
-
-/// How the matrices of an expert lie in a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpertLayout {
-    /// `[out, in]`, gate and up apart.
-    Apart,
-    /// `[out, in]`, the rows of gate and up in turns.
-    OutIn,
-    /// `[in, out]`, the columns of gate and up in turns.
-    InOut,
-}
-
-/// Where the norms of a block are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockNorms {
-    /// Before attention and MLP.
-    Before,
-    /// Behind both.
-    Behind,
-    /// Before and behind both.
-    Around,
-    /// The same with GLM's names.
-    AroundGlm,
-    /// The same with AFMoE's names.
-    AroundAfmoe,
-    /// Before attention and MLP, with Apertus's names.
-    BeforeApertus,
-    /// Before attention and MLP, and behind experts.
-    BeforeAndBehindExperts,
-    /// Before both, which are side by side: one.
-    Parallel,
-}
-
-/// What kind of norms blocks have, and what comes behind them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockNormKind {
-    /// Without their mean, and without a bias.
-    Rms,
-    /// Of what is beside the mean, perhaps with a bias.
-    Layer {
-        /// Whether they have one.
-        bias: bool,
-    },
-    /// The same without a weight and without a bias.
-    Unweighted,
-}
-
-/// Of what queries and keys are normed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueryKeyNorms {
-    /// Of each head by itself.
-    EachHead,
-    /// Of each head by itself, once it is rotated.
-    EachHeadRotated,
-    /// Of all heads together.
-    AllHeads,
-    /// As the first, with LFM2's names.
-    EachHeadLfm2,
-    /// Of each head by itself, once it is rotated, and if it is; without weights.
-    UnitRotated,
 }
 
 /// What `transformers` takes where a field is absent.
@@ -346,6 +205,7 @@ impl RmsConfig {
             num_attention_heads: heads,
             layer_heads: None,
             num_key_value_heads: key_value_heads,
+            local_key_value_heads: None,
             head_dim,
             vocab_size: size("vocab_size", MAX_VOCAB)?,
             rms_norm_eps: config::epsilon(fields, absent.epsilon, absent.rms_norm_eps)?,
@@ -360,7 +220,8 @@ impl RmsConfig {
             choices: vec![LatentChoice::Own; num_hidden_layers],
             attention_in_bias: false,
             attention_out_bias: false,
-            attention_sinks: false,
+            attention_sinks: SinkLayers::None,
+            values: None,
             mlp_bias: false,
             experts: None,
             sparse_layers: vec![true; num_hidden_layers],
@@ -479,13 +340,19 @@ impl RmsConfig {
         self.layer_heads.as_ref().map_or(self.num_attention_heads, |heads| heads[index])
     }
 
+    /// Key and value heads of the layer of that number.
+    fn key_value_heads(&self, index: usize) -> usize {
+        let local = self.local_key_value_heads.filter(|_| self.windows[index].is_some());
+        local.unwrap_or(self.num_key_value_heads)
+    }
+
     /// The same of a model whose cache is not compressed.
     pub(super) fn plain_attention(&self, index: usize, init: &Init) -> Attention {
         let (hidden, heads) = (self.hidden_size, self.heads(index));
         let shape = AttentionConfig {
             hidden,
             heads,
-            key_value_heads: self.num_key_value_heads,
+            key_value_heads: self.key_value_heads(index),
             head_dim: self.head_dim,
             in_bias: self.attention_in_bias,
             out_bias: self.attention_out_bias,
@@ -500,14 +367,23 @@ impl RmsConfig {
             Some(QueryKeyNorms::EachHeadLfm2) => attention.normed_as_lfm2(norms([1, 1])),
             Some(QueryKeyNorms::EachHeadRotated) => attention.normed_behind(norms([1, 1])),
             Some(QueryKeyNorms::AllHeads) => {
-                attention.normed(norms([heads, self.num_key_value_heads]))
+                attention.normed(norms([heads, shape.key_value_heads]))
             }
             Some(QueryKeyNorms::UnitRotated) if self.rotated_layers[index] => {
                 attention.normed_to_unit(self.rms_norm_eps)
             }
             Some(QueryKeyNorms::UnitRotated) => attention,
         };
-        if self.attention_sinks {
+        if let Some((width, scale)) = self.values {
+            let scale = (scale != 1.0).then_some(scale);
+            attention = attention.with_values(width, scale, &shape, init);
+        }
+        let has_sinks = match self.attention_sinks {
+            SinkLayers::None => false,
+            SinkLayers::All => true,
+            SinkLayers::Sliding => self.windows[index].is_some(),
+        };
+        if has_sinks {
             attention = attention.with_sinks(init);
         }
         if let Some(gate) = self.attention_gate {
@@ -570,26 +446,27 @@ impl RmsConfig {
     }
 
     pub(super) fn cache(&self) -> CacheSpec {
-        let attention = |heads, window, choice| match &self.latent_attention {
-            None => AttentionCache {
-                heads,
-                key_value_heads: self.num_key_value_heads,
-                head_dim: self.head_dim,
-                window,
-                is_chunked: self.chunked,
-                keys_are_values: false,
-                chosen: None,
-            },
-            Some(latent) => AttentionCache {
-                heads,
-                key_value_heads: 1,
-                head_dim: latent.cached(choice),
-                window,
-                is_chunked: self.chunked,
-                keys_are_values: true,
-                chosen: latent.indexer.map(|indexer| indexer.top_k),
-            },
-        };
+        let attention =
+            |[heads, key_value_heads]: [usize; 2], window, choice| match &self.latent_attention {
+                None => AttentionCache {
+                    heads,
+                    key_value_heads,
+                    head_dim: self.head_dim,
+                    window,
+                    is_chunked: self.chunked,
+                    keys_are_values: false,
+                    chosen: None,
+                },
+                Some(latent) => AttentionCache {
+                    heads,
+                    key_value_heads: 1,
+                    head_dim: latent.cached(choice),
+                    window,
+                    is_chunked: self.chunked,
+                    keys_are_values: true,
+                    chosen: latent.indexer.map(|indexer| indexer.top_k),
+                },
+            };
         let convolution = self.convolution.map(|convolution| RecurrentCache {
             heads: None,
             channels: self.hidden_size,
@@ -598,8 +475,10 @@ impl RmsConfig {
         let state = self.linear_attention.map(|linear| linear.state()).or(convolution);
         let state = state.or(self.mamba.map(|mamba| mamba.state()));
         let layer = |(index, mixer): (usize, &LayerMixer)| {
-            let attention =
-                || attention(self.heads(index), self.windows[index], self.choices[index]);
+            let attention = || {
+                let heads = [self.heads(index), self.key_value_heads(index)];
+                attention(heads, self.windows[index], self.choices[index])
+            };
             let state = state.filter(|_| mixer.has_linear());
             match (state, mixer.has_attention()) {
                 (Some(state), true) => CacheLayer::Both(attention(), state),

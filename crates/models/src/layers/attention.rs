@@ -78,6 +78,11 @@ pub struct Attention {
     gate: Option<AttentionGate>,
     #[module(skip)]
     softcap: Option<f64>,
+    /// Width of a head of values.
+    value_dim: usize,
+    /// What values are multiplied by.
+    #[module(skip)]
+    value_scale: Option<f64>,
     /// What queries, keys and values are clipped to, as they are projected.
     #[module(skip)]
     clip: Option<f64>,
@@ -126,6 +131,8 @@ impl Attention {
             heads,
             key_value_heads,
             head_dim,
+            value_dim: head_dim,
+            value_scale: None,
             scale: None,
             gate: None,
             softcap: None,
@@ -158,6 +165,24 @@ impl Attention {
     /// The same with each head's queries and keys brought to unit mean square once they are rotated.
     pub fn normed_to_unit(self, epsilon: f64) -> Self {
         Self { unit_epsilon: Some(epsilon), ..self }
+    }
+
+    /// The same with values of `width` elements a head, no more than queries have, multiplied by `scale` if there is one.
+    pub fn with_values(
+        self,
+        width: usize,
+        scale: Option<f64>,
+        shape: &AttentionConfig,
+        init: &Init,
+    ) -> Self {
+        let AttentionConfig { hidden, heads, key_value_heads, in_bias, out_bias, .. } = *shape;
+        Self {
+            v_proj: Linear::new(hidden, key_value_heads * width, in_bias, init),
+            o_proj: Some(Linear::new(heads * width, hidden, out_bias, init)),
+            value_dim: width,
+            value_scale: scale,
+            ..self
+        }
     }
 
     /// The same with scores multiplied by `scale` rather than `1 / √head_dim`.
@@ -240,7 +265,7 @@ impl Attention {
         };
         let queries = normed_behind(&self.query_layernorm, queries);
         let keys = normed_behind(&self.key_layernorm, keys);
-        let values = split(values, self.key_value_heads);
+        let values = self.as_wide_as_keys(values);
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         let scores = Scores {
             compute: output.compute,
@@ -250,11 +275,37 @@ impl Attention {
             sinks: sinks.as_ref(),
         };
         let mixed = attend_with([queries, keys, values], scores, positions, cache, layer)?;
+        let mixed = match self.value_dim < self.head_dim {
+            true => split(mixed, self.heads).narrow(3, 0, self.value_dim).reshape([
+                batch,
+                tokens,
+                self.heads * self.value_dim,
+            ]),
+            false => mixed,
+        };
         let gate = gate.or_else(|| own_gate.map(|(projection, x)| projection.forward(x)));
         Ok(output.forward(match (self.gate, gate) {
             (Some(gate), Some(projected)) => gate.applied(projected, mixed, self.heads),
             _ => mixed,
         }))
+    }
+
+    /// Values `[batch, tokens, key_value_heads · value_dim]` as attention and the cache take them:
+    /// `[batch, tokens, key_value_heads, head_dim]`, filled up with zeros.
+    fn as_wide_as_keys(&self, values: Tensor<3>) -> Tensor<4> {
+        let [batch, tokens, _] = values.dims();
+        let values = values.reshape([batch, tokens, self.key_value_heads, self.value_dim]);
+        let values = match self.value_scale {
+            Some(scale) => values * scale,
+            None => values,
+        };
+        let missing = self.head_dim - self.value_dim;
+        if missing == 0 {
+            return values;
+        }
+        let shape = [batch, tokens, self.key_value_heads, missing];
+        let zeros = Tensor::zeros(shape, (&values.device(), DType::F32));
+        Tensor::cat(vec![values, zeros], 3)
     }
 
     fn gate_of_queries(&self) -> bool {
@@ -289,6 +340,12 @@ impl Attention {
         // A projection of its own takes what waits for it.
         let waits = self.own_gate().map_or(0, |_| hidden);
         let most = (most + waits).max(queries + waits + AttentionGate::values(self.own_gate()));
+        // Narrow values are copied as they are filled up, and so is what comes of them.
+        let copied = match self.value_dim < self.head_dim {
+            true => 2 * keys + queries,
+            false => 0,
+        };
+        let most = most + copied;
         let scores = match self.softcap.is_some() || self.sinks.is_some() {
             true => pass.score_values(self.heads),
             false => 0,
@@ -297,6 +354,7 @@ impl Attention {
             .with_unpooled(
                 pass.rows()
                     * (2 * keys
+                        + copied
                         + held_back
                         + gate
                         + gate / 2

@@ -27,25 +27,27 @@ impl ChosenTokens {
         self.columns[row * self.tokens + token] = Some(columns);
     }
 
-    /// Queries `[batch, tokens, heads, width]` over the keys and values that they see, of which the first `width` elements count; gives
-    /// `[batch, tokens, heads · width]`.
+    /// Queries `[batch, tokens, heads, width]` of tokens from `first` on over the keys and values that they see, of which the
+    /// first `width` elements count; gives `[batch, tokens, heads · width]`.
     pub fn attend(
         &self,
         queries: Tensor<4>,
+        first: usize,
         seen: &Seen,
         positions: &QueryPositions<'_>,
         scores: Scores<'_>,
     ) -> Tensor<3> {
-        let [batch, _, _, width] = queries.dims();
+        let [batch, tokens, _, width] = queries.dims();
         let rows = (0..batch).map(|row| {
             let queries = queries.clone().narrow(0, row, 1);
-            let columns = &self.columns[row * self.tokens..][..self.tokens];
+            let columns = &self.columns[row * self.tokens + first..][..tokens];
             // Those that see all come first.
             let all = columns.iter().take_while(|columns| columns.is_none()).count();
-            let mut mixed = Vec::with_capacity(1 + self.tokens - all);
+            let mut mixed = Vec::with_capacity(1 + tokens - all);
             if all > 0 {
                 let padding = &positions.padding[row..row + 1];
-                let positions = QueryPositions { padding, ..*positions };
+                let start = positions.start + first;
+                let positions = QueryPositions { start, padding, ..*positions };
                 let queries = queries.clone().narrow(1, 0, all);
                 mixed.push(attend_seen(queries, &seen.of(row, width), &positions, scores));
             }
@@ -67,18 +69,16 @@ impl ChosenTokens {
         Tensor::cat(rows.collect(), 0)
     }
 
-    /// What attention of `heads` heads over chosen ones holds more than over all, if the cache has `kept` values of a token.
-    pub fn activations(pass: &PassShape, heads: usize, kept: usize, top_k: usize) -> Activations {
-        let columns = pass.visible();
-        if columns <= top_k {
-            return Activations::default();
-        }
-        // What is chosen; what is gathered, with its part, which gradients need of all tokens; what comes of
-        // each token, beside all of them.
+    /// What attention over chosen tokens holds more than over all, if the cache has `kept` values of a token and so many queries
+    /// of each sequence are made at a time.
+    pub fn activations(pass: &PassShape, queries: usize, kept: usize, top_k: usize) -> Activations {
+        let batch = pass.rows() / pass.tokens().max(1);
+        // What is chosen; what is gathered, with its part, which gradients need of all tokens; what comes of each token, beside
+        // all of them.
         let chosen = pass.rows() * (top_k + 4) as u64;
         let tokens = if pass.learns() { pass.rows() } else { 1 };
         let gathered = tokens * (2 * top_k * kept) as u64;
-        let mixed = pass.rows() * 2 * (heads * kept) as u64;
+        let mixed = batch * 2 * (queries * kept) as u64;
         Activations::values(chosen + gathered + mixed)
     }
 }

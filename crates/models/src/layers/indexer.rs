@@ -152,9 +152,6 @@ impl Indexer {
     pub(super) fn activations(&self, pass: &PassShape) -> Activations {
         let IndexerConfig { heads, head_dim, .. } = self.config;
         let columns = pass.visible();
-        if columns <= self.config.top_k {
-            return Activations::default();
-        }
         let step = (PRODUCTS_AT_ONCE / (heads * columns)).clamp(1, pass.tokens() as usize);
         // Queries and their copy; weights and theirs; keys; products; columns, scores, and both together as they are collected.
         let of_rows = pass.rows() * (2 * heads * head_dim + 2 * heads) as u64;

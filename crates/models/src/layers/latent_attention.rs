@@ -261,40 +261,53 @@ impl LatentAttention {
         let compute = self.o_proj.compute;
         let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
         let matrices = self.kv_b_proj.held(self.config, &queries);
-        let mut mixed = Vec::with_capacity(self.heads);
-        for first in (0..self.heads).step_by(self.heads_at_once(batch * tokens)) {
-            let heads = first..self.heads.min(first + self.heads_at_once(batch * tokens));
-            let of_heads = queries.clone().narrow(2, heads.start, heads.len());
-            let turned = of_heads.clone().narrow(3, plain, rotated);
-            let turned = rope::rotated(rotation, turned);
-            let over_latents = heads.clone().map(|head| {
-                let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
-                let query = query.reshape([batch * tokens, plain]);
-                matrices.over_latent(compute, head, query).reshape([batch, tokens, 1, rank])
-            });
-            let over_latents = Tensor::cat(over_latents.collect(), 2);
-            let over_cached = Tensor::cat(vec![over_latents, turned], 3);
-            let sums = match (&chosen, &self.indexer) {
-                (Some(chosen), _) => chosen.attend(over_cached, &seen, positions, scores),
-                (None, Some(_)) => {
-                    attend_seen(over_cached, &seen.narrowed(rank + rotated), positions, scores)
+        let [tokens_at_once, heads_at_once] = self.at_once([batch, tokens], chosen.is_some());
+        let mixed = (0..tokens).step_by(tokens_at_once).map(|token| {
+            let count = tokens_at_once.min(tokens - token);
+            let queries = queries.clone().narrow(1, token, count);
+            let turned = rotation.map(|rotation| rotation.of_tokens(token, count));
+            let mut mixed = Vec::with_capacity(self.heads);
+            for first in (0..self.heads).step_by(heads_at_once) {
+                let heads = first..self.heads.min(first + heads_at_once);
+                let of_heads = queries.clone().narrow(2, heads.start, heads.len());
+                let turned =
+                    rope::rotated(turned.as_ref(), of_heads.clone().narrow(3, plain, rotated));
+                let over_latents = heads.clone().map(|head| {
+                    let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
+                    let query = query.reshape([batch * count, plain]);
+                    matrices.over_latent(compute, head, query).reshape([batch, count, 1, rank])
+                });
+                let over_latents = Tensor::cat(over_latents.collect(), 2);
+                let over_cached = Tensor::cat(vec![over_latents, turned], 3);
+                let sums = match (&chosen, &self.indexer) {
+                    (Some(chosen), _) => {
+                        chosen.attend(over_cached, token, &seen, positions, scores)
+                    }
+                    (None, Some(_)) => {
+                        attend_seen(over_cached, &seen.narrowed(rank + rotated), positions, scores)
+                    }
+                    (None, None) => attend_seen(over_cached, &seen, positions, scores),
+                };
+                let sums = sums.to_device(&queries.device());
+                let sums = sums.reshape([batch, count, heads.len(), rank + rotated]);
+                for head in heads {
+                    let sum = sums.clone().narrow(2, head - first, 1).narrow(3, 0, rank);
+                    let sum = sum.reshape([batch, count, rank]);
+                    mixed.push(matrices.head_values(compute, head, sum));
                 }
-                (None, None) => attend_seen(over_cached, &seen, positions, scores),
-            };
-            let sums = sums.to_device(&queries.device());
-            let sums = sums.reshape([batch, tokens, heads.len(), rank + rotated]);
-            for head in heads {
-                let sum = sums.clone().narrow(2, head - first, 1).narrow(3, 0, rank);
-                let sum = sum.reshape([batch, tokens, rank]);
-                mixed.push(matrices.head_values(compute, head, sum));
             }
-        }
+            Tensor::cat(mixed, 2)
+        });
+        let mut mixed: Vec<_> = mixed.collect();
         // The next matrix may need their memory.
         drop(matrices);
         let held_back = seen.held_back.take();
         drop(seen);
         cache.keep(layer, held_back)?;
-        Ok(self.o_proj.forward(Tensor::cat(mixed, 2)))
+        Ok(self.o_proj.forward(match mixed.len() {
+            1 => mixed.remove(0),
+            _ => Tensor::cat(mixed, 1),
+        }))
     }
 
     /// What queries are made of: `[batch, tokens, hidden]` f32 to `[batch, tokens, query_rank]`, or the same.
@@ -335,14 +348,26 @@ impl LatentAttention {
         }
     }
 
-    fn heads_at_once(&self, rows: usize) -> usize {
-        self.heads.min(HEADS_AT_ONCE.max(QUERIES_AT_ONCE / rows.max(1)))
+    /// Tokens and heads whose queries are made at a time: of all tokens some heads; where what each token sees is gathered
+    /// for it, of some tokens all heads.
+    fn at_once(&self, [batch, tokens]: [usize; 2], gathers: bool) -> [usize; 2] {
+        match gathers {
+            true => [(QUERIES_AT_ONCE / (batch * self.heads)).clamp(1, tokens), self.heads],
+            false => {
+                let heads = QUERIES_AT_ONCE / (batch * tokens).max(1);
+                [tokens, self.heads.min(HEADS_AT_ONCE.max(heads))]
+            }
+        }
     }
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let LatentAttentionConfig { query_rank, rank, plain, rotated, value, .. } = self.config;
-        let at_once = self.heads_at_once(pass.rows() as usize);
+        let tokens = (pass.tokens() as usize).max(1);
+        let batch = pass.rows() as usize / tokens;
+        let indexer = self.config.indexer.filter(|indexer| pass.visible() > indexer.top_k);
+        let at_once = |gathers| self.at_once([batch, tokens], gathers);
+        let [dense, sparse] = [at_once(false), at_once(true)];
         let [heads, hidden] = [self.heads, self.o_proj.weight.lazy_shape()[0]].map(|n| n as u64);
         let kept = self.config.cached(self.choice) as u64;
         let [query, cached, rank, value] =
@@ -351,25 +376,25 @@ impl LatentAttention {
         // The norm's output, compressed queries with their norm's output, queries and the copy of a tiled product; what the
         // cache is to have, with what it is made of.
         let project = hidden + 2 * query_rank.unwrap_or(0) as u64 + 2 * queries + 4 * kept;
-        // Of some heads at a time: queries over latents with the copies that they are made of, and what comes of them.
-        let group = at_once as u64;
-        let attend = queries + values + 4 * kept + group * (2 * query + rank + 3 * cached);
+        // Of some heads or tokens at a time: queries over latents with the copies that they are made of, and what comes of them.
+        let block = 2 * query + rank + 3 * cached;
+        let of_block = |[tokens, heads]: [usize; 2]| (batch * tokens * heads) as u64 * block;
+        let attend = pass.rows() * (queries + values + 4 * kept) + of_block(dense);
         let output = 2 * values + 2 * hidden;
-        let most = project.max(attend).max(output);
+        let most = (pass.rows() * project).max(attend).max(pass.rows() * output);
         // And the matrices of one head, if they are stored in blocks.
         let decoded = (plain as u64) * rank;
-        let scratch = pass.attention_scratch(at_once, 1, self.config.seen());
-        let dense = Activations::values(pass.rows() * most + decoded).with_scratch(scratch);
-        let Some(IndexerConfig { top_k, .. }) = self.config.indexer else {
-            return dense;
+        let scratch = pass.attention_scratch(dense[1], 1, self.config.seen());
+        let all = Activations::values(most + decoded).with_scratch(scratch);
+        let Some(IndexerConfig { top_k, .. }) = indexer else {
+            return all;
         };
         // The norm's output and compressed queries wait for the indexer.
-        let waits = hidden + query_rank.unwrap_or(0) as u64;
+        let waits = pass.rows() * (hidden + query_rank.unwrap_or(0) as u64);
         let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
-        dense
-            .and(Activations::values(pass.rows() * waits))
+        all.and(Activations::values(waits + of_block(sparse).saturating_sub(of_block(dense))))
             .and(chooses.unwrap_or_default())
-            .and(ChosenTokens::activations(pass, at_once, kept as usize, top_k))
+            .and(ChosenTokens::activations(pass, sparse[0] * sparse[1], kept as usize, top_k))
     }
 }
 
@@ -413,4 +438,68 @@ fn transposed(compute: ActivationDtype, x: Tensor<2>, weight: WeightTensor) -> T
     let [_, out] = weight.dims();
     let zeros = Tensor::zeros([x.dims()[0], out], (&device, DType::F32));
     add_linear_in_out(compute, zeros, x, 0, weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+    use outsize_kernels::RotaryPairs;
+
+    use super::*;
+    use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec};
+
+    #[test]
+    fn tokens_see_the_same_in_passes_of_any_length() {
+        const TOKENS: usize = 120;
+        let device = Device::default();
+        let init = &Init::new(&device);
+        let pairs = RotaryPairs::Halves;
+        let indexer = IndexerConfig { heads: 4, head_dim: 8, top_k: 20, pairs };
+        let config = LatentAttentionConfig {
+            query_rank: Some(16),
+            rank: 24,
+            plain: 8,
+            rotated: 4,
+            value: 8,
+            apart: false,
+            scale: 5.0,
+            indexer: Some(indexer),
+        };
+        // So many that the queries of some tokens are made at a time.
+        let heads = 40;
+        let attention = LatentAttention::new(32, heads, config, false, init);
+        let attention = attention.choosing(32, LatentChoice::Own, init);
+        assert!(attention.at_once([1, TOKENS], true)[0] < TOKENS / 2);
+        let cache = AttentionCache {
+            heads,
+            key_value_heads: 1,
+            head_dim: config.cached(LatentChoice::Own),
+            window: None,
+            is_chunked: false,
+            keys_are_values: true,
+            chosen: Some(indexer.top_k),
+        };
+        let layers = vec![CacheLayer::Attention(cache)];
+        let spec = CacheSpec { layers, ..CacheSpec::uniform(0, 1, 1, 2, TOKENS) };
+        let x = Tensor::<3>::random([1, TOKENS, 32], Distribution::Normal(0.0, 1.0), &device);
+        let run = |step: usize| -> Vec<u32> {
+            let mut cache = KvCache::new(&spec, &CacheOptions::new(TOKENS), &device).unwrap();
+            let passes = (0..TOKENS).step_by(step).flat_map(|start| {
+                let count = step.min(TOKENS - start);
+                let batch = Batch::left_padded(&[vec![1; count]]).unwrap();
+                cache.begin(&batch);
+                let positions =
+                    QueryPositions { start, padding: &[0], lengths: &[], groups: &[], alibi: None };
+                let x = x.clone().narrow(1, start, count);
+                let y = attention.forward(x, None, &positions, &mut cache, 0).unwrap();
+                cache.advance(&batch);
+                y.into_data().try_into_vec::<f32>().unwrap()
+            });
+            passes.map(f32::to_bits).collect()
+        };
+        let whole = run(TOKENS);
+        for step in [1, 7, 64] {
+            assert_eq!(run(step), whole, "passes of {step}");
+        }
+    }
 }

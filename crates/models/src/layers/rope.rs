@@ -302,6 +302,17 @@ impl Rotation {
         }
     }
 
+    /// The rotations of some of the tokens alone.
+    pub(crate) fn of_tokens(&self, first: usize, count: usize) -> Self {
+        let narrow = |x: &Tensor<4>| x.clone().narrow(1, first, count);
+        Self {
+            angles: self.angles.as_ref().map(|angles| angles.each_ref().map(narrow)),
+            pairs: self.pairs,
+            growth: self.growth.as_ref().map(narrow),
+            moved: RefCell::default(),
+        }
+    }
+
     /// The same rotations of other pairs of dimensions.
     pub(crate) fn of_pairs(&self, pairs: RotaryPairs) -> Self {
         Self { pairs, ..self.clone() }

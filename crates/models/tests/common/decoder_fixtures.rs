@@ -208,6 +208,8 @@ pub const FIXTURES: &[&str] = &[
     "afmoe-published-bf16",
     "laguna",
     "laguna-published-bf16",
+    "mimo_v2_flash",
+    "mimo_v2_flash-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -241,6 +243,7 @@ pub const EXPERTS: &[&str] = &[
     "mellum",
     "afmoe",
     "laguna",
+    "mimo_v2_flash",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -318,4 +321,5 @@ pub const BATCHES: &[&str] = &[
     "mellum",
     "afmoe",
     "laguna",
+    "mimo_v2_flash",
 ];

@@ -71,6 +71,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("hy_v3"),
         of::<DeepseekForCausalLm>("afmoe"),
         of::<DeepseekForCausalLm>("laguna"),
+        of::<DeepseekForCausalLm>("mimo_v2_flash"),
         of::<SparseMoeForCausalLm>("mellum"),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
@@ -105,6 +106,7 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         | "partial_rotary_factor"
         | "rope_local_base_freq" => true,
         // Of files that do not list what each layer has.
+        "hybrid_layer_pattern" => name == "mimo_v2_flash",
         "index_skip_topk_offset" | "index_topk_freq" | "index_topk_pattern" => {
             name == "glm_moe_dsa"
         }
@@ -277,6 +279,9 @@ fn what_does_not_fit_together_is_refused_by_name() {
             json!({"chunked_attention": {}}),
             "rope_parameters.chunked_attention",
         ),
+        ("mimo_v2_flash", "v_head_dim", json!(9), "v_head_dim"),
+        ("mimo_v2_flash", "num_key_value_heads", json!(4), "num_key_value_heads"),
+        ("mimo_v2_flash", "n_group", json!(2), "n_group"),
         ("mellum", "mlp_layer_types", json!("dense"), "mlp_layer_types"),
         ("mistral3", "text_config", Value::Null, "text_config"),
         ("mistral3", "text_config", json!({"model_type": "llama"}), "text_config.model_type"),
