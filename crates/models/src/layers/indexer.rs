@@ -72,11 +72,12 @@ impl Indexer {
         }
     }
 
-    /// The keys of tokens `[batch, tokens, hidden]` f32, which the cache is to have: `[batch, tokens, 1, head_dim]`.
+    /// The keys of tokens `[batch, tokens, hidden]` f32, which the cache is to have: `[batch, tokens, 1, head_dim]`. No gradient
+    /// flows through them, as in transformers: they choose, and are no part of what comes of it.
     pub(super) fn keys(&self, x: Tensor<3>, rotation: Option<&Rotation>) -> Tensor<4> {
         let [batch, tokens, _] = x.dims();
         let keys = self.k_norm.forward(self.wk.forward(x));
-        self.rotated(rotation, keys.reshape([batch, tokens, 1, self.config.head_dim]))
+        self.rotated(rotation, keys.reshape([batch, tokens, 1, self.config.head_dim])).detach()
     }
 
     fn rotated(&self, rotation: Option<&Rotation>, x: Tensor<4>) -> Tensor<4> {

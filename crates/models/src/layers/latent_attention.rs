@@ -446,7 +446,7 @@ mod tests {
     use outsize_kernels::RotaryPairs;
 
     use super::*;
-    use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec};
+    use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, WhenFull};
 
     #[test]
     fn tokens_see_the_same_in_passes_of_any_length() {
@@ -482,8 +482,8 @@ mod tests {
         let layers = vec![CacheLayer::Attention(cache)];
         let spec = CacheSpec { layers, ..CacheSpec::uniform(0, 1, 1, 2, TOKENS) };
         let x = Tensor::<3>::random([1, TOKENS, 32], Distribution::Normal(0.0, 1.0), &device);
-        let run = |step: usize| -> Vec<u32> {
-            let mut cache = KvCache::new(&spec, &CacheOptions::new(TOKENS), &device).unwrap();
+        let run = |options: &CacheOptions, step: usize| -> Vec<u32> {
+            let mut cache = KvCache::new(&spec, options, &device).unwrap();
             let passes = (0..TOKENS).step_by(step).flat_map(|start| {
                 let count = step.min(TOKENS - start);
                 let batch = Batch::left_padded(&[vec![1; count]]).unwrap();
@@ -497,9 +497,13 @@ mod tests {
             });
             passes.map(f32::to_bits).collect()
         };
-        let whole = run(TOKENS);
-        for step in [1, 7, 64] {
-            assert_eq!(run(step), whole, "passes of {step}");
+        // Of all tokens, or of the last 60.
+        let sliding = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(60) };
+        for options in [CacheOptions::new(TOKENS), sliding] {
+            let whole = run(&options, TOKENS);
+            for step in [1, 7, 64] {
+                assert_eq!(run(&options, step), whole, "passes of {step} with {options:?}");
+            }
         }
     }
 }

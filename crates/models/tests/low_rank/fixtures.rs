@@ -12,11 +12,14 @@ use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfi
 use outsize_plan::{Budget, infer};
 
 /// All checkpoints of `training.rs`, but those whose layers share keys and values.
-pub const ALL: [&str; 28] = [
+pub const ALL: [&str; 33] = [
+    "afmoe",
     "apertus",
     "arcee",
+    "axk1",
     "cohere",
     "deepseek_v3",
+    "deepseek_v32",
     "ernie4_5_moe",
     "falcon_h1",
     "gemma2",
@@ -26,10 +29,12 @@ pub const ALL: [&str; 28] = [
     "granite",
     "granitemoehybrid",
     "granitemoeshared",
+    "laguna",
     "lfm2_moe",
     "llama",
     "llama-tied",
     "llama4",
+    "mimo_v2_flash",
     "minimax_m2",
     "mistral-window",
     "mixtral",
