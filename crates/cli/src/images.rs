@@ -6,13 +6,14 @@ use crate::views::output::say;
 use crate::{interrupt, model};
 use outsize::core::process_bytes;
 use outsize::generate::{
-    EncodedImage, ImageIds, ImageInput, Pipeline, Tokenizer, VisionEncoder, framed, spelled,
-    with_images,
+    EncodedImage, Error as TextError, ImageIds, ImageInput, Pipeline, Tokenizer, VisionEncoder,
+    framed, place_images,
 };
 use outsize::machine::{Machine, begun_rss};
 use outsize::models::{ImageSpelling, PatchLayout};
 use outsize::plan::Tier;
 use std::borrow::Cow;
+use std::ops::Range;
 
 /// Tokens of an image, or of all of a conversation, unless the arguments say otherwise.
 pub const IMAGE_TOKENS: usize = 1024;
@@ -20,7 +21,8 @@ pub const IMAGE_TOKENS: usize = 1024;
 /// The images of a prompt, as the model takes them.
 #[derive(Debug)]
 pub struct PromptImages {
-    encoded: Vec<EncodedImage>,
+    /// Each with the ids of its tokens.
+    encoded: Vec<(Range<u32>, EncodedImage)>,
     layout: PatchLayout,
     /// What they take while the model runs.
     pub bytes: u64,
@@ -56,8 +58,10 @@ impl PromptImages {
                 say(seen(&encoder, image));
             }
         })?;
+        let mut ids = ImageIds::default();
+        let with_ids = |image| Ok((ids.take(&image)?, image));
         Ok(Some(Self {
-            encoded,
+            encoded: encoded.into_iter().map(with_ids).collect::<Result<_, TextError>>()?,
             layout: encoder.layout().clone(),
             bytes: encoder.held_bytes(tokens),
             least_pass: encoder.least_pass(),
@@ -66,20 +70,17 @@ impl PromptImages {
 
     /// The ids of a prompt with those of its images: in the places that it has for them, or before it if it has none.
     pub fn place_in(&self, prompt: Vec<u32>, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
-        let mut ids = ImageIds::default();
         let PatchLayout { image_token, spelling, .. } = self.layout;
-        let text =
-            |image: &EncodedImage| spelled(ids.take(image)?, image.tokens, spelling, tokenizer);
-        let texts = self.encoded.iter().map(text).collect::<Result<Vec<_>, _>>()?;
         let place = match spelling {
             ImageSpelling::Marked([begin, end]) => vec![begin, image_token, end],
             ImageSpelling::Rows | ImageSpelling::Framed => vec![image_token],
         };
         let prompt = match prompt.contains(&image_token) {
             true => prompt,
-            false => [place.repeat(texts.len()), prompt].concat(),
+            false => [place.repeat(self.encoded.len()), prompt].concat(),
         };
-        Ok(with_images(&prompt, image_token, &texts)?)
+        let placed = self.encoded.iter().map(|(ids, image)| (ids.clone(), image.tokens));
+        Ok(place_images(&prompt, placed, &self.layout, tokenizer)?)
     }
 
     /// The text of a prompt as it is read.
@@ -89,9 +90,8 @@ impl PromptImages {
 
     /// Has the model find them.
     pub fn add_to(self, pipeline: &mut Pipeline) -> Result<(), Failure> {
-        let mut ids = ImageIds::default();
-        for image in self.encoded {
-            pipeline.add_image(ids.take(&image)?.start, image.features)?;
+        for (ids, image) in self.encoded {
+            pipeline.add_image(ids.start, image.features)?;
         }
         Ok(())
     }

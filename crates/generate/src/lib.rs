@@ -77,5 +77,5 @@ pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;
 pub use tokenizer_file::TokenizerFile;
 pub use vision::{
-    EncodedImage, ImageIds, ImageInput, ImageProcessor, VisionEncoder, framed, spelled, with_images,
+    EncodedImage, ImageIds, ImageInput, ImageProcessor, VisionEncoder, framed, place_images,
 };

@@ -8,5 +8,5 @@ mod tower;
 
 pub use self::encoder::{EncodedImage, VisionEncoder};
 pub use self::input::ImageInput;
-pub use self::placing::{ImageIds, framed, spelled, with_images};
+pub use self::placing::{ImageIds, framed, place_images};
 pub use self::processor::ImageProcessor;

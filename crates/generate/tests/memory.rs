@@ -7,9 +7,8 @@ use std::process::Command;
 
 use common::adapter::random_adapter;
 use common::checkpoint::with_tokenizer;
-use outsize_generate::{
-    BeamSearch, GenerateOptions, PipelineBuilder, PipelineError, TextTask, pipeline,
-};
+use common::least;
+use outsize_generate::{BeamSearch, GenerateOptions, PipelineBuilder, TextTask, pipeline};
 use outsize_lora::{LoraConfig, ModulePattern};
 use outsize_plan::{Budget, Tier};
 use tempfile::TempDir;
@@ -52,16 +51,6 @@ fn builder(
         .max_memory(budget)
 }
 
-/// The least budget that works, from the planner's own message.
-fn least(builder: PipelineBuilder<TextTask>) -> u64 {
-    match builder.build().unwrap_err() {
-        PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
-            shortfall,
-        ))) => shortfall.least,
-        other => panic!("{other}"),
-    }
-}
-
 #[test]
 fn child() {
     let Ok(folder) = std::env::var("OUTSIZE_CHILD_CHECKPOINT") else {
@@ -77,7 +66,8 @@ fn child() {
     let task = [TextTask::TextGeneration, TextTask::Text2TextGeneration][encodes];
     let shape = [texts, beams];
     // The process grows a little between two looks at it.
-    let budget = least(builder(&folder, task, shape, 1)) + (1 << 20) + extra as u64;
+    let too_small = builder(&folder, task, shape, 1).build().unwrap_err();
+    let budget = least(too_small) + (1 << 20) + extra as u64;
     let mut pipe = builder(&folder, task, shape, budget).build().unwrap();
     assert!(pipe.pipeline().device_map().streamed_bytes() > 0);
     // Prompts that nearly fill the cache, of several lengths.

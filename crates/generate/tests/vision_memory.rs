@@ -6,13 +6,13 @@ use std::path::Path;
 use std::process::Command;
 
 use common::checkpoint::fixture;
+use common::least;
 use image::{ImageFormat, RgbImage};
 use outsize_checkpoint::{Dtype, ShardWriter, TensorSpec};
 use outsize_core::process_bytes;
 use outsize_generate::{
     ChatImages, ChatMessage, ChatOptions, ChatSession, ChatTemplates, GenerationWorkload, ImageIds,
-    ImageInput, OpenedModel, PipelineError, PipelineSettings, Tokenizer, VisionEncoder,
-    read_config,
+    ImageInput, OpenedModel, PipelineSettings, Tokenizer, VisionEncoder, read_config,
 };
 use outsize_models::arch::{PixtralVisionModel, QwenVisionModel};
 use outsize_models::{CacheOptions, ComponentConfig, ModelConfig, RandomWeights, WeightKind};
@@ -100,15 +100,6 @@ fn settings(max_memory: u64, images: u64) -> PipelineSettings {
     let cache = CacheOptions::new(500);
     let workload = GenerationWorkload { images, ..GenerationWorkload::new(cache, 400) };
     PipelineSettings { max_memory: budget, workload, planning: Default::default(), stop: None }
-}
-
-fn least(error: PipelineError) -> u64 {
-    match error {
-        PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
-            shortfall,
-        ))) => shortfall.least,
-        other => panic!("{other}"),
-    }
 }
 
 #[test]

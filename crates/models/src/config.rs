@@ -78,6 +78,15 @@ pub(crate) fn multiplier(fields: &Fields<'_>, field: &str) -> Result<Option<f64>
     })
 }
 
+/// The number of a token, under the first of its names that is there, or `absent`.
+pub(crate) fn token_id(fields: &Fields<'_>, names: &[&str], absent: u32) -> Result<u32, Error> {
+    let Some((name, id)) = names.iter().find_map(|name| Some((*name, fields.get(name)?))) else {
+        return Ok(absent);
+    };
+    let number = id.as_u64().and_then(|id| u32::try_from(id).ok());
+    number.ok_or_else(|| fields.refuse(name, "it must be the number of a token".to_owned()))
+}
+
 /// The type that the weights were saved in, where it is said.
 pub(crate) fn dtype(fields: &Fields<'_>) -> Result<Option<Dtype>, Error> {
     // `dtype` since transformers 4.56, `torch_dtype` before.

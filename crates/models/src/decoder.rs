@@ -150,7 +150,7 @@ pub trait Decoder: Architecture {
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Tensor<3>, Error> {
-        check_known_ids(batch, self.head().vocab_size(), |id| id >= FIRST_IMAGE_ID)?;
+        check_ids_below(batch, self.head().vocab_size(), FIRST_IMAGE_ID as usize)?;
         cache.check(self.cache(), batch)?;
         cache.begin(batch);
         let pass = Pass::new(batch, cache, logits);
@@ -178,17 +178,13 @@ pub trait Decoder: Architecture {
 }
 
 pub(crate) fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
-    check_known_ids(batch, vocab_size, |_| false)
+    check_ids_below(batch, vocab_size, usize::MAX)
 }
 
-/// The same where other ids may be known, too.
-fn check_known_ids(
-    batch: &Batch,
-    vocab_size: usize,
-    is_known: impl Fn(u32) -> bool,
-) -> Result<(), Error> {
+/// The same of ids below `end`: those from there on are of other things.
+fn check_ids_below(batch: &Batch, vocab_size: usize, end: usize) -> Result<(), Error> {
     for (row, ids) in batch.ids().chunks_exact(batch.tokens()).enumerate() {
-        let outside = |id: &u32| *id as usize >= vocab_size && !is_known(*id);
+        let outside = |id: &u32| (vocab_size..end).contains(&(*id as usize));
         if let Some(column) = ids.iter().position(outside) {
             return Err(Error::TokenId {
                 id: ids[column],

@@ -15,7 +15,7 @@ use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_hold;
 
 use self::images::HeldImages;
-pub(crate) use self::images::ImageToken;
+pub(crate) use self::images::ImagePart;
 use self::layer::{AttentionLayer, Layer, Order, RecurrentLayer};
 pub(crate) use self::layer::{Part, RecurrentState, Seen};
 use self::prompt::Prompt;

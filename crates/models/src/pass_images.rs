@@ -1,13 +1,12 @@
 //! The tokens of images that a pass runs.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
 
-use crate::kv_cache::ImageToken;
+use crate::kv_cache::ImagePart;
 use crate::layers::{Rope, Rotation};
-use crate::{Batch, ImageFeatures, KvCache};
+use crate::{Batch, KvCache};
 
 /// The tokens of images that a pass of one text runs, and how far images before them moved its positions.
 #[derive(Debug)]
@@ -17,33 +16,9 @@ pub(crate) struct PassImages {
     saved: usize,
 }
 
-/// Tokens of an image, one after the other.
-#[derive(Debug)]
-struct ImagePart {
-    /// Where they are in the pass.
-    columns: Range<usize>,
-    features: Arc<ImageFeatures>,
-    /// The first of them.
-    token: usize,
-}
-
 impl PassImages {
     pub fn new(batch: &Batch, cache: &KvCache) -> Self {
-        let mut parts: Vec<ImagePart> = Vec::new();
-        for (column, id) in batch.ids().iter().enumerate() {
-            let Some(ImageToken { features, token }) = cache.image_token(*id) else { continue };
-            match parts.last_mut() {
-                Some(part)
-                    if part.columns.end == column
-                        && part.token + part.columns.len() == token
-                        && Arc::ptr_eq(&part.features, &features) =>
-                {
-                    part.columns.end += 1;
-                }
-                _ => parts.push(ImagePart { columns: column..column + 1, features, token }),
-            }
-        }
-        Self { parts, saved: cache.saved_positions() }
+        Self { parts: cache.image_parts(batch), saved: cache.saved_positions() }
     }
 
     /// Columns of images whose tokens see each other, in a pass that begins at column `start`.

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use super::answer::{ChatAnswer, ChatOptions};
 use super::answer_text::AnswerText;
 use super::channels::ChatPart;
-use super::message::ChatMessage;
+use super::message::{ChatMessage, has_images};
 use super::prefix_rows::PrefixRows;
 use super::template::ChatTemplate;
 use crate::error::Error;
@@ -87,7 +87,7 @@ impl<'s> ChatBatch<'s> {
     ) -> Result<usize, GenerateError<PipelineError>> {
         let (ids, template) = match prompt {
             ChatPrompt::Messages(messages) => {
-                if messages.iter().any(|message| !message.images.is_empty()) {
+                if has_images(messages) {
                     let reason = "a text with images runs alone, not beside others";
                     return Err(Error::NoImages { reason }.into());
                 }

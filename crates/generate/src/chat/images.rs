@@ -9,9 +9,7 @@ use super::message::ChatMessage;
 use crate::error::Error;
 use crate::pipeline::{Pipeline, PipelineError};
 use crate::tokenizer::Tokenizer;
-use crate::vision::{
-    EncodedImage, ImageIds, ImageInput, VisionEncoder, framed, spelled, with_images,
-};
+use crate::vision::{EncodedImage, ImageIds, ImageInput, VisionEncoder, framed, place_images};
 
 /// The most bytes of the files of a conversation's images.
 const FILE_BYTES: u64 = 8 << 20;
@@ -117,12 +115,10 @@ impl ChatImages {
         messages: &[ChatMessage],
         tokenizer: &Tokenizer,
     ) -> Result<Vec<u32>, Error> {
-        let layout = self.encoder.layout();
         let images = messages.iter().flat_map(|message| &message.images);
         let seen = images.filter_map(|(_, image)| self.find(image));
-        let texts =
-            seen.map(|seen| spelled(seen.ids.clone(), seen.tokens, layout.spelling, tokenizer));
-        with_images(ids, layout.image_token, &texts.collect::<Result<Vec<_>, _>>()?)
+        let placed = seen.map(|seen| (seen.ids.clone(), seen.tokens));
+        place_images(ids, placed, self.encoder.layout(), tokenizer)
     }
 }
 

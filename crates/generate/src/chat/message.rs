@@ -58,3 +58,8 @@ impl ChatMessage {
 fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ToolCall>, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
+
+/// Whether a conversation has images.
+pub(super) fn has_images(messages: &[ChatMessage]) -> bool {
+    messages.iter().any(|message| !message.images.is_empty())
+}

@@ -6,7 +6,7 @@ use super::answer::{ChatAnswer, ChatOptions};
 use super::batch::ChatBatch;
 use super::channels::ChatPart;
 use super::images::ChatImages;
-use super::message::ChatMessage;
+use super::message::{ChatMessage, has_images};
 use super::prefix::PrefixCache;
 use super::prefix_rows::PrefixRows;
 use super::template::ChatTemplate;
@@ -238,8 +238,4 @@ impl ChatSession {
         self.pipeline.clear();
         done
     }
-}
-
-fn has_images(messages: &[ChatMessage]) -> bool {
-    messages.iter().any(|message| !message.images.is_empty())
 }

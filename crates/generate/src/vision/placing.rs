@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use outsize_models::{FIRST_IMAGE_ID, ImageSpelling};
+use outsize_models::{FIRST_IMAGE_ID, ImageSpelling, PatchLayout};
 
 use super::EncodedImage;
 use crate::error::{Error, Result};
@@ -34,11 +34,22 @@ impl ImageIds {
     }
 }
 
-/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks around it.
+/// The tokens of a prompt with those of its images, each with its ids and its rows and columns of tokens.
 ///
 /// # Errors
-/// [`Error::NoImages`]: the tokenizer has no token for the ends of rows.
-pub fn spelled(
+/// [`Error::ImagePlaces`]: not as many images as places. [`Error::NoImages`]: the tokenizer has no token for the ends of rows.
+pub fn place_images(
+    prompt: &[u32],
+    images: impl Iterator<Item = (Range<u32>, [usize; 2])>,
+    layout: &PatchLayout,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
+    let texts = images.map(|(ids, tokens)| spelled(ids, tokens, layout.spelling, tokenizer));
+    with_images(prompt, layout.image_token, &texts.collect::<Result<Vec<_>>>()?)
+}
+
+/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks around it.
+fn spelled(
     ids: Range<u32>,
     [rows, columns]: [usize; 2],
     spelling: ImageSpelling,
@@ -79,10 +90,7 @@ pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, s
 }
 
 /// A prompt in which each token that stands for an image is replaced by what the text has for the next one.
-///
-/// # Errors
-/// [`Error::ImagePlaces`]: not as many images as places.
-pub fn with_images(prompt: &[u32], place: u32, images: &[Vec<u32>]) -> Result<Vec<u32>> {
+fn with_images(prompt: &[u32], place: u32, images: &[Vec<u32>]) -> Result<Vec<u32>> {
     let places = prompt.iter().filter(|id| **id == place).count();
     if places != images.len() {
         return Err(Error::ImagePlaces { places, images: images.len() });

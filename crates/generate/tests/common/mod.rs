@@ -9,7 +9,7 @@ pub mod conversations;
 
 use std::path::Path;
 
-use outsize_generate::{Tokenizer, byte_level_tokenizer};
+use outsize_generate::{PipelineError, Tokenizer, byte_level_tokenizer};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -36,6 +36,16 @@ pub struct ExpectedText {
     pub text: String,
     /// With them.
     pub shown: String,
+}
+
+/// The least budget that works, from the planner's own message.
+pub fn least(error: PipelineError) -> u64 {
+    match error {
+        PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
+            shortfall,
+        ))) => shortfall.least,
+        other => panic!("{other}"),
+    }
 }
 
 /// The tokenizers that transformers was asked about, by name.

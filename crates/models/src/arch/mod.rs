@@ -69,6 +69,7 @@ mod starcoder2;
 mod t5;
 mod unet;
 mod vae;
+mod vision_fields;
 mod z_image;
 
 pub use crate::layers::SHIFT_FIRST;

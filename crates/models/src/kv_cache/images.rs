@@ -21,21 +21,21 @@ struct HeldImage {
     features: Arc<ImageFeatures>,
 }
 
-/// A token of an image.
-#[derive(Debug, Clone)]
-pub(crate) struct ImageToken {
+/// Tokens of an image, one after the other, in a pass.
+#[derive(Debug)]
+pub(crate) struct ImagePart {
+    /// Where they are in the pass.
+    pub columns: Range<usize>,
     pub features: Arc<ImageFeatures>,
-    /// Which of its tokens, counted from 0.
+    /// The first of them, counted from 0 in the image.
     pub token: usize,
 }
 
 impl HeldImages {
-    fn find(&self, id: u32) -> Option<ImageToken> {
+    /// The image that an id is of, and which of its tokens it stands for.
+    fn find(&self, id: u32) -> Option<(&Arc<ImageFeatures>, usize)> {
         let image = self.images.iter().find(|image| image.ids.contains(&id))?;
-        Some(ImageToken {
-            features: image.features.clone(),
-            token: (id - image.ids.start) as usize,
-        })
+        Some((&image.features, (id - image.ids.start) as usize))
     }
 }
 
@@ -64,46 +64,54 @@ impl KvCache {
         self.images.images.retain(|image| keep(&image.ids));
     }
 
-    /// The token of an image that an id stands for.
-    pub(crate) fn image_token(&self, id: u32) -> Option<ImageToken> {
-        self.images.find(id)
+    /// The tokens of images that a batch of one text has.
+    pub(crate) fn image_parts(&self, batch: &Batch) -> Vec<ImagePart> {
+        let mut parts: Vec<ImagePart> = Vec::new();
+        for (column, id) in batch.ids().iter().enumerate() {
+            let Some((features, token)) = self.images.find(*id) else { continue };
+            match parts.last_mut() {
+                Some(part)
+                    if part.columns.end == column
+                        && part.token + part.columns.len() == token
+                        && Arc::ptr_eq(&part.features, features) =>
+                {
+                    part.columns.end += 1;
+                }
+                _ => parts.push(ImagePart {
+                    columns: column..column + 1,
+                    features: features.clone(),
+                    token,
+                }),
+            }
+        }
+        parts
     }
 
     /// Checks that images are held whose tokens a batch has, and that it is of one text then.
     pub(crate) fn check_images(&self, batch: &Batch) -> Result<(), Error> {
-        let Some(index) = batch.ids().iter().position(|id| *id >= FIRST_IMAGE_ID) else {
-            return Ok(());
-        };
-        if batch.rows() > 1 {
+        let mut images = batch.ids().iter().copied().filter(|id| *id >= FIRST_IMAGE_ID).peekable();
+        if images.peek().is_some() && batch.rows() > 1 {
             return Err(Error::ImageBatch { rows: batch.rows() });
         }
-        let missing = |id: &&u32| **id >= FIRST_IMAGE_ID && self.images.find(**id).is_none();
-        if let Some(id) = batch.ids()[index..].iter().find(missing) {
-            return Err(Error::ImageToken { id: *id });
+        if let Some(id) = images.find(|id| self.images.find(*id).is_none()) {
+            return Err(Error::ImageToken { id });
         }
-        let is_cut = |(column, id): (usize, &u32)| {
-            let ImageToken { features, token } = self.images.find(*id)?;
-            let end = column + features.tokens() - token;
-            (features.sees_itself && (token > column || end > batch.tokens())).then_some(*id)
+        let is_cut = |part: &ImagePart| {
+            let end = part.columns.start + part.features.tokens() - part.token;
+            let is_within = part.token <= part.columns.start && end <= batch.tokens();
+            part.features.sees_itself && !is_within
         };
-        match batch.ids().iter().enumerate().find_map(is_cut) {
-            Some(id) => Err(Error::ImageCut { id }),
+        match self.image_parts(batch).into_iter().find(is_cut) {
+            Some(part) => Err(Error::ImageCut { id: batch.ids()[part.columns.start] }),
             None => Ok(()),
         }
     }
 
     /// Columns of a batch that one pass has to run: images whose tokens see each other.
     pub fn uncut(&self, batch: &Batch) -> Vec<Range<usize>> {
-        let mut uncut: Vec<Range<usize>> = Vec::new();
-        for (column, id) in batch.ids().iter().enumerate() {
-            match self.images.find(*id) {
-                Some(ImageToken { features, token: 0 }) if features.sees_itself => {
-                    uncut.push(column..column + features.tokens());
-                }
-                _ => {}
-            }
-        }
-        uncut
+        let begun = self.image_parts(batch).into_iter().filter(|part| part.token == 0);
+        let seeing = begun.filter(|part| part.features.sees_itself);
+        seeing.map(|part| part.columns.start..part.columns.start + part.features.tokens()).collect()
     }
 
     /// Whether there are images in sight, of this pass or before.
@@ -124,12 +132,11 @@ impl KvCache {
 
     /// Counts the images that end in a batch that was run.
     pub(super) fn count_images(&mut self, batch: &Batch) {
-        for (column, id) in batch.ids().iter().enumerate() {
-            let Some(ImageToken { features, token }) = self.images.find(*id) else { continue };
+        for ImagePart { columns, features, token } in self.image_parts(batch) {
             if let Some(grid) = &features.positions
-                && token + 1 == features.tokens()
+                && token + columns.len() == features.tokens()
             {
-                self.images.shifts.push((self.position + column + 1, grid.saved()));
+                self.images.shifts.push((self.position + columns.end, grid.saved()));
             }
         }
     }

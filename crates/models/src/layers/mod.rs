@@ -56,7 +56,7 @@ pub(crate) use convolution::UNPACKED_BYTES;
 pub use either::Either;
 pub(crate) use either::either;
 pub use embedding::Embedding;
-pub(crate) use entered::{entered, fetched};
+pub(crate) use entered::{entered, fetched, fetched_rows};
 pub(crate) use experts::{
     Expert, announce_all, beside_activations, expert_activations, mixed, mixed_beside, mixed_with,
     route, spread,

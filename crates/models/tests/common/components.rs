@@ -322,6 +322,19 @@ pub fn assert_reads_once<C: Component>(text: &str, pass: impl Fn(&C)) {
     }
 }
 
+/// A checkpoint that is written has the names and shapes of the one that is saved in a fixture.
+pub fn assert_writes_saved_names<C: Component>(name: &str) {
+    let tensors = config::<C>(name).tensors(Dtype::F32);
+    let mut written: Vec<_> = tensors.into_iter().map(|(name, _, shape)| (name, shape)).collect();
+    let saved = checkpoint(name);
+    let saved = saved.tensors().iter();
+    let mut saved: Vec<_> =
+        saved.map(|tensor| (tensor.name.clone(), tensor.shape.clone())).collect();
+    written.sort();
+    saved.sort();
+    assert_eq!(written, saved);
+}
+
 /// A fixture's configuration with another value of a field is refused by its name.
 pub fn refused<C: Component>(name: &str, field: &str, value: serde_json::Value) {
     let text = fs::read_to_string(folder(name).join("config.json")).unwrap();

@@ -6,4 +6,5 @@ mod common;
 mod diffusion;
 mod flux;
 mod flux2;
+mod gpu;
 mod z_image;

@@ -323,52 +323,39 @@ fn configurations_that_are_not_built_in_are_refused() {
         let error = ComponentConfig::<M>::from_json(&fields.to_string()).unwrap_err().to_string();
         assert!(error.contains(field), "{error}");
     }
-    let mistral = |of_vision: bool, field: &'static str, value: serde_json::Value| {
-        let change = |fields: &mut serde_json::Value| match of_vision {
-            true => fields["vision_config"][field] = value.clone(),
-            false => fields[field] = value.clone(),
+    fn refused_value<M: VisionModel>(name: &str, place: &'static str, value: serde_json::Value) {
+        let (object, field) = place.rsplit_once('/').unwrap();
+        let change = |fields: &mut serde_json::Value| {
+            fields.pointer_mut(object).unwrap()[field] = value.clone();
         };
-        refused::<PixtralVisionModel>(MISTRALS[0], change, field);
-    };
-    mistral(true, "num_attention_heads", 3.into());
-    mistral(true, "head_dim", 8.into());
-    mistral(true, "model_type", "siglip".into());
-    mistral(true, "num_channels", 1.into());
-    mistral(false, "vision_feature_layer", (-2).into());
-    mistral(false, "projector_hidden_act", "nothing".into());
-    mistral(false, "image_token_index", "[IMG]".into());
-    let gemma = |of_vision: bool, field: &'static str, value: serde_json::Value| {
-        let change = |fields: &mut serde_json::Value| match of_vision {
-            true => fields["vision_config"][field] = value.clone(),
-            false => fields[field] = value.clone(),
-        };
-        refused::<SiglipVisionModel>(GEMMAS[0], change, field);
-    };
-    gemma(true, "num_attention_heads", 3.into());
-    gemma(true, "patch_size", 5.into());
-    gemma(true, "vision_use_head", true.into());
-    gemma(false, "mm_tokens_per_image", 8.into());
-    gemma(false, "mm_tokens_per_image", 16.into());
-    let name = QWENS[0];
-    let vision = |field: &'static str, value: serde_json::Value| {
-        let change =
-            |fields: &mut serde_json::Value| fields["vision_config"][field] = value.clone();
-        refused::<QwenVisionModel>(name, change, field);
-    };
-    vision("num_heads", 3.into());
-    vision("num_position_embeddings", 26.into());
-    vision("deepstack_visual_indexes", serde_json::json!([2, 1]));
-    vision("deepstack_visual_indexes", serde_json::json!([3]));
-    vision("hidden_act", "nothing".into());
-    vision("patch_size", 0.into());
+        refused::<M>(name, change, field);
+    }
+    let mistral = |place, value| refused_value::<PixtralVisionModel>(MISTRALS[0], place, value);
+    mistral("/vision_config/num_attention_heads", 3.into());
+    mistral("/vision_config/head_dim", 8.into());
+    mistral("/vision_config/model_type", "siglip".into());
+    mistral("/vision_config/num_channels", 1.into());
+    mistral("/vision_feature_layer", (-2).into());
+    mistral("/projector_hidden_act", "nothing".into());
+    mistral("/image_token_index", "[IMG]".into());
+    let gemma = |place, value| refused_value::<SiglipVisionModel>(GEMMAS[0], place, value);
+    gemma("/vision_config/num_attention_heads", 3.into());
+    gemma("/vision_config/patch_size", 5.into());
+    gemma("/vision_config/vision_use_head", true.into());
+    gemma("/mm_tokens_per_image", 8.into());
+    gemma("/mm_tokens_per_image", 16.into());
+    let qwen = |place, value| refused_value::<QwenVisionModel>(QWENS[0], place, value);
+    qwen("/vision_config/num_heads", 3.into());
+    qwen("/vision_config/num_position_embeddings", 26.into());
+    qwen("/vision_config/deepstack_visual_indexes", serde_json::json!([2, 1]));
+    qwen("/vision_config/deepstack_visual_indexes", serde_json::json!([3]));
+    qwen("/vision_config/hidden_act", "nothing".into());
+    qwen("/vision_config/patch_size", 0.into());
     let without = |fields: &mut serde_json::Value| {
         fields.as_object_mut().unwrap().remove("vision_config");
     };
-    refused::<QwenVisionModel>(name, without, "vision_config");
-    let token = |fields: &mut serde_json::Value| fields["image_token_id"] = (-1).into();
-    refused::<QwenVisionModel>(name, token, "image_token_id");
-    let sections = |fields: &mut serde_json::Value| {
-        fields["text_config"]["rope_parameters"]["mrope_section"] = serde_json::json!([1, 2]);
-    };
-    refused::<QwenVisionModel>(name, sections, "mrope_section");
+    refused::<QwenVisionModel>(QWENS[0], without, "vision_config");
+    qwen("/image_token_id", (-1).into());
+    let sections = "/text_config/rope_parameters/mrope_section";
+    qwen(sections, serde_json::json!([1, 2]));
 }

@@ -1,15 +1,13 @@
 //! What a `config.json` says of the vision encoder of Mistral 3.
 
 use crate::Error;
+use crate::arch::vision_fields::{IMAGE_TOKEN, MAX_PATCH, vision_fields, vision_heads};
 use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check, epsilon,
-    rope_object, theta,
+    self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, epsilon, rope_object,
+    theta, token_id,
 };
 use crate::layers::Activation;
-
-/// The most pixels of a patch's side, and patches of a token's.
-const MAX_PATCH: usize = 1 << 8;
 
 /// The configuration of a vision encoder, and of what follows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,18 +42,11 @@ pub struct PixtralVisionConfig {
 
 impl PixtralVisionConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
-        let vision = fields.object("vision_config")?;
-        let vision = vision.ok_or_else(|| fields.missing("vision_config"))?;
-        check(&vision, &[VISION])?;
+        let vision = vision_fields(fields, VISION)?;
         let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
         let hidden_size = vision.size_or("hidden_size", 1024, MAX_HIDDEN)?;
-        let num_attention_heads = vision.size_or("num_attention_heads", 16, MAX_HEADS)?;
-        if !hidden_size.is_multiple_of(4 * num_attention_heads) {
-            let expected = format!(
-                "each head must be a multiple of 4 wide, and all together hidden_size, {hidden_size}"
-            );
-            return Err(vision.refuse("num_attention_heads", expected));
-        }
+        let num_attention_heads =
+            vision_heads(&vision, "num_attention_heads", 16, [hidden_size, 4])?;
         let head = hidden_size / num_attention_heads;
         if vision.get("head_dim").is_some() && vision.size("head_dim", MAX_HIDDEN)? != head {
             let expected =
@@ -66,18 +57,6 @@ impl PixtralVisionConfig {
         let rope_theta = match rope_object(&vision)? {
             Some(rope) => theta(&rope, "rope_theta", rope_theta)?,
             None => rope_theta,
-        };
-        let token = match fields.get("image_token_id") {
-            Some(_) => "image_token_id",
-            None => "image_token_index",
-        };
-        let image_token = match fields.get(token) {
-            None => 10,
-            Some(value) => {
-                value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-                    fields.refuse(token, "it must be the number of a token".to_owned())
-                })?
-            }
         };
         Ok(Self {
             num_hidden_layers: vision.size_or("num_hidden_layers", 24, MAX_LAYERS)?,
@@ -96,7 +75,7 @@ impl PixtralVisionConfig {
                 Activation::Gelu,
             )?,
             projector_bias: fields.flag_or("multimodal_projector_bias", false)?,
-            image_token,
+            image_token: token_id(fields, &IMAGE_TOKEN, 10)?,
         })
     }
 }

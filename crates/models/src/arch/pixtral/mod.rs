@@ -11,11 +11,12 @@ use outsize_core::Names;
 use self::config::PROJECTOR;
 pub use self::config::PixtralVisionConfig;
 use super::mistral3::MULTIMODAL;
+use super::vision_fields::{is_no_vision, is_within_model, vision_weight_use};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, AxialRope, Linear, RmsNorm, Rotation, attend_tokens, fetched, heads,
+    Activation, AxialRope, Linear, RmsNorm, Rotation, attend_tokens, fetched_rows, heads,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
@@ -163,15 +164,9 @@ impl Architecture for PixtralVisionModel {
     }
 }
 
-/// What the names of its tensors begin with, behind "model." or not.
-const PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
-
 impl Component for PixtralVisionModel {
     fn names(tensors: &[TensorInfo]) -> Names {
-        let is_inner = |tensor: &TensorInfo| {
-            tensor.name.strip_prefix("model.").is_some_and(|rest| rest.starts_with(PARTS[0]))
-        };
-        match tensors.iter().any(is_inner) {
+        match is_within_model(tensors) {
             // The expression is ours, and valid.
             true => Names::default().rename("^", "model.").unwrap_or_default(),
             false => Names::default(),
@@ -179,17 +174,11 @@ impl Component for PixtralVisionModel {
     }
 
     fn is_unused(_: &PixtralVisionConfig, tensor: &str) -> bool {
-        let name = tensor.strip_prefix("model.").unwrap_or(tensor);
-        !PARTS.iter().any(|part| name.starts_with(part))
+        is_no_vision(tensor)
     }
 
     fn weight_use(config: &PixtralVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
-        let patches = pass.latents.pixels();
-        if path.starts_with(PARTS[1]) {
-            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
-        }
-        let attended = if path.ends_with(".q_proj.weight") { patches } else { 0 };
-        WeightUse { rows: patches, attended }
+        vision_weight_use(path, pass, Self::layout(config).merged())
     }
 }
 
@@ -289,8 +278,6 @@ impl PixtralProjector {
         let x = x.reshape([1, tokens, hidden * patches]);
         let x = self.patch_merger.merging_layer.forward_pixels(x);
         let inner = self.activation.activate(self.linear_1.forward_pixels(x));
-        let y = fetched(self.linear_2.forward_pixels(inner), &self.linear_2.weight);
-        let [_, tokens, out] = y.dims();
-        y.reshape([tokens, out])
+        fetched_rows(self.linear_2.forward_pixels(inner), &self.linear_2.weight)
     }
 }

@@ -4,16 +4,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check,
-    rope_object,
+    self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, rope_object, token_id,
 };
 use crate::layers::Activation;
 use crate::{Error, RotaryAxis};
-
-/// The most pixels of a patch's side, and patches of a token's.
-const MAX_PATCH: usize = 1 << 8;
 
 /// The most positions of the table.
 const MAX_POSITIONS: usize = 1 << 20;
@@ -53,17 +50,9 @@ pub struct QwenVisionConfig {
 
 impl QwenVisionConfig {
     pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Self, Error> {
-        let vision = fields.object("vision_config")?;
-        let vision = vision.ok_or_else(|| fields.missing("vision_config"))?;
-        check(&vision, &[VISION])?;
+        let vision = vision_fields(fields, VISION)?;
         let hidden_size = vision.size_or("hidden_size", 1152, MAX_HIDDEN)?;
-        let num_heads = vision.size_or("num_heads", 16, MAX_HEADS)?;
-        if !hidden_size.is_multiple_of(4 * num_heads) {
-            let expected = format!(
-                "each head must be a multiple of 4 wide, and all together hidden_size, {hidden_size}"
-            );
-            return Err(vision.refuse("num_heads", expected));
-        }
+        let num_heads = vision_heads(&vision, "num_heads", 16, [hidden_size, 4])?;
         let positions = vision.size_or("num_position_embeddings", 2304, MAX_POSITIONS)?;
         if !positions.isqrt().pow(2).eq(&positions) {
             let expected = "it must be a square: positions in rows and columns".to_owned();
@@ -79,12 +68,8 @@ impl QwenVisionConfig {
                 vision.refuse("deepstack_visual_indexes", expected)
             })?,
         };
-        let token = |field, [of_3, of_3_5]: [u32; 2]| match fields.get(field) {
-            None => Ok(if has_deepstack { of_3 } else { of_3_5 }),
-            Some(value) => value
-                .as_u64()
-                .and_then(|id| u32::try_from(id).ok())
-                .ok_or_else(|| fields.refuse(field, "it must be the number of a token".to_owned())),
+        let token = |field, [of_3, of_3_5]: [u32; 2]| {
+            token_id(fields, &[field], if has_deepstack { of_3 } else { of_3_5 })
         };
         Ok(Self {
             depth,

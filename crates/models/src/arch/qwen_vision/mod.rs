@@ -16,7 +16,7 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, AxialRope, Embedding, LayerNorm, Linear, Rotation, attend_tokens, fetched,
+    Activation, AxialRope, Embedding, LayerNorm, Linear, Rotation, attend_tokens, fetched_rows,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
@@ -275,8 +275,6 @@ impl QwenVisionPatchMerger {
             false => self.norm.forward(x.reshape(merged)),
         };
         let inner = Activation::Gelu.activate(self.linear_fc1.forward_pixels(x));
-        let y = fetched(self.linear_fc2.forward_pixels(inner), &self.linear_fc2.weight);
-        let [_, tokens, out] = y.dims();
-        y.reshape([tokens, out])
+        fetched_rows(self.linear_fc2.forward_pixels(inner), &self.linear_fc2.weight)
     }
 }

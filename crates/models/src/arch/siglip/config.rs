@@ -1,9 +1,10 @@
 //! What a `config.json` says of the vision encoder of Gemma 3.
 
 use crate::Error;
+use crate::arch::vision_fields::{IMAGE_TOKEN, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check, epsilon,
+    self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, epsilon, token_id,
 };
 use crate::layers::Activation;
 
@@ -39,17 +40,11 @@ pub struct SiglipVisionConfig {
 
 impl SiglipVisionConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
-        let vision = fields.object("vision_config")?;
-        let vision = vision.ok_or_else(|| fields.missing("vision_config"))?;
-        check(&vision, &[VISION])?;
+        let vision = vision_fields(fields, VISION)?;
         let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
         let hidden_size = vision.size_or("hidden_size", 768, MAX_HIDDEN)?;
-        let num_attention_heads = vision.size_or("num_attention_heads", 12, MAX_HEADS)?;
-        if !hidden_size.is_multiple_of(num_attention_heads) {
-            let expected =
-                format!("the heads must be as wide as hidden_size together, {hidden_size}");
-            return Err(vision.refuse("num_attention_heads", expected));
-        }
+        let num_attention_heads =
+            vision_heads(&vision, "num_attention_heads", 12, [hidden_size, 1])?;
         let image_size = vision.size_or("image_size", 224, MAX_SIDE)?;
         let patch_size = vision.size_or("patch_size", 16, image_size)?;
         if !image_size.is_multiple_of(patch_size) {
@@ -65,18 +60,6 @@ impl SiglipVisionConfig {
                 format!("its root must divide the patches of an image's side, {patches}");
             return Err(fields.refuse("mm_tokens_per_image", expected));
         }
-        let token = match fields.get("image_token_id") {
-            Some(_) => "image_token_id",
-            None => "image_token_index",
-        };
-        let image_token = match fields.get(token) {
-            None => 262_144,
-            Some(value) => {
-                value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
-                    fields.refuse(token, "it must be the number of a token".to_owned())
-                })?
-            }
-        };
         Ok(Self {
             num_hidden_layers: vision.size_or("num_hidden_layers", 12, MAX_LAYERS)?,
             hidden_size,
@@ -88,7 +71,7 @@ impl SiglipVisionConfig {
             patch_size,
             tokens,
             text_hidden_size: text.size_or("hidden_size", 2304, MAX_HIDDEN)?,
-            image_token,
+            image_token: token_id(fields, &IMAGE_TOKEN, 262_144)?,
         })
     }
 }

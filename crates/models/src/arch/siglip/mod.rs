@@ -10,11 +10,12 @@ use outsize_core::Names;
 
 pub use self::config::SiglipVisionConfig;
 use super::gemma3::MULTIMODAL;
+use super::vision_fields::{is_no_vision, is_within_model, vision_weight_use};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, Embedding, LayerNorm, Linear, RmsNorm, attend_tokens, fetched, heads,
+    Activation, Embedding, LayerNorm, Linear, RmsNorm, attend_tokens, fetched_rows, heads,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
@@ -153,17 +154,14 @@ impl Architecture for SiglipVisionModel {
     }
 }
 
-/// What the names of its tensors begin with, behind "model." or not.
-const PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
-
 impl Component for SiglipVisionModel {
     fn names(tensors: &[TensorInfo]) -> Names {
-        let has = |part: &str| tensors.iter().any(|tensor| tensor.name.contains(part));
+        let is_named = |tensor: &TensorInfo| tensor.name.contains("vision_tower.vision_model.");
         let mut rules = vec![(r"mm_input_projection\.weight$", "mm_input_projection_weight")];
-        if has("vision_tower.vision_model.") {
+        if tensors.iter().any(is_named) {
             rules.push((r"^vision_tower\.", "vision_tower.vision_model."));
         }
-        if has("model.vision_tower.") {
+        if is_within_model(tensors) {
             rules.push(("^", "model."));
         }
         // The expressions are ours, and valid.
@@ -173,17 +171,11 @@ impl Component for SiglipVisionModel {
     }
 
     fn is_unused(_: &SiglipVisionConfig, tensor: &str) -> bool {
-        let name = tensor.strip_prefix("model.").unwrap_or(tensor);
-        !PARTS.iter().any(|part| name.starts_with(part))
+        is_no_vision(tensor)
     }
 
     fn weight_use(config: &SiglipVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
-        let patches = pass.latents.pixels();
-        if path.starts_with(PARTS[1]) {
-            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
-        }
-        let attended = if path.ends_with(".q_proj.weight") { patches } else { 0 };
-        WeightUse { rows: patches, attended }
+        vision_weight_use(path, pass, Self::layout(config).merged())
     }
 }
 
@@ -267,8 +259,6 @@ impl SiglipProjector {
         let means = x.reshape([count / patches, patches, hidden]).mean_dim(1);
         let normed = self.mm_soft_emb_norm.forward(means.reshape([1, count / patches, hidden]));
         let projection = &self.mm_input_projection;
-        let y = fetched(projection.forward(normed), &projection.weight);
-        let [_, tokens, out] = y.dims();
-        y.reshape([tokens, out])
+        fetched_rows(projection.forward(normed), &projection.weight)
     }
 }

@@ -1,12 +1,10 @@
 //! Folders of adapters: written and read again, and refused where they are wrong.
 
-mod common;
-
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use common::{ADAPTERS, config, folder};
+use crate::common::{ADAPTERS, config, folder};
 use outsize_checkpoint::{Checkpoint, Dtype, FileWriter, TensorSpec};
 use outsize_core::LowRank;
 use outsize_lora::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, Error, LoraAdapter, LoraConfig, save};
@@ -43,7 +41,7 @@ fn what_is_saved_is_read_again() {
 
 #[test]
 fn rows_in_another_order_are_saved_in_that_of_transformers() {
-    let text = fs::read_to_string(common::base("gqa").join("config.json")).unwrap();
+    let text = fs::read_to_string(crate::common::base("gqa").join("config.json")).unwrap();
     let stored_so = text.replacen('{', "{\"rope_interleaved\": true,", 1);
     let [plain, other] = [text, stored_so].map(|text| ModelConfig::from_json(&text).unwrap());
     let dir = tempdir().unwrap();
@@ -209,7 +207,7 @@ fn experts_and_types_that_are_not_built_in_are_refused() {
 #[test]
 fn folders_without_an_adapter_are_named() {
     let model = config("gqa");
-    let message = refused(&common::base("gqa"), &model);
+    let message = refused(&crate::common::base("gqa"), &model);
     assert!(message.contains("holds a whole model"), "{message}");
     let dir = tempdir().unwrap();
     assert!(refused(dir.path(), &model).contains("has no adapter_config.json"));

@@ -1,10 +1,8 @@
 //! Adapters against what PEFT computes in float32 (`scripts/fixtures/lora.py`).
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use common::{ADAPTERS, config, difference, dispatched, expected, folder, logits};
+use crate::common::{ADAPTERS, config, difference, dispatched, expected, folder, logits};
 use outsize_lora::{LoraAdapter, LoraConfig, ModulePattern};
 
 /// Greatest difference over greatest logit.

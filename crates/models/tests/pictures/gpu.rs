@@ -1,15 +1,13 @@
 //! The modules of Stable Diffusion, FLUX.1 and Z-Image on a GPU, or on a software adapter that acts as one, against what
 //! `transformers` and `diffusers` compute in float32, and against themselves with weights elsewhere.
 
-mod common;
-
-use burn::tensor::Device;
-use common::components::{
+use crate::common::components::{
     CLIPS, FLUXES, QWEN3_ENCODERS, T5_ENCODERS, UNETS, VAES, Z_IMAGES, checkpoint, config, decode,
     denoise, denoise_packed, denoise_z_image, encode, encode_qwen3, encode_t5, expected,
 };
-use common::gpu::there_is_a_gpu;
-use common::reference::assert_close;
+use crate::common::gpu::there_is_a_gpu;
+use crate::common::reference::assert_close;
+use burn::tensor::Device;
 use outsize_core::{Dispatched, Options};
 use outsize_models::arch::AutoencoderKl;
 use outsize_models::{Component, Init};

@@ -1,0 +1,199 @@
+//! The `config.json` that metadata becomes.
+
+use super::*;
+
+#[test]
+fn metadata_becomes_a_configuration() {
+    let more = [
+        ("llama.block_count", u32(2)),
+        ("llama.embedding_length", u32(32)),
+        ("llama.attention.head_count", u32(4)),
+        ("llama.attention.layer_norm_rms_epsilon", f32(1e-5)),
+        ("llama.rope.dimension_count", u32(8)),
+        ("llama.context_length", u32(64)),
+        ("llama.new_thing", u32(7)),
+        ("general.name", text("x")),
+        ("tokenizer.ggml.eos_token_id", u32(2)),
+        ("tokenizer.ggml.eot_token_id", u32(5)),
+    ];
+    let found = config("llama", &more).unwrap();
+    let wanted = json!({
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4,
+        "rms_norm_eps": 1e-5, "max_position_embeddings": 64, "llama.new_thing": 7, "vocab_size": 3,
+        "tie_word_embeddings": true, "quantization_config": { "quant_method": "gguf" },
+        "rope_interleaved": true, "bos_token_id": null, "eos_token_id": [2, 5],
+    });
+    assert_eq!(Json::from(found), wanted);
+}
+
+#[test]
+fn experts_become_a_configuration() {
+    let sizes = [("embedding_length", 32), ("attention.head_count", 4), ("expert_count", 8)];
+    let read = |architecture: &'static str, more: &[(&str, u32)]| {
+        let values = sizes.iter().chain(more).map(|(key, n)| (format!("{architecture}.{key}"), n));
+        let values: Vec<_> = values.map(|(key, n)| (key, made::u32(*n))).collect();
+        let more: Vec<_> = values.iter().map(|(key, n)| (key.as_str(), n.clone())).collect();
+        config(architecture, &more)
+    };
+    let used = ("expert_used_count", 3);
+    let mixtral = read("llama", &[used, ("expert_feed_forward_length", 40)]).unwrap();
+    assert_eq!(
+        ["model_type", "num_experts", "num_experts_per_tok", "intermediate_size", "head_dim"]
+            .map(|field| mixtral[field].clone()),
+        [json!("mixtral"), json!(8), json!(3), json!(40), json!(8)]
+    );
+    assert!(!mixtral.contains_key("moe_intermediate_size"));
+    let gpt_oss = read("gpt-oss", &[used, ("expert_feed_forward_length", 40)]).unwrap();
+    assert_eq!(
+        ["model_type", "intermediate_size", "experts_gate_apart", "attention_bias"]
+            .map(|field| gpt_oss[field].clone()),
+        [json!("gpt_oss"), json!(40), json!(true), json!(false)]
+    );
+    // Where nothing is said transformers would take another one.
+    assert_eq!(gpt_oss["rope_scaling"], json!({ "rope_type": "default" }));
+    for (architecture, normalized) in [("qwen3moe", true), ("qwen2moe", false), ("olmoe", false)] {
+        let found = read(architecture, &[used]).unwrap();
+        assert_eq!(found["norm_topk_prob"], json!(normalized), "{architecture}");
+        let missing = read(architecture, &[]).unwrap_err();
+        assert!(missing.contains(&format!("{architecture}.expert_used_count")), "{missing}");
+    }
+
+    // What the metadata leaves out, shapes say.
+    let tensors: &[Tensor<'_>] = &[
+        ("blk.0.ffn_gate_exps.weight", &[2, 5, 8], 0, 0),
+        ("blk.0.ffn_gate_shexp.weight", &[2, 7], 0, 320),
+    ];
+    let values = [
+        ("general.architecture", text("qwen2moe")),
+        ("qwen2moe.expert_count", u32(8)),
+        ("qwen2moe.expert_used_count", u32(2)),
+    ];
+    let (_place, path) = written(&file(&values, tensors, 400));
+    let found = object(&path, "config.json");
+    assert_eq!(found["moe_intermediate_size"], 5);
+    assert_eq!(found["shared_expert_intermediate_size"], 7);
+}
+
+#[test]
+fn compressed_keys_and_experts_in_groups_become_a_configuration() {
+    let read = |architecture: &str, more: &[(&str, Value)]| {
+        let tensors: &[Tensor<'_>] = &[
+            ("blk.0.attn_k_b.weight", &[4, 6, 2], 0, 0),
+            ("blk.0.attn_q_norm.weight", &[4], 0, 192),
+            ("blk.1.exp_probs_b.bias", &[8], 0, 224),
+            ("blk.2.nextn.eh_proj.weight", &[2, 2], 0, 256),
+            ("blk.1.ffn_up_shexp.weight", &[2, 2], 0, 288),
+        ];
+        let own = [
+            ("attention.head_count", u32(2)),
+            ("embedding_length", u32(16)),
+            ("block_count", u32(3)),
+        ];
+        let experts = [("expert_count", u32(8)), ("expert_used_count", u32(3))];
+        let values = own.into_iter().chain(experts).chain(more.iter().cloned());
+        let values = values.map(|(key, value)| (format!("{architecture}.{key}"), value));
+        let values: Vec<_> = values.collect();
+        let named = ("general.architecture", text(architecture));
+        let values: Vec<_> = [named]
+            .into_iter()
+            .chain(values.iter().map(|(key, value)| (key.as_str(), value.clone())))
+            .collect();
+        let (place, path) = written(&file(&values, tensors, 320));
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        let tensors: Vec<_> = (checkpoint.tensors().iter())
+            .map(|tensor| (tensor.name.clone(), tensor.shape.clone()))
+            .collect();
+        let config = read_object(&path.join("config.json")).map_err(|error| error.to_string());
+        drop(place);
+        config.map(|config| (config.unwrap(), tensors))
+    };
+    let sizes = [
+        ("attention.key_length", u32(10)),
+        ("attention.key_length_mla", u32(8)),
+        ("attention.value_length", u32(6)),
+        ("attention.value_length_mla", u32(5)),
+        ("attention.head_count_kv", u32(1)),
+        ("attention.kv_lora_rank", u32(6)),
+        ("rope.dimension_count", u32(4)),
+        ("rope.scaling.type", text("yarn")),
+        ("rope.scaling.factor", f32(40.0)),
+        ("rope.scaling.yarn_log_multiplier", f32(0.125)),
+        ("expert_gating_func", u32(2)),
+        ("expert_shared_count", u32(1)),
+    ];
+    let (found, tensors) = read("deepseek2", &sizes).unwrap();
+    let wanted = json!({
+        "model_type": "deepseek_v3", "num_attention_heads": 2, "hidden_size": 16, "num_hidden_layers": 3, "n_routed_experts": 8,
+        "num_experts_per_tok": 3, "q_lora_rank": null, "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+        "v_head_dim": 5, "kv_b_apart": true, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0,
+        "norm_topk_prob": false, "first_k_dense_replace": 0, "n_shared_experts": 1, "tie_word_embeddings": true,
+        "bos_token_id": null, "eos_token_id": null,
+        "rope_scaling": { "rope_type": "yarn", "factor": 40.0, "mscale_all_dim": 1.25, "attention_factor": 1.0 },
+    });
+    assert_eq!(Json::from(found), wanted);
+    let names: Vec<_> =
+        tensors.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+    assert_eq!(
+        names,
+        [
+            ("model.layers.0.self_attn.kv_b_proj.keys", &[12, 4][..]),
+            ("model.layers.0.self_attn.q_norm.weight", &[4]),
+            ("model.layers.1.mlp.gate.e_score_correction_bias", &[8]),
+            ("model.layers.2.nextn.eh_proj.weight", &[2, 2]),
+            ("model.layers.1.mlp.shared_experts.up_proj.weight", &[2, 2]),
+        ]
+    );
+
+    // Older files have no such widths beside others, and choose by a softmax.
+    let (found, _) =
+        read("deepseek2", &[sizes[0].clone(), sizes[2].clone(), sizes[6].clone()]).unwrap();
+    assert_eq!(
+        ["model_type", "qk_nope_head_dim", "v_head_dim"].map(|field| found[field].clone()),
+        [json!("deepseek_v2"), json!(6), json!(6)]
+    );
+    // Layers that guess further tokens are none of the model's.
+    let (found, _) = read("glm4moe", &[("nextn_predict_layers", u32(1))]).unwrap();
+    assert_eq!(
+        ["model_type", "num_hidden_layers", "use_qk_norm"].map(|field| found[field].clone()),
+        [json!("glm4_moe"), json!(2), json!(true)]
+    );
+    for architecture in ["deepseek2", "glm4moe"] {
+        let error = read(architecture, &[("expert_gating_func", u32(4))]).unwrap_err();
+        assert!(error.contains("expert_gating_func"), "{error}");
+    }
+}
+
+#[test]
+fn gpt_oss_has_sinks_biases_of_experts_and_several_messages_an_answer() {
+    let tensors: &[Tensor<'_>] = &[
+        ("blk.1.attn_sinks.weight", &[4], 0, 0),
+        ("blk.1.ffn_gate_inp.bias", &[3], 0, 32),
+        ("blk.1.ffn_up_exps.bias", &[2, 3], 0, 64),
+    ];
+    let types: Vec<_> = [3, 3, 1, 3].map(u32).into();
+    let values = [
+        ("general.architecture", text("gpt-oss")),
+        ("tokenizer.ggml.model", text("gpt2")),
+        ("tokenizer.ggml.tokens", texts(&["<|end|>", "<|return|>", "a", "<|call|>"])),
+        ("tokenizer.ggml.token_type", array(&types)),
+    ];
+    let (_place, path) = written(&file(&values, tensors, 96));
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let found: Vec<_> = (checkpoint.tensors().iter())
+        .map(|tensor| {
+            (tensor.name.strip_prefix("model.layers.1.").unwrap(), &*tensor.shape, tensor.len)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("self_attn.sinks", &[4][..], 16),
+            ("mlp.router.bias", &[3], 12),
+            ("mlp.experts.0.up_proj.bias", &[2], 8),
+            ("mlp.experts.1.up_proj.bias", &[2], 8),
+            ("mlp.experts.2.up_proj.bias", &[2], 8),
+        ]
+    );
+    // The end of a message is none of the answer.
+    assert_eq!(object(&path, "config.json")["eos_token_id"], json!([1, 3]));
+}

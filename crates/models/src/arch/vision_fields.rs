@@ -1,0 +1,67 @@
+//! What the fields and tensors of vision encoders have in common.
+
+use outsize_checkpoint::TensorInfo;
+
+use crate::config::{Fields, KnownField, MAX_HEADS, check};
+use crate::{Error, PicturePass, WeightUse};
+
+/// The most pixels of a patch's side, and patches of a token's.
+pub(super) const MAX_PATCH: usize = 1 << 8;
+
+/// The names of the token that stands for an image, new ones first.
+pub(super) const IMAGE_TOKEN: [&str; 2] = ["image_token_id", "image_token_index"];
+
+/// What the names of an encoder's tensors begin with, and of those that make features of its states, behind "model." or not.
+const PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+
+/// The fields of the object `vision_config`, of which these are known.
+pub(super) fn vision_fields<'a>(
+    fields: &Fields<'a>,
+    known: &[KnownField],
+) -> Result<Fields<'a>, Error> {
+    let vision = fields.object("vision_config")?.ok_or_else(|| fields.missing("vision_config"))?;
+    check(&vision, &[known])?;
+    Ok(vision)
+}
+
+/// Heads of attention, `default` if absent: together as wide as `hidden_size`, and each a multiple of `unit`.
+pub(super) fn vision_heads(
+    vision: &Fields<'_>,
+    field: &str,
+    default: usize,
+    [hidden_size, unit]: [usize; 2],
+) -> Result<usize, Error> {
+    let heads = vision.size_or(field, default, MAX_HEADS)?;
+    if hidden_size.is_multiple_of(unit * heads) {
+        return Ok(heads);
+    }
+    let expected = match unit {
+        1 => format!("the heads must be as wide as hidden_size together, {hidden_size}"),
+        _ => format!(
+            "each head must be a multiple of {unit} wide, and all together hidden_size, {hidden_size}"
+        ),
+    };
+    Err(vision.refuse(field, expected))
+}
+
+/// Whether the encoder's tensors are behind "model.".
+pub(super) fn is_within_model(tensors: &[TensorInfo]) -> bool {
+    let encoder = format!("model.{}", PARTS[0]);
+    tensors.iter().any(|tensor| tensor.name.starts_with(&encoder))
+}
+
+/// As [`Component::is_unused`](crate::Component::is_unused).
+pub(super) fn is_no_vision(tensor: &str) -> bool {
+    let name = tensor.strip_prefix("model.").unwrap_or(tensor);
+    !PARTS.iter().any(|part| name.starts_with(part))
+}
+
+/// As [`Component::weight_use`](crate::Component::weight_use), for tokens of so many patches.
+pub(super) fn vision_weight_use(path: &str, pass: &PicturePass, merged: usize) -> WeightUse {
+    let patches = pass.latents.pixels();
+    if path.starts_with(PARTS[1]) {
+        return WeightUse::of_rows(patches / merged as u64);
+    }
+    let attended = if path.ends_with(".q_proj.weight") { patches } else { 0 };
+    WeightUse { rows: patches, attended }
+}
