@@ -23,7 +23,7 @@ pub use self::resting::RowPrefix;
 use self::rows::WaitingRows;
 use self::snapshot::Snapshot;
 use crate::cache_options::window_and_capacity;
-use crate::layers::ChosenTokens;
+use crate::chosen_tokens::ChosenTokens;
 use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, Error, WhenFull};
 
 /// The longest context that can be asked for, in tokens: positions beyond are not exact in f32.

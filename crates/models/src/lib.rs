@@ -24,6 +24,7 @@ mod batch;
 mod blocks;
 mod cache_options;
 mod cache_spec;
+mod chosen_tokens;
 mod component;
 mod config;
 mod decoder;

@@ -6,8 +6,6 @@ mod absent;
 mod config;
 mod indexer;
 
-pub(super) use config::groups;
-
 use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::Names;

@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
+use super::rms_config::ExpertsConfig;
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{Fields, KnownField, MAX_LAYERS};
+use crate::config::{Fields, KnownField, MAX_EXPERTS, MAX_LAYERS};
+use crate::layers::ExpertGroups;
 
 /// Of models with experts.
 pub(super) const EXPERTS: &[KnownField] = &[
@@ -67,4 +69,50 @@ pub(super) fn dense_layers(
         Some(value) if value.as_u64() == Some(0) => Ok(0),
         _ => fields.size_or(field, absent, MAX_LAYERS),
     }
+}
+
+/// The groups that experts are chosen by, unless one group is all.
+pub(super) fn expert_groups(
+    fields: &Fields<'_>,
+    is_v2: bool,
+    experts: &ExpertsConfig,
+    absent: (usize, usize),
+) -> Result<Option<ExpertGroups>, Error> {
+    let (count, per_token) = match (is_v2, fields.text("topk_method")?) {
+        (true, None | Some("greedy")) => return Ok(None),
+        (true, Some("group_limited_greedy")) => {
+            (fields.size("n_group", MAX_EXPERTS)?, fields.size("topk_group", MAX_EXPERTS)?)
+        }
+        (false, None | Some("noaux_tc")) => (
+            fields.size_or("n_group", absent.0, MAX_EXPERTS)?,
+            fields.size_or("topk_group", absent.1, MAX_EXPERTS)?,
+        ),
+        (true, _) => {
+            let expected = "only \"greedy\" and \"group_limited_greedy\" are supported".to_owned();
+            return Err(fields.refuse("topk_method", expected));
+        }
+        (false, _) => {
+            let expected = "only \"noaux_tc\" is supported".to_owned();
+            return Err(fields.refuse("topk_method", expected));
+        }
+    };
+    // What a group is worth: its best expert, or the best two together.
+    let best = if is_v2 { 1 } else { 2 };
+    let size = experts.count / count;
+    if !experts.count.is_multiple_of(count) || (size < best && per_token < count) {
+        let expected = format!(
+            "the {} experts must be in groups of equally many, {best} at least",
+            experts.count
+        );
+        return Err(fields.refuse("n_group", expected));
+    }
+    if per_token > count || per_token * size < experts.routing.per_token {
+        let expected = format!(
+            "of {count} groups of {size} experts it must be enough for {} experts",
+            experts.routing.per_token
+        );
+        return Err(fields.refuse("topk_group", expected));
+    }
+    let groups = ExpertGroups { count, per_token, best };
+    Ok((per_token < count).then_some(groups))
 }

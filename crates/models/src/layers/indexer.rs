@@ -5,8 +5,8 @@ use burn::tensor::{DType, Tensor};
 use outsize_kernels::{ActivationDtype, RotaryPairs, linear_with};
 
 use super::attention::QueryPositions;
-use super::chosen_tokens::ChosenTokens;
 use super::{LayerNorm, Linear, Rotation};
+use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::Seen;
 use crate::{Activations, Init, PassShape};
 

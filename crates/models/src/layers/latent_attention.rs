@@ -11,9 +11,11 @@ use outsize_kernels::{
 };
 
 use super::attention::{QueryPositions, Scores, attend_seen};
+use super::chosen_attention::{attend_chosen, chosen_activations};
 use super::indexer::IndexerInputs;
 use super::linear::{differentiated, matrix, whole};
-use super::{ChosenTokens, Indexer, IndexerConfig, Linear, RmsNorm, Rotation, entered, rope};
+use super::{Indexer, IndexerConfig, Linear, RmsNorm, Rotation, entered, rope};
+use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::Seen;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
@@ -281,7 +283,7 @@ impl LatentAttention {
                 let over_cached = Tensor::cat(vec![over_latents, turned], 3);
                 let sums = match (&chosen, &self.indexer) {
                     (Some(chosen), _) => {
-                        chosen.attend(over_cached, token, &seen, positions, scores)
+                        attend_chosen(chosen, over_cached, token, &seen, positions, scores)
                     }
                     (None, Some(_)) => {
                         attend_seen(over_cached, &seen.narrowed(rank + rotated), positions, scores)
@@ -394,7 +396,7 @@ impl LatentAttention {
         let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
         all.and(Activations::values(waits + of_block(sparse).saturating_sub(of_block(dense))))
             .and(chooses.unwrap_or_default())
-            .and(ChosenTokens::activations(pass, sparse[0] * sparse[1], kept as usize, top_k))
+            .and(chosen_activations(pass, sparse[0] * sparse[1], kept as usize, top_k))
     }
 }
 

@@ -4,7 +4,7 @@ mod activation;
 mod attention;
 mod axial_rope;
 mod causal_conv1d;
-mod chosen_tokens;
+mod chosen_attention;
 mod conv1d;
 mod conv2d;
 mod convolution;
@@ -49,7 +49,6 @@ pub(crate) use attention::{
 };
 pub(crate) use axial_rope::{AxialRope, axis_widths};
 pub use causal_conv1d::CausalConv1d;
-pub(crate) use chosen_tokens::ChosenTokens;
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};
 pub(crate) use convolution::UNPACKED_BYTES;

@@ -1,7 +1,7 @@
 //! `config.json` of DeepSeek and of the models with its experts.
 
 use super::super::exaone4;
-use super::super::expert_fields::{EXPERTS, dense_layers, listed_layers};
+use super::super::expert_fields::{EXPERTS, dense_layers, expert_groups, listed_layers};
 use super::super::gemma3::TEXT_PART;
 use super::super::llama::first_window;
 use super::super::rms_config::{
@@ -17,7 +17,7 @@ use crate::config::{
     MAX_INTERMEDIATE, RopeConfig, RopeContext, RopeScaling, check, layer_windows, rope_object,
     sliding_window, yarn_stretch,
 };
-use crate::layers::{ExpertGroups, LatentAttentionConfig, Routing, Shares};
+use crate::layers::{LatentAttentionConfig, Routing, Shares};
 
 /// The fields of that type.
 pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
@@ -131,7 +131,7 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
             routing: Routing {
                 shares: if is_softmax { Shares::Softmax } else { Shares::Sigmoid },
                 scale,
-                groups: groups(fields, is_v2, experts, absent.groups)?,
+                groups: expert_groups(fields, is_v2, experts, absent.groups)?,
                 ..experts.routing
             },
             ..*experts
@@ -161,52 +161,6 @@ fn shared_width(
             Err(fields.refuse(field, expected))
         }
     }
-}
-
-/// The groups that experts are chosen by, unless one group is all.
-pub(in crate::arch) fn groups(
-    fields: &Fields<'_>,
-    is_v2: bool,
-    experts: &ExpertsConfig,
-    absent: (usize, usize),
-) -> Result<Option<ExpertGroups>, Error> {
-    let (count, per_token) = match (is_v2, fields.text("topk_method")?) {
-        (true, None | Some("greedy")) => return Ok(None),
-        (true, Some("group_limited_greedy")) => {
-            (fields.size("n_group", MAX_EXPERTS)?, fields.size("topk_group", MAX_EXPERTS)?)
-        }
-        (false, None | Some("noaux_tc")) => (
-            fields.size_or("n_group", absent.0, MAX_EXPERTS)?,
-            fields.size_or("topk_group", absent.1, MAX_EXPERTS)?,
-        ),
-        (true, _) => {
-            let expected = "only \"greedy\" and \"group_limited_greedy\" are supported".to_owned();
-            return Err(fields.refuse("topk_method", expected));
-        }
-        (false, _) => {
-            let expected = "only \"noaux_tc\" is supported".to_owned();
-            return Err(fields.refuse("topk_method", expected));
-        }
-    };
-    // What a group is worth: its best expert, or the best two together.
-    let best = if is_v2 { 1 } else { 2 };
-    let size = experts.count / count;
-    if !experts.count.is_multiple_of(count) || (size < best && per_token < count) {
-        let expected = format!(
-            "the {} experts must be in groups of equally many, {best} at least",
-            experts.count
-        );
-        return Err(fields.refuse("n_group", expected));
-    }
-    if per_token > count || per_token * size < experts.routing.per_token {
-        let expected = format!(
-            "of {count} groups of {size} experts it must be enough for {} experts",
-            experts.routing.per_token
-        );
-        return Err(fields.refuse("topk_group", expected));
-    }
-    let groups = ExpertGroups { count, per_token, best };
-    Ok((per_token < count).then_some(groups))
 }
 
 /// Attention as Llama's, of whose heads a part is rotated.

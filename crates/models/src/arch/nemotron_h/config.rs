@@ -3,7 +3,7 @@
 use outsize_kernels::LinearAttentionHeads;
 use serde_json::Value;
 
-use super::super::deepseek::groups;
+use super::super::expert_fields::expert_groups;
 use super::super::mamba2_fields;
 use super::super::qwen3_next::convolution_taps;
 use super::super::rms_config::{
@@ -160,7 +160,7 @@ fn with_experts(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Err
             routing: Routing {
                 shares: Shares::Sigmoid,
                 scale,
-                groups: groups(fields, false, experts, (1, 1))?,
+                groups: expert_groups(fields, false, experts, (1, 1))?,
                 ..experts.routing
             },
             ..*experts
