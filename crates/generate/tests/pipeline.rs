@@ -400,7 +400,7 @@ fn what_is_wrong_is_said() {
     assert!(error.contains("config.json"), "{error}");
     std::fs::write(dir.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
     let error = read_config(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("mamba") && error.contains("llama"), "{error}");
+    assert!(error.contains("mamba") && error.contains("mistral"), "{error}");
 
     let folder = fixture("gqa");
     let mut long = settings(None, Logits::Last);

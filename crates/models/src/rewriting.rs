@@ -123,7 +123,9 @@ pub fn rewriting(
     let mut of_heads = HeadMatrices::default();
     let mut linear = LinearAttention::of(&config);
     for (weight, stored) in weights.into_iter().zip(checkpoint.tensors()) {
-        if others.contains(&weight.data().name) {
+        let name = &weight.data().name;
+        let of_activations = || Quantization::OF_ACTIVATIONS.iter().any(|end| name.ends_with(end));
+        if others.contains(name) || (quantization.is_some() && of_activations()) {
             continue;
         }
         // What transformers has otherwise: experts of gpt-oss.

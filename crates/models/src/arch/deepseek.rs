@@ -95,7 +95,7 @@ impl RmsFeedForward for RmsMoE {
     }
 
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
-        let renamed = |names: Names, (pattern, with): &(&str, &str)| names.rename(pattern, with);
+        let renamed = |names: Names, (pattern, with): &(&str, &str)| names.or_rename(pattern, with);
         let names = experts.renamed.iter().try_fold(names, renamed)?;
         stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts.count)?
             // As K-EXAONE is published.

@@ -143,12 +143,11 @@ fn what_is_not_built_in_is_refused_by_name() {
     };
     for (field, value) in [
         ("fmt", json!("e5m2")),
-        ("activation_scheme", json!("static")),
+        ("activation_scheme", json!("blocked")),
         ("weight_block_size", json!([128, 0])),
         ("weight_block_size", json!([128, 128, 1])),
         ("weight_block_size", json!([128, 70_000])),
         ("weight_block_size", json!(128)),
-        ("weight_block_size", json!(null)),
         ("modules_to_not_convert", json!("lm_head")),
         ("modules_to_not_convert", json!([1])),
     ] {
@@ -156,6 +155,9 @@ fn what_is_not_built_in_is_refused_by_name() {
         refusal(fp8(json!({ field: value })), &path);
     }
     let read = |changes| read(fp8(changes)).unwrap().model;
+    let whole = read(json!({"weight_block_size": null, "activation_scheme": "static"}));
+    let whole = whole.quantization.unwrap().format.unwrap().scales.unwrap();
+    assert_eq!(whole.shape([500, 300]), [1, 1]);
     let model = read(json!({"fmt": "e4m3", "activation_scheme": "dynamic"}));
     let quantization = model.quantization.clone().unwrap();
     assert_eq!(quantization.format.unwrap().scales.unwrap().block, [128, 64]);

@@ -9,6 +9,9 @@ use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::{Part, Seen};
 use crate::{Activations, PassShape};
 
+/// What the graph of operations takes of a token, in f32 values, where gradients need it.
+const GRAPH: u64 = 2048;
+
 /// Attention of queries `[batch, tokens, heads, width]` of tokens from `first` on over the keys and values that they see, of which the
 /// first `width` elements count; gives `[batch, tokens, heads · width]`.
 pub(super) fn attend_chosen(
@@ -59,7 +62,8 @@ pub(super) fn chosen_activations(
     // all of them.
     let chosen = pass.rows() * (top_k + 4) as u64;
     let tokens = if pass.learns() { pass.rows() } else { 1 };
-    let gathered = tokens * (2 * top_k * kept) as u64;
+    let graph = if pass.learns() { pass.rows() * GRAPH } else { 0 };
+    let gathered = tokens * (2 * top_k * kept) as u64 + graph;
     let mixed = batch * 2 * (queries * kept) as u64;
     Activations::values(chosen + gathered + mixed)
 }

@@ -268,7 +268,7 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ),
         ("hy_v3", "first_k_dense_replace", json!(2), "first_k_dense_replace"),
         ("hy_v3", "router_scaling_factor", json!(-1), "router_scaling_factor"),
-        ("afmoe", "num_shared_experts", json!(1 << 16), "num_shared_experts"),
+        ("afmoe", "num_shared_experts", json!(1 << 17), "num_shared_experts"),
         ("afmoe", "score_func", json!("softmax"), "score_func"),
         ("laguna", "gating", json!(false), "gating"),
         ("laguna", "moe_router_logit_softcapping", json!(30.0), "moe_router_logit_softcapping"),

@@ -97,7 +97,10 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     let names = ["n_routed_experts", "num_experts", "num_local_experts"];
     let defaults = (absent.experts, absent.per_token.unwrap_or(1));
     let is_hy = model_type == "hy_v3";
-    let normalized = is_hy || fields.flag_or("norm_topk_prob", absent.normalized)?;
+    let normalized = fields.flag_or("norm_topk_prob", absent.normalized)?;
+    if is_hy && !normalized {
+        return Err(fields.refuse("norm_topk_prob", "only true is supported".to_owned()));
+    }
     let mut config = config.with_experts(fields, names, defaults, normalized)?;
     let layers = config.num_hidden_layers;
     let dense = dense_layers(fields, "first_k_dense_replace", absent.dense)?;
@@ -112,7 +115,10 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         _ => "n_shared_experts",
     };
     let shared = shared_width(fields, field, absent.shared, inner)?;
-    let field = if is_hy { "router_scaling_factor" } else { "routed_scaling_factor" };
+    let field = match is_hy {
+        true => field_of(fields, ["router_scaling_factor", "routed_scaling_factor"])?,
+        false => "routed_scaling_factor",
+    };
     let scale = fields.number_or(field, absent.scale)?;
     if !(0.0..=MAX_SCALE).contains(&scale) {
         let expected = format!("it must be from 0 to {MAX_SCALE}");
@@ -366,8 +372,7 @@ const MISTRAL4: &[&[KnownField]] = &[SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED,
 const MISTRAL4_TEXT: &[&[KnownField]] =
     &[TEXT_PART, SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
 
-const SOFTMAX: &[KnownField] =
-    &[("scoring_func", Only(&["\"softmax\""])), ("topk_method", Effect::UNSET)];
+const SOFTMAX: &[KnownField] = &[("scoring_func", Only(&["\"softmax\""]))];
 
 const KIMI_TEXT: &[&[KnownField]] =
     &[KIMI, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
@@ -409,7 +414,6 @@ const HY: &[KnownField] = &[
     ("mlp_layer_types", Read),
     ("moe_router_enable_expert_bias", Effect::ON),
     ("moe_router_use_sigmoid", Effect::ON),
-    ("norm_topk_prob", Effect::ON),
     ("num_shared_experts", Read),
     ("qk_norm", Effect::ON),
     ("route_norm", Effect::ON),
