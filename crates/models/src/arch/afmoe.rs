@@ -1,7 +1,7 @@
 //! AFMoE, of the Trinity models: experts as DeepSeek's, four norms a block, gated attention that rotates in layers of a sliding
 //! window alone. Arcee AI 2025 (<https://huggingface.co/arcee-ai/Trinity-Mini>).
 
-use super::expert_fields::{EXPERTS, dense_layers};
+use super::expert_fields::{EXPERTS, dense_layers, share_scale};
 use super::rms_config::{self, BlockNorms, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -39,7 +39,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         experts.intermediate_size = inner;
         experts.shared_intermediate_size = Some(shared);
         experts.routing.shares = Shares::Sigmoid;
-        experts.routing.scale = fields.number_or("route_scale", 1.0)?;
+        experts.routing.scale = share_scale(fields, "route_scale", 1.0)?;
         experts.renamed = NAMES;
     }
     let dense = dense_layers(fields, "num_dense_layers", 1)?;

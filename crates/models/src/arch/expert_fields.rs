@@ -116,3 +116,14 @@ pub(super) fn expert_groups(
     let groups = ExpertGroups { count, per_token, best };
     Ok((per_token < count).then_some(groups))
 }
+
+/// The most that shares are multiplied by.
+const MAX_SCALE: f64 = 1e6;
+
+/// What the shares of experts are multiplied by, as a field says.
+pub(super) fn share_scale(fields: &Fields<'_>, field: &str, absent: f64) -> Result<f64, Error> {
+    match fields.get(field) {
+        Some(_) => fields.number_within(field, 0.0, MAX_SCALE),
+        None => Ok(absent),
+    }
+}

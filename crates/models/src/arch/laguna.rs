@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::expert_fields::{EXPERTS, listed_layers};
+use super::expert_fields::{EXPERTS, listed_layers, share_scale};
 use super::rms_config::{self, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -37,7 +37,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         experts.intermediate_size = size("moe_intermediate_size")?;
         experts.shared_intermediate_size = Some(size("shared_expert_intermediate_size")?);
         experts.routing.shares = Shares::Sigmoid;
-        experts.routing.scale = fields.number_or("moe_routed_scaling_factor", 1.0)?;
+        experts.routing.scale = share_scale(fields, "moe_routed_scaling_factor", 1.0)?;
         experts.renamed = NAMES;
     }
     config.sparse_layers = match fields.get("mlp_layer_types") {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::expert_fields::{EXPERTS, expert_groups, listed_layers};
+use super::expert_fields::{EXPERTS, expert_groups, listed_layers, share_scale};
 use super::laguna::rope_of;
 use super::rms_config::{self, DEFAULTS, RmsConfig, RmsDefaults, SinkLayers};
 use crate::Error;
@@ -42,7 +42,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         let width = fields.size_or("moe_intermediate_size", 2048, MAX_INTERMEDIATE)?;
         experts.intermediate_size = width;
         experts.routing.shares = Shares::Sigmoid;
-        experts.routing.scale = fields.number_or("routed_scaling_factor", 1.0)?;
+        experts.routing.scale = share_scale(fields, "routed_scaling_factor", 1.0)?;
         experts.routing.groups = expert_groups(fields, false, experts, (1, 1))?;
         experts.renamed = NAMES;
     }

@@ -10,7 +10,7 @@ use crate::kv_cache::{Part, Seen};
 use crate::{Activations, PassShape};
 
 /// What the graph of operations takes of a token, in f32 values, where gradients need it.
-const GRAPH: u64 = 2048;
+const GRAPH: u64 = 4096;
 
 /// Attention of queries `[batch, tokens, heads, width]` of tokens from `first` on over the keys and values that they see, of which the
 /// first `width` elements count; gives `[batch, tokens, heads · width]`.

@@ -391,12 +391,23 @@ impl LatentAttention {
         let Some(IndexerConfig { top_k, .. }) = indexer else {
             return all;
         };
-        // The norm's output and compressed queries wait for the indexer.
+        // The norm's output and compressed queries wait for the indexer; then attention is over what it chose.
         let waits = pass.rows() * (hidden + query_rank.unwrap_or(0) as u64);
         let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
-        all.and(Activations::values(waits + of_block(sparse).saturating_sub(of_block(dense))))
-            .and(chooses.unwrap_or_default())
-            .and(chosen_activations(pass, sparse[0] * sparse[1], kept as usize, top_k))
+        let chooses = Activations::values(waits).and(chooses.unwrap_or_default());
+        let blocks = of_block(sparse).max(of_block(dense));
+        let attends = Activations::values(pass.rows() * values + blocks).and(chosen_activations(
+            pass,
+            sparse[0] * sparse[1],
+            kept as usize,
+            top_k,
+        ));
+        let both = match pass.learns() {
+            true => chooses.and(attends),
+            false => chooses.or(attends),
+        };
+        let held = pass.rows() * (queries + 4 * kept) + decoded;
+        all.or(Activations::values(held).with_scratch(scratch).and(both))
     }
 }
 

@@ -256,7 +256,11 @@ fn what_does_not_fit_together_is_refused_by_name() {
         (
             "mistral4-images-published-bf16",
             "text_config",
-            json!({"model_type": "mistral4", "topk_method": "greedy"}),
+            json!({
+                "model_type": "mistral4", "topk_method": "greedy", "rope_parameters": {
+                    "rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.1
+                },
+            }),
             "text_config.topk_method",
         ),
         ("kimi_k25-published-bf16", "text_config", Value::Null, "text_config"),

@@ -1,7 +1,9 @@
 //! `config.json` of DeepSeek and of the models with its experts.
 
 use super::super::exaone4;
-use super::super::expert_fields::{EXPERTS, dense_layers, expert_groups, listed_layers};
+use super::super::expert_fields::{
+    EXPERTS, dense_layers, expert_groups, listed_layers, share_scale,
+};
 use super::super::gemma3::TEXT_PART;
 use super::super::llama::first_window;
 use super::super::rms_config::{
@@ -119,11 +121,7 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         true => field_of(fields, ["router_scaling_factor", "routed_scaling_factor"])?,
         false => "routed_scaling_factor",
     };
-    let scale = fields.number_or(field, absent.scale)?;
-    if !(0.0..=MAX_SCALE).contains(&scale) {
-        let expected = format!("it must be from 0 to {MAX_SCALE}");
-        return Err(fields.refuse(field, expected));
-    }
+    let scale = share_scale(fields, field, absent.scale)?;
     if model_type == "axk1" {
         config.norms = BlockNorms::BeforeAndBehindExperts;
     }
@@ -145,9 +143,6 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     }
     Ok(config)
 }
-
-/// The most that shares are multiplied by.
-const MAX_SCALE: f64 = 1e6;
 
 /// Width of the shared experts together, unless null says that there are none.
 fn shared_width(
