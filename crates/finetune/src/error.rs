@@ -28,7 +28,7 @@ pub enum FinetuneError {
     Train(#[from] outsize_train::Error),
     /// The model cannot learn block by block.
     #[error(
-        "a {model_type} cannot learn: its layers share keys and values or what one of them chose, or it has an encoder, and only models whose \
+        "a {model_type} cannot learn: its layers share keys and values, or see tokens that an indexer chooses, or it has an encoder, and only models whose \
          blocks depend on each other by the residual stream alone can"
     )]
     Unsupported {
@@ -37,7 +37,7 @@ pub enum FinetuneError {
     },
     /// Inputs of layers cannot be seen block by block.
     #[error(
-        "a {model_type} cannot be run block by block, as its layers share keys and values or what one of them chose, or it has an encoder: texts cannot \
+        "a {model_type} cannot be run block by block, as its layers share keys and values, or see tokens that an indexer chooses, or it has an encoder: texts cannot \
          say which integers its weights become"
     )]
     NoBlocks {

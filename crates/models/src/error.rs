@@ -207,7 +207,7 @@ pub enum Error {
     },
     /// Gradients were asked for of a model whose blocks depend on each other by more than the residual stream.
     #[error(
-        "this model cannot learn block by block: its layers share keys and values, or see what another one chose, or it has an encoder"
+        "this model cannot learn block by block: its layers share keys and values, or see tokens that an indexer chooses, or it has an encoder"
     )]
     NoBlocks,
     /// A weight was to learn that is in no block.

@@ -28,7 +28,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let config =
         RmsConfig::read(fields, &ABSENT)?.with_attention_bias(fields)?.with_rope(fields)?;
     let layers = config.num_hidden_layers;
-    let mut config = config.with_experts(fields, ["num_experts"], (64, 6), true)?;
+    let mut config =
+        config.with_experts(fields, ["num_experts", "num_local_experts"], (64, 6), true)?;
     if let Some(experts) = &mut config.experts {
         let inner = fields.size_or("moe_intermediate_size", 1408, MAX_INTERMEDIATE)?;
         let shared = fields.size_or("num_shared_experts", 2, MAX_EXPERTS)?.saturating_mul(inner);

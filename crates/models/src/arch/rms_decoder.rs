@@ -10,7 +10,7 @@ use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
-use crate::layers::{Embedding, LatentChoice, Linear, Norm, Rope, Rotation};
+use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
 use crate::pass::Pass;
 use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
@@ -133,8 +133,8 @@ pub struct RmsForCausalLm<B: Module> {
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
-    /// Whether layers depend on each other by more than the residual stream.
-    shares_choices: bool,
+    /// Whether an indexer chooses the tokens that are seen: gradients through what is gathered are not bounded.
+    chooses_tokens: bool,
 }
 
 /// Embedding, decoder layers and final norm.
@@ -253,7 +253,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
-            shares_choices: config.choices.iter().any(|choice| *choice != LatentChoice::Own),
+            chooses_tokens: config.latent_attention.is_some_and(|latent| latent.indexer.is_some()),
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
     }
@@ -299,7 +299,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn blocks(&self) -> Option<&dyn Blocks> {
-        (!self.shares_choices).then_some(self)
+        (!self.chooses_tokens).then_some(self)
     }
 
     fn head(&self) -> Head<'_> {

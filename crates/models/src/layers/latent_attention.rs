@@ -406,7 +406,8 @@ impl LatentAttention {
             true => chooses.and(attends),
             false => chooses.or(attends),
         };
-        let held = pass.rows() * (queries + 4 * kept) + decoded;
+        // With the rotations of the tokens at hand.
+        let held = pass.rows() * (queries + 4 * kept + 2 * rotated as u64) + decoded;
         all.or(Activations::values(held).with_scratch(scratch).and(both))
     }
 }

@@ -11,15 +11,14 @@ use outsize_core::{LowRank, Options};
 use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfig};
 use outsize_plan::{Budget, infer};
 
-/// All checkpoints of `training.rs`, but those whose layers share keys and values.
-pub const ALL: [&str; 33] = [
+/// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens that are chosen.
+pub const ALL: [&str; 32] = [
     "afmoe",
     "apertus",
     "arcee",
     "axk1",
     "cohere",
     "deepseek_v3",
-    "deepseek_v32",
     "ernie4_5_moe",
     "falcon_h1",
     "gemma2",

@@ -277,12 +277,6 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("laguna", "gating", json!(false), "gating"),
         ("laguna", "moe_router_logit_softcapping", json!(30.0), "moe_router_logit_softcapping"),
         ("laguna", "num_attention_heads_per_layer", json!([2, 2]), "num_attention_heads_per_layer"),
-        (
-            "laguna",
-            "rope_parameters",
-            json!({"chunked_attention": {}}),
-            "rope_parameters.chunked_attention",
-        ),
         ("mimo_v2_flash", "v_head_dim", json!(9), "v_head_dim"),
         ("mimo_v2_flash", "num_key_value_heads", json!(4), "num_key_value_heads"),
         ("mimo_v2_flash", "n_group", json!(2), "n_group"),
