@@ -70,6 +70,10 @@ pub(super) fn rope_of(
     (kind, theta, part): (&str, f64, f64),
 ) -> Result<(RopeConfig, usize), Error> {
     let around = config.rope_context(fields);
+    if fields.get("rope_scaling").is_some() {
+        let expected = "it must be in `rope_parameters`, for each kind of layers".to_owned();
+        return Err(fields.refuse("rope_scaling", expected));
+    }
     let object = match fields.object("rope_parameters")? {
         Some(kinds) => {
             check(&kinds, &[KINDS])?;

@@ -57,7 +57,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     }
     let scale = match (fields.has("attention_value_scale"), fields.get("attention_value_scale")) {
         (true, None) => 1.0,
-        _ => fields.number_or("attention_value_scale", 0.707)?,
+        _ => share_scale(fields, "attention_value_scale", 0.707)?,
     };
     let local_heads = 2 * config.num_key_value_heads;
     if !config.num_attention_heads.is_multiple_of(local_heads) {
