@@ -263,7 +263,7 @@ impl LatentAttention {
         let compute = self.o_proj.compute;
         let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
         let matrices = self.kv_b_proj.held(self.config, &queries);
-        let [tokens_at_once, heads_at_once] = self.at_once([batch, tokens]);
+        let [tokens_at_once, heads_at_once] = self.at_once([batch, tokens], chosen.is_some());
         let mixed = (0..tokens).step_by(tokens_at_once).map(|token| {
             let count = tokens_at_once.min(tokens - token);
             let queries = queries.clone().narrow(1, token, count);
@@ -352,8 +352,8 @@ impl LatentAttention {
 
     /// Tokens and heads whose queries are made at a time: of all tokens some heads; where what each token sees is gathered
     /// for it, of some tokens all heads.
-    fn at_once(&self, [batch, tokens]: [usize; 2]) -> [usize; 2] {
-        match self.config.indexer.is_some() {
+    fn at_once(&self, [batch, tokens]: [usize; 2], gathers: bool) -> [usize; 2] {
+        match gathers {
             true => [(QUERIES_AT_ONCE / (batch * self.heads)).clamp(1, tokens), self.heads],
             false => {
                 let heads = QUERIES_AT_ONCE / (batch * tokens).max(1);
@@ -368,7 +368,8 @@ impl LatentAttention {
         let tokens = (pass.tokens() as usize).max(1);
         let batch = pass.rows() as usize / tokens;
         let indexer = self.config.indexer.filter(|indexer| pass.visible() > indexer.top_k);
-        let at_once = self.at_once([batch, tokens]);
+        let at_once = |gathers| self.at_once([batch, tokens], gathers);
+        let [dense, sparse] = [at_once(false), at_once(true)];
         let [heads, hidden] = [self.heads, self.o_proj.weight.lazy_shape()[0]].map(|n| n as u64);
         let kept = self.config.cached(self.choice) as u64;
         let [query, cached, rank, value] =
@@ -379,13 +380,13 @@ impl LatentAttention {
         let project = hidden + 2 * query_rank.unwrap_or(0) as u64 + 2 * queries + 4 * kept;
         // Of some heads or tokens at a time: queries over latents with the copies that they are made of, and what comes of them.
         let block = 2 * query + rank + 3 * cached;
-        let of_block = (batch * at_once[0] * at_once[1]) as u64 * block;
-        let attend = pass.rows() * (queries + values + 4 * kept) + of_block;
+        let of_block = |[tokens, heads]: [usize; 2]| (batch * tokens * heads) as u64 * block;
+        let attend = pass.rows() * (queries + values + 4 * kept) + of_block(dense);
         let output = 2 * values + 2 * hidden;
         let most = (pass.rows() * project).max(attend).max(pass.rows() * output);
         // And the matrices of one head, if they are stored in blocks.
         let decoded = (plain as u64) * rank;
-        let scratch = pass.attention_scratch(at_once[1], 1, self.config.seen());
+        let scratch = pass.attention_scratch(dense[1], 1, self.config.seen());
         let all = Activations::values(most + decoded).with_scratch(scratch);
         let Some(IndexerConfig { top_k, .. }) = indexer else {
             return all;
@@ -394,9 +395,10 @@ impl LatentAttention {
         let waits = pass.rows() * (hidden + query_rank.unwrap_or(0) as u64);
         let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
         let chooses = Activations::values(waits).and(chooses.unwrap_or_default());
-        let attends = Activations::values(pass.rows() * values + of_block).and(chosen_activations(
+        let blocks = of_block(sparse).max(of_block(dense));
+        let attends = Activations::values(pass.rows() * values + blocks).and(chosen_activations(
             pass,
-            at_once[0] * at_once[1],
+            sparse[0] * sparse[1],
             kept as usize,
             top_k,
         ));
@@ -481,7 +483,7 @@ mod tests {
         let heads = 40;
         let attention = LatentAttention::new(32, heads, config, false, init);
         let attention = attention.choosing(32, LatentChoice::Own, init);
-        assert!(attention.at_once([1, TOKENS])[0] < TOKENS / 2);
+        assert!(attention.at_once([1, TOKENS], true)[0] < TOKENS / 2);
         let cache = AttentionCache {
             heads,
             key_value_heads: 1,
