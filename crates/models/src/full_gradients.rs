@@ -18,13 +18,12 @@ pub struct BatchLoss {
     pub targets: usize,
 }
 
-/// Ends of the paths of parameters that choose experts and have no gradient, as those that choose tokens have none: whoever trains a
-/// model sets them otherwise.
+/// Ends of the paths of parameters that choose experts and have no gradient: whoever trains a model sets them otherwise.
 const FIXED: [&str; 2] = [".e_score_correction_bias", ".expert_bias"];
 
 /// Whether a parameter has a gradient.
 pub(crate) fn learns(path: &str) -> bool {
-    !FIXED.iter().any(|end| path.ends_with(end)) && !path.contains(".indexer.")
+    !FIXED.iter().any(|end| path.ends_with(end))
 }
 
 /// The loss of a batch. The gradients of all weights go to who takes them.

@@ -82,11 +82,6 @@ impl PassShape {
         Self { learns: true, ..self }
     }
 
-    /// Whether activations are kept for gradients.
-    pub(crate) fn learns(&self) -> bool {
-        self.learns
-    }
-
     /// Values that attention of Burn's own operations holds where it is part of a backward pass, in f32: scores and what is
     /// made of them.
     pub(crate) fn score_values(&self, heads: usize) -> u64 {

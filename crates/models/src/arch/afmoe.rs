@@ -1,12 +1,12 @@
 //! AFMoE, of the Trinity models: experts as DeepSeek's, four norms a block, gated attention that rotates in layers of a sliding
 //! window alone. Arcee AI 2025 (<https://huggingface.co/arcee-ai/Trinity-Mini>).
 
-use super::expert_fields::{EXPERTS, dense_layers, share_scale};
+use super::expert_fields::{EXPERTS, dense_layers, share_scale, shared_width};
 use super::rms_config::{self, BlockNorms, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    Fields, KnownField, MAX_EXPERTS, MAX_INTERMEDIATE, MAX_LAYERS, layer_windows, sliding_window,
+    Fields, KnownField, MAX_INTERMEDIATE, MAX_LAYERS, layer_windows, sliding_window,
 };
 use crate::layers::{AttentionGate, GateFunction, GateProjection, Shares};
 
@@ -32,13 +32,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         config.with_experts(fields, ["num_experts", "num_local_experts"], (64, 6), true)?;
     if let Some(experts) = &mut config.experts {
         let inner = fields.size_or("moe_intermediate_size", 1408, MAX_INTERMEDIATE)?;
-        let shared = fields.size_or("num_shared_experts", 2, MAX_EXPERTS)?.saturating_mul(inner);
-        if shared > MAX_INTERMEDIATE {
-            let expected = format!("together they may be {MAX_INTERMEDIATE} wide");
-            return Err(fields.refuse("num_shared_experts", expected));
-        }
         experts.intermediate_size = inner;
-        experts.shared_intermediate_size = Some(shared);
+        experts.shared_intermediate_size = shared_width(fields, "num_shared_experts", 2, inner)?;
         experts.routing.shares = Shares::Sigmoid;
         experts.routing.scale = share_scale(fields, "route_scale", 1.0)?;
         experts.renamed = NAMES;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::rms_config::ExpertsConfig;
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{Fields, KnownField, MAX_EXPERTS, MAX_LAYERS};
+use crate::config::{Fields, KnownField, MAX_EXPERTS, MAX_INTERMEDIATE, MAX_LAYERS};
 use crate::layers::ExpertGroups;
 
 /// Of models with experts.
@@ -125,5 +125,25 @@ pub(super) fn share_scale(fields: &Fields<'_>, field: &str, absent: f64) -> Resu
     match fields.get(field) {
         Some(_) => fields.number_within(field, 0.0, MAX_SCALE),
         None => Ok(absent),
+    }
+}
+
+/// Width of the shared experts together, unless null says that there are none.
+pub(super) fn shared_width(
+    fields: &Fields<'_>,
+    field: &str,
+    absent: usize,
+    inner: usize,
+) -> Result<Option<usize>, Error> {
+    if fields.has(field) && fields.get(field).is_none() {
+        return Ok(None);
+    }
+    let width = fields.size_or(field, absent, MAX_EXPERTS)?.saturating_mul(inner);
+    match width <= MAX_INTERMEDIATE {
+        true => Ok(Some(width)),
+        false => {
+            let expected = format!("together they may be {MAX_INTERMEDIATE} wide");
+            Err(fields.refuse(field, expected))
+        }
     }
 }

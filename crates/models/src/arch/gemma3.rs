@@ -92,7 +92,7 @@ pub(super) fn rope(
 }
 
 /// Of `rope_parameters`, whose objects are those of kinds of layers.
-const NESTED: &[KnownField] = &[("full_attention", Read), ("sliding_attention", Read)];
+pub(super) const NESTED: &[KnownField] = &[("full_attention", Read), ("sliding_attention", Read)];
 
 pub(super) const TEXT: &[KnownField] = &[
     // What is saved beside `layer_types`, and not read again.

@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use super::expert_fields::{EXPERTS, listed_layers, share_scale};
+use super::gemma3;
 use super::rms_config::{self, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -76,7 +77,7 @@ pub(super) fn rope_of(
     }
     let object = match fields.object("rope_parameters")? {
         Some(kinds) => {
-            check(&kinds, &[KINDS])?;
+            check(&kinds, &[gemma3::NESTED])?;
             kinds.object(kind)?
         }
         None => None,
@@ -121,9 +122,6 @@ const NAMES: &[(&str, &str)] = &[
     (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.experts.e_score_correction_bias"),
     (r"\.mlp\.shared_experts\.", ".mlp.shared_expert."),
 ];
-
-/// Of `rope_parameters`, whose objects are those of kinds of layers.
-const KINDS: &[KnownField] = &[("full_attention", Read), ("sliding_attention", Read)];
 
 pub(super) const FIELDS: &[&[KnownField]] = &[LAGUNA, EXPERTS, rms_config::FIELDS];
 

@@ -9,9 +9,6 @@ use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::{Part, Seen};
 use crate::{Activations, PassShape};
 
-/// What the graph of operations takes of a token, in f32 values, where gradients need it.
-const GRAPH: u64 = 4096;
-
 /// Attention of queries `[batch, tokens, heads, width]` of tokens from `first` on over the keys and values that they see, of which the
 /// first `width` elements count; gives `[batch, tokens, heads · width]`.
 pub(super) fn attend_chosen(
@@ -34,7 +31,12 @@ pub(super) fn attend_chosen(
             let start = positions.start + first;
             let positions = QueryPositions { start, padding, ..*positions };
             let queries = queries.clone().narrow(1, 0, all);
-            mixed.push(attend_seen(queries, &seen.of(row, width), &positions, scores));
+            mixed.push(attend_seen(
+                queries,
+                &seen.narrowed(row..row + 1, width),
+                &positions,
+                scores,
+            ));
         }
         for (token, columns) in (all..).zip(columns[all..].iter().flatten()) {
             let kept = gathered(seen, row, columns).narrow(3, 0, width);
@@ -58,12 +60,9 @@ pub(super) fn chosen_activations(
     top_k: usize,
 ) -> Activations {
     let batch = pass.rows() / pass.tokens().max(1);
-    // What is chosen; what is gathered, with its part, which gradients need of all tokens; what comes of each token, beside
-    // all of them.
+    // What is chosen; what is gathered, with its part; what comes of each token, beside all of them.
     let chosen = pass.rows() * (top_k + 4) as u64;
-    let tokens = if pass.learns() { pass.rows() } else { 1 };
-    let graph = if pass.learns() { pass.rows() * GRAPH } else { 0 };
-    let gathered = tokens * (2 * top_k * kept) as u64 + graph;
+    let gathered = (2 * top_k * kept) as u64;
     let mixed = batch * 2 * (queries * kept) as u64;
     Activations::values(chosen + gathered + mixed)
 }
@@ -83,19 +82,11 @@ impl QueryPositions<'_> {
 }
 
 impl Seen {
-    /// The same of one sequence, of keys and values of which the first `width` elements count.
-    fn of(&self, row: usize, width: usize) -> Self {
+    /// The same of some sequences, of keys and values of which the first `width` elements count.
+    pub(super) fn narrowed(&self, rows: Range<usize>, width: usize) -> Self {
         let part = |part: &Part| {
-            let narrow = |x: &Tensor<4>| x.clone().narrow(0, row, 1).narrow(3, 0, width);
-            part.like(narrow(&part.keys), narrow(&part.values))
-        };
-        Self { parts: self.parts.iter().map(part).collect(), held_back: None, ..*self }
-    }
-
-    /// The same of all sequences.
-    pub(super) fn narrowed(&self, width: usize) -> Self {
-        let part = |part: &Part| {
-            let narrow = |x: &Tensor<4>| x.clone().narrow(3, 0, width);
+            let narrow =
+                |x: &Tensor<4>| x.clone().narrow(0, rows.start, rows.len()).narrow(3, 0, width);
             part.like(narrow(&part.keys), narrow(&part.values))
         };
         Self { parts: self.parts.iter().map(part).collect(), held_back: None, ..*self }

@@ -1,7 +1,7 @@
 //! The layer that chooses the tokens which attention sees.
 
 use burn::module::Module;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, TensorData};
 use outsize_kernels::{ActivationDtype, RotaryPairs, linear_with};
 
 use super::attention::QueryPositions;
@@ -82,7 +82,7 @@ impl Indexer {
 
     fn rotated(&self, rotation: Option<&Rotation>, x: Tensor<4>) -> Tensor<4> {
         match rotation {
-            Some(rotation) => rotation.of_pairs(self.config.pairs).apply(x),
+            Some(rotation) => rotation.apply_to_pairs(self.config.pairs, x),
             None => x,
         }
     }
@@ -99,7 +99,8 @@ impl Indexer {
         let IndexerInputs { x, compressed, rotation, positions } = inputs;
         let [batch, tokens, _] = x.dims();
         let scale = ((heads * head_dim) as f64).powf(-0.5);
-        let weights = floats(self.weights_proj.forward(x) * scale);
+        let weights = fetched(self.weights_proj.forward(x) * scale);
+        let weights = values(&weights);
         let queries = self.wq_b.forward(compressed);
         let queries = self.rotated(rotation, queries.reshape([batch, tokens, heads, head_dim]));
         let mut chosen = ChosenTokens::all(batch, tokens);
@@ -123,17 +124,15 @@ impl Indexer {
                 let count = step.min(tokens - start);
                 let queries = queries.clone().narrow(0, row, 1).narrow(1, start, count);
                 let queries = queries.reshape([count * heads, head_dim]);
-                let products: Vec<Vec<f32>> = keys
-                    .iter()
-                    .map(|keys| {
-                        let queries = queries.clone().to_device(&keys.device());
-                        floats(linear_with(ActivationDtype::F32, queries, keys.clone()))
-                    })
-                    .collect();
+                let products = keys.iter().map(|keys| {
+                    let queries = queries.clone().to_device(&keys.device());
+                    fetched(linear_with(ActivationDtype::F32, queries, keys.clone()))
+                });
+                let products: Vec<TensorData> = products.collect();
                 for token in start..start + count {
                     let weights = &weights[(row * tokens + token) * heads..][..heads];
                     let mut scores = Vec::with_capacity(columns.len());
-                    for products in &products {
+                    for products in products.iter().map(values) {
                         let width = products.len() / (count * heads);
                         let products = &products[(token - start) * heads * width..];
                         scores.extend(weighted(weights, products, width));
@@ -161,8 +160,13 @@ impl Indexer {
     }
 }
 
-fn floats<const D: usize>(x: Tensor<D>) -> Vec<f32> {
-    x.cast(DType::F32).into_data().try_into_vec().expect("they are f32")
+fn fetched<const D: usize>(x: Tensor<D>) -> TensorData {
+    x.cast(DType::F32).into_data()
+}
+
+/// What was fetched, where it is.
+fn values(data: &TensorData) -> &[f32] {
+    data.as_slice().expect("they are f32")
 }
 
 /// Of `width` columns, the sums over heads: `products` has a row for each head.

@@ -262,18 +262,21 @@ impl LatentAttention {
 
         let compute = self.o_proj.compute;
         let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
+        // Without what the cache has for the indexer.
+        let narrow = self.indexer.as_ref().map(|_| seen.narrowed(0..batch, rank + rotated));
         let matrices = self.kv_b_proj.held(self.config, &queries);
-        let [tokens_at_once, heads_at_once] = self.at_once([batch, tokens], chosen.is_some());
+        let [tokens_at_once, heads_at_once] = self.at_once([batch, tokens]);
         let mixed = (0..tokens).step_by(tokens_at_once).map(|token| {
             let count = tokens_at_once.min(tokens - token);
             let queries = queries.clone().narrow(1, token, count);
-            let turned = rotation.map(|rotation| rotation.of_tokens(token, count));
+            let of_tokens = rotation.filter(|_| count < tokens);
+            let of_tokens = of_tokens.map(|rotation| rotation.of_tokens(token, count));
+            let rotation = of_tokens.as_ref().or(rotation);
             let mut mixed = Vec::with_capacity(self.heads);
             for first in (0..self.heads).step_by(heads_at_once) {
                 let heads = first..self.heads.min(first + heads_at_once);
                 let of_heads = queries.clone().narrow(2, heads.start, heads.len());
-                let turned =
-                    rope::rotated(turned.as_ref(), of_heads.clone().narrow(3, plain, rotated));
+                let turned = rope::rotated(rotation, of_heads.clone().narrow(3, plain, rotated));
                 let over_latents = heads.clone().map(|head| {
                     let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
                     let query = query.reshape([batch * count, plain]);
@@ -281,14 +284,20 @@ impl LatentAttention {
                 });
                 let over_latents = Tensor::cat(over_latents.collect(), 2);
                 let over_cached = Tensor::cat(vec![over_latents, turned], 3);
-                let sums = match (&chosen, &self.indexer) {
-                    (Some(chosen), _) => {
+                let sums = match &chosen {
+                    Some(chosen) => {
                         attend_chosen(chosen, over_cached, token, &seen, positions, scores)
                     }
-                    (None, Some(_)) => {
-                        attend_seen(over_cached, &seen.narrowed(rank + rotated), positions, scores)
+                    None => {
+                        let start = positions.start + token;
+                        let positions = QueryPositions { start, ..*positions };
+                        attend_seen(
+                            over_cached,
+                            narrow.as_ref().unwrap_or(&seen),
+                            &positions,
+                            scores,
+                        )
                     }
-                    (None, None) => attend_seen(over_cached, &seen, positions, scores),
                 };
                 let sums = sums.to_device(&queries.device());
                 let sums = sums.reshape([batch, count, heads.len(), rank + rotated]);
@@ -302,7 +311,7 @@ impl LatentAttention {
         });
         let mut mixed: Vec<_> = mixed.collect();
         // The next matrix may need their memory.
-        drop(matrices);
+        drop((matrices, narrow));
         let held_back = seen.held_back.take();
         drop(seen);
         cache.keep(layer, held_back)?;
@@ -350,10 +359,10 @@ impl LatentAttention {
         }
     }
 
-    /// Tokens and heads whose queries are made at a time: of all tokens some heads; where what each token sees is gathered
+    /// Tokens and heads whose queries are made at a time: of all tokens some heads; where what a token sees may be gathered
     /// for it, of some tokens all heads.
-    fn at_once(&self, [batch, tokens]: [usize; 2], gathers: bool) -> [usize; 2] {
-        match gathers {
+    fn at_once(&self, [batch, tokens]: [usize; 2]) -> [usize; 2] {
+        match self.config.indexer.is_some() {
             true => [(QUERIES_AT_ONCE / (batch * self.heads)).clamp(1, tokens), self.heads],
             false => {
                 let heads = QUERIES_AT_ONCE / (batch * tokens).max(1);
@@ -368,8 +377,7 @@ impl LatentAttention {
         let tokens = (pass.tokens() as usize).max(1);
         let batch = pass.rows() as usize / tokens;
         let indexer = self.config.indexer.filter(|indexer| pass.visible() > indexer.top_k);
-        let at_once = |gathers| self.at_once([batch, tokens], gathers);
-        let [dense, sparse] = [at_once(false), at_once(true)];
+        let at_once = self.at_once([batch, tokens]);
         let [heads, hidden] = [self.heads, self.o_proj.weight.lazy_shape()[0]].map(|n| n as u64);
         let kept = self.config.cached(self.choice) as u64;
         let [query, cached, rank, value] =
@@ -380,13 +388,13 @@ impl LatentAttention {
         let project = hidden + 2 * query_rank.unwrap_or(0) as u64 + 2 * queries + 4 * kept;
         // Of some heads or tokens at a time: queries over latents with the copies that they are made of, and what comes of them.
         let block = 2 * query + rank + 3 * cached;
-        let of_block = |[tokens, heads]: [usize; 2]| (batch * tokens * heads) as u64 * block;
-        let attend = pass.rows() * (queries + values + 4 * kept) + of_block(dense);
+        let of_block = (batch * at_once[0] * at_once[1]) as u64 * block;
+        let attend = pass.rows() * (queries + values + 4 * kept) + of_block;
         let output = 2 * values + 2 * hidden;
         let most = (pass.rows() * project).max(attend).max(pass.rows() * output);
         // And the matrices of one head, if they are stored in blocks.
         let decoded = (plain as u64) * rank;
-        let scratch = pass.attention_scratch(dense[1], 1, self.config.seen());
+        let scratch = pass.attention_scratch(at_once[1], 1, self.config.seen());
         let all = Activations::values(most + decoded).with_scratch(scratch);
         let Some(IndexerConfig { top_k, .. }) = indexer else {
             return all;
@@ -395,20 +403,15 @@ impl LatentAttention {
         let waits = pass.rows() * (hidden + query_rank.unwrap_or(0) as u64);
         let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
         let chooses = Activations::values(waits).and(chooses.unwrap_or_default());
-        let blocks = of_block(sparse).max(of_block(dense));
-        let attends = Activations::values(pass.rows() * values + blocks).and(chosen_activations(
+        let attends = Activations::values(pass.rows() * values + of_block).and(chosen_activations(
             pass,
-            sparse[0] * sparse[1],
+            at_once[0] * at_once[1],
             kept as usize,
             top_k,
         ));
-        let both = match pass.learns() {
-            true => chooses.and(attends),
-            false => chooses.or(attends),
-        };
         // With the rotations of the tokens at hand.
         let held = pass.rows() * (queries + 4 * kept + 2 * rotated as u64) + decoded;
-        all.or(Activations::values(held).with_scratch(scratch).and(both))
+        all.or(Activations::values(held).with_scratch(scratch).and(chooses.or(attends)))
     }
 }
 
@@ -464,11 +467,16 @@ mod tests {
 
     #[test]
     fn tokens_see_the_same_in_passes_of_any_length() {
+        // Some of the tokens before, or all.
+        [20, 200].into_iter().for_each(sees_the_same);
+    }
+
+    fn sees_the_same(top_k: usize) {
         const TOKENS: usize = 120;
         let device = Device::default();
         let init = &Init::new(&device);
         let pairs = RotaryPairs::Halves;
-        let indexer = IndexerConfig { heads: 4, head_dim: 8, top_k: 20, pairs };
+        let indexer = IndexerConfig { heads: 4, head_dim: 8, top_k, pairs };
         let config = LatentAttentionConfig {
             query_rank: Some(16),
             rank: 24,
@@ -483,7 +491,7 @@ mod tests {
         let heads = 40;
         let attention = LatentAttention::new(32, heads, config, false, init);
         let attention = attention.choosing(32, LatentChoice::Own, init);
-        assert!(attention.at_once([1, TOKENS], true)[0] < TOKENS / 2);
+        assert!(attention.at_once([1, TOKENS])[0] < TOKENS / 2);
         let cache = AttentionCache {
             heads,
             key_value_heads: 1,
@@ -516,7 +524,11 @@ mod tests {
         for options in [CacheOptions::new(TOKENS), sliding] {
             let whole = run(&options, TOKENS);
             for step in [1, 7, 64] {
-                assert_eq!(run(&options, step), whole, "passes of {step} with {options:?}");
+                assert_eq!(
+                    run(&options, step),
+                    whole,
+                    "passes of {step}, {top_k} chosen, with {options:?}"
+                );
             }
         }
     }

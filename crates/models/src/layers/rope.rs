@@ -293,10 +293,15 @@ impl Rotation {
 
     /// Rotates `[batch, tokens, heads, head_dim]`; of each head the first `rotated` elements.
     pub fn apply(&self, x: Tensor<4>) -> Tensor<4> {
+        self.apply_to_pairs(self.pairs, x)
+    }
+
+    /// The same of other pairs of dimensions.
+    pub(crate) fn apply_to_pairs(&self, pairs: RotaryPairs, x: Tensor<4>) -> Tensor<4> {
         match &self.angles {
             Some(angles) => {
                 let [cos, sin] = self.on(angles, &x.device());
-                outsize_kernels::rotate(x, self.pairs, cos, sin)
+                outsize_kernels::rotate(x, pairs, cos, sin)
             }
             None => x,
         }
@@ -311,11 +316,6 @@ impl Rotation {
             growth: self.growth.as_ref().map(narrow),
             moved: RefCell::default(),
         }
-    }
-
-    /// The same rotations of other pairs of dimensions.
-    pub(crate) fn of_pairs(&self, pairs: RotaryPairs) -> Self {
-        Self { pairs, ..self.clone() }
     }
 
     /// Rotates queries `[batch, tokens, heads, head_dim]`, and scales them if they grow with their position.

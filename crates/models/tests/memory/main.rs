@@ -399,6 +399,10 @@ fn experts_need_what_is_said() {
             (latent("deepseek_v3", "null"), sliding),
             (latent_with("deepseek_v32", &queries, &chosen(100, 4)), one(1024)),
             (latent_with("deepseek_v32", &queries, &chosen(680, 32)), bf16(700)),
+            (
+                latent_with("glm_moe_dsa", &queries, &chosen(300, 2)),
+                CacheOptions { batch: 2, ..one(700) },
+            ),
             (latent_with("glm_moe_dsa", &queries, &chosen(100, 8)), sliding),
             (latent_with("mistral4", &queries, growing), one(700)),
             (latent("axk1", &queries), one(700)),

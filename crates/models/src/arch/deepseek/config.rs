@@ -2,7 +2,7 @@
 
 use super::super::exaone4;
 use super::super::expert_fields::{
-    EXPERTS, dense_layers, expert_groups, listed_layers, share_scale,
+    EXPERTS, dense_layers, expert_groups, listed_layers, share_scale, shared_width,
 };
 use super::super::gemma3::TEXT_PART;
 use super::super::llama::first_window;
@@ -142,26 +142,6 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         };
     }
     Ok(config)
-}
-
-/// Width of the shared experts together, unless null says that there are none.
-fn shared_width(
-    fields: &Fields<'_>,
-    field: &str,
-    absent: usize,
-    inner: usize,
-) -> Result<Option<usize>, Error> {
-    if fields.has(field) && fields.get(field).is_none() {
-        return Ok(None);
-    }
-    let width = fields.size_or(field, absent, MAX_EXPERTS)?.saturating_mul(inner);
-    match width <= MAX_INTERMEDIATE {
-        true => Ok(Some(width)),
-        false => {
-            let expected = format!("together they may be {MAX_INTERMEDIATE} wide");
-            Err(fields.refuse(field, expected))
-        }
-    }
 }
 
 /// Attention as Llama's, of whose heads a part is rotated.
