@@ -41,7 +41,7 @@ pub struct AttentionConfig {
 /// before or over a sliding window of them.
 #[derive(Module, Debug)]
 pub struct Attention {
-    /// `[heads · head_dim, hidden]`; with [gates](GateProjection::Queries) `[heads · 2 · head_dim, hidden]`.
+    /// `[heads · head_dim, hidden]`; with gates (`GateProjection::Queries`) `[heads · 2 · head_dim, hidden]`.
     pub q_proj: Linear,
     /// `[key_value_heads · head_dim, hidden]`.
     pub k_proj: Linear,
@@ -59,7 +59,7 @@ pub struct Attention {
     pub query_layernorm: Option<RmsNorm>,
     /// Of keys, likewise.
     pub key_layernorm: Option<RmsNorm>,
-    /// `[heads · head_dim, hidden]` or `[heads, hidden]`, of a [gate](GateProjection::Gate).
+    /// `[heads · head_dim, hidden]` or `[heads, hidden]`, of a gate (`GateProjection::Gate`).
     pub gate_proj: Option<Linear>,
     /// The same where it has this name.
     pub g_proj: Option<Linear>,
