@@ -1,5 +1,5 @@
-//! The loss of a language model under a fetched head: logits exist for some of the vocabulary at a
-//! time, so that memory does not grow with it.
+//! The loss of a language model under a fetched head, and how likely tokens are by it: logits exist for some of the vocabulary
+//! at a time, so that memory does not grow with it.
 
 use std::ops::Range;
 
@@ -10,6 +10,7 @@ use rayon::prelude::*;
 use crate::exp::exp;
 use crate::extension::f32_elements;
 use crate::fetched::add_gradient;
+use crate::token_score::{LogitSum, TokenScore, TokenScorer};
 use crate::{
     ActivationDtype, FetchedWeight, WeightTensor, add_linear_in_out, is_flex, linear_with,
 };
@@ -55,17 +56,35 @@ pub struct HeadGradient {
 ///
 /// If sizes do not fit each other, or if a target is not below the vocabulary.
 pub fn head_loss(hidden: &Tensor<2>, targets: &[u32], head: FetchedHead<'_>) -> HeadLoss {
-    let ([rows, width], [vocabulary, inputs]) = (hidden.dims(), head.weight.dims());
-    assert_eq!((width, rows), (inputs, targets.len()), "loss: sizes do not fit each other");
-    assert!(targets.iter().all(|target| (*target as usize) < vocabulary), "loss: no such token");
-    assert!(is_flex(&hidden.device()), "loss: hidden states must be on Flex");
-    let mut sums = vec![Sum::default(); rows];
+    head.check(hidden, targets);
+    let mut sums = vec![LogitSum::default(); targets.len()];
     head.for_each_part(hidden, |tokens, logits, _| {
         let each = sums.par_iter_mut().zip(targets).zip(logits.par_chunks(tokens.len()));
         each.for_each(|((sum, target), logits)| sum.add(logits, &tokens, *target));
     });
-    let normalizers = sums.iter().map(Sum::normalizer).collect();
-    HeadLoss { sum: sums.iter().map(Sum::loss).sum(), normalizers }
+    let normalizers = sums.iter().map(|sum| sum.normalizer() as f32).collect();
+    HeadLoss { sum: sums.iter().map(LogitSum::loss).sum(), normalizers }
+}
+
+/// How likely `targets [rows]` are by `hidden [rows, hidden]` f32, on Flex, each with the `top` likeliest tokens. It does not
+/// depend on how the head is cut into tiles, by a bit.
+///
+/// # Panics
+///
+/// As [`head_loss`].
+pub fn head_scores(
+    hidden: &Tensor<2>,
+    targets: &[u32],
+    top: usize,
+    head: FetchedHead<'_>,
+) -> Vec<TokenScore> {
+    head.check(hidden, targets);
+    let mut scorers = vec![TokenScorer::new(top); targets.len()];
+    head.for_each_part(hidden, |tokens, logits, _| {
+        let each = scorers.par_iter_mut().zip(targets).zip(logits.par_chunks(tokens.len()));
+        each.for_each(|((scorer, target), logits)| scorer.add(logits, &tokens, *target));
+    });
+    scorers.iter().zip(targets).map(|(scorer, target)| scorer.score(*target)).collect()
 }
 
 /// The gradient of a [`head_loss`] with respect to `hidden`, of the same shape, and to the bias if
@@ -123,6 +142,15 @@ pub fn head_gradient(
 }
 
 impl FetchedHead<'_> {
+    /// That sizes fit each other, and that there are such tokens.
+    fn check(&self, hidden: &Tensor<2>, targets: &[u32]) {
+        let ([rows, width], [vocabulary, inputs]) = (hidden.dims(), self.weight.dims());
+        assert_eq!((width, rows), (inputs, targets.len()), "head: sizes do not fit each other");
+        let below = targets.iter().all(|target| (*target as usize) < vocabulary);
+        assert!(below, "head: no such token");
+        assert!(is_flex(&hidden.device()), "head: hidden states must be on Flex");
+    }
+
     /// Calls `each` with some tokens of the vocabulary, their logits `[rows, tokens.len()]`, and what makes these.
     fn for_each_part(
         &self,
@@ -154,46 +182,5 @@ impl FetchedHead<'_> {
         if let Some(cap) = self.softcap {
             row.iter_mut().for_each(|logit| *logit = crate::exp::tanh(*logit / cap) * cap);
         }
-    }
-}
-
-/// What one row's logits have come to so far, taken one after the other.
-#[derive(Debug, Clone)]
-struct Sum {
-    largest: f32,
-    /// Of `exp(logit - largest)`.
-    exponentials: f64,
-    target: f32,
-}
-
-impl Default for Sum {
-    fn default() -> Self {
-        Self { largest: f32::NEG_INFINITY, exponentials: 0.0, target: 0.0 }
-    }
-}
-
-impl Sum {
-    fn add(&mut self, logits: &[f32], tokens: &Range<usize>, target: u32) {
-        for &logit in logits {
-            if logit > self.largest {
-                self.exponentials *= f64::from(exp(self.largest - logit));
-                self.largest = logit;
-            }
-            self.exponentials += f64::from(exp(logit - self.largest));
-        }
-        if let Some(at) = (target as usize).checked_sub(tokens.start)
-            && let Some(logit) = logits.get(at)
-        {
-            self.target = *logit;
-        }
-    }
-
-    /// The logarithm of the sum of all exponentials.
-    fn normalizer(&self) -> f32 {
-        (f64::from(self.largest) + self.exponentials.ln()) as f32
-    }
-
-    fn loss(&self) -> f64 {
-        f64::from(self.largest) + self.exponentials.ln() - f64::from(self.target)
     }
 }

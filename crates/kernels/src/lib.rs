@@ -19,6 +19,7 @@
 //! | [`picture_extension`] | the same over Flex's own tensors |
 //! | [`attention`], [`norm`], [`group_norm`](mod@group_norm), [`rotary`], [`activation`], [`causal_convolution`](mod@causal_convolution), [`delta_rule`](mod@delta_rule), [`state_space`](mod@state_space) | the same over slices |
 //! | [`fetched_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
+//! | [`head_scores`], [`TokenScore`] | how likely tokens are under such a head, or by logits |
 //! | [`fetched`] | the first over Flex's own tensors |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
 //! | [`gpu`] | GPUs, and weights on them as stored |
@@ -103,6 +104,7 @@ mod state_matrix;
 mod state_rows;
 pub mod state_space;
 mod thread_pool;
+mod token_score;
 mod weight;
 mod weight_tensor;
 
@@ -112,7 +114,9 @@ pub use blocks::{BlockWeight, widen_e4m3};
 pub use buffer::{BufferReuse, free_buffers};
 pub use device::{has_kernels, is_flex, is_gpu};
 pub use fetched::{FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, fetched_linear};
-pub use head_loss::{FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss};
+pub use head_loss::{
+    FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss, head_scores,
+};
 pub use integer_rounding::IntegerRounding;
 pub use integers::integer_value;
 pub use isa::Isa;
@@ -133,6 +137,7 @@ pub use picture::{
 pub use rotary::RotaryPairs;
 pub use state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
 pub use state_rows::StateRows;
+pub use token_score::TokenScore;
 pub use weight::Weight;
 pub use weight_tensor::{WeightOperand, WeightTensor};
 

@@ -16,12 +16,13 @@ use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
 use crate::full_gradients::full_gradients;
+use crate::head_scores::score_batch;
 use crate::learning_memory::{block_of, full_learning_bytes, learning_bytes};
 use crate::low_rank_gradients::{low_rank_gradients, low_rank_loss};
 use crate::observed_blocks::{AfterBlock, observe_blocks, observing_bytes};
 use crate::{
     Activations, Batch, BatchLoss, CacheSpec, Decoder, Error, Init, KvCache, Labels, Logits,
-    LowRankGradients, PassShape,
+    LowRankGradients, PassShape, Scores, Scoring,
 };
 
 /// A decoder of any architecture that is all in memory.
@@ -70,6 +71,20 @@ pub trait DispatchedDecoder: Debug {
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error>;
+
+    /// Runs one pass as [`forward_batch`](Self::forward_batch) does, and gives how likely the tokens are that are to come.
+    ///
+    /// # Errors
+    /// As there, and a label outside the vocabulary.
+    ///
+    /// # Panics
+    /// If there is not a label, or none, for each position.
+    fn score_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+        scoring: Scoring<'_>,
+    ) -> Result<Result<Scores, Error>, outsize_core::Error>;
 
     /// Lets the encoder read a prompt: [`Decoder::encode_batch`] within [`Dispatched::run_once`].
     ///
@@ -152,6 +167,15 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
     ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error> {
         let kind = if batch.tokens() > 1 { PassKind::Prefill } else { PassKind::Decode };
         self.run_kind(kind, |model| model.forward_batch(batch, cache, logits))
+    }
+
+    fn score_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+        scoring: Scoring<'_>,
+    ) -> Result<Result<Scores, Error>, outsize_core::Error> {
+        self.run_kind(PassKind::Prefill, |model| score_batch(model, batch, cache, scoring))
     }
 
     fn encode_batch(

@@ -7,6 +7,7 @@ use outsize_core::{Names, Routed};
 use crate::architecture::Architecture;
 use crate::image_features::FIRST_IMAGE_ID;
 use crate::layers::{Embedding, Linear, fetched};
+use crate::logits::score_values;
 use crate::pass::Pass;
 use crate::{Activations, Batch, Blocks, CacheSpec, Error, KvCache, Logits, PassShape};
 
@@ -150,10 +151,7 @@ pub trait Decoder: Architecture {
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Tensor<3>, Error> {
-        check_ids_below(batch, self.head().vocab_size(), FIRST_IMAGE_ID as usize)?;
-        cache.check(self.cache(), batch)?;
-        cache.begin(batch);
-        let pass = Pass::new(batch, cache, logits);
+        let pass = begun(self, batch, cache, logits)?;
         let hidden = self.hidden(&pass, cache)?;
         let logits = self.logits(pass.wanted(hidden));
         cache.advance(batch);
@@ -175,6 +173,19 @@ pub trait Decoder: Architecture {
         let hidden = self.hidden(&Pass::new(batch, &cache, Logits::All), &mut cache)?;
         Ok(self.logits(hidden))
     }
+}
+
+/// Begins a pass over tokens and images.
+pub(crate) fn begun<'a, D: Decoder>(
+    model: &D,
+    batch: &'a Batch,
+    cache: &mut KvCache,
+    logits: Logits,
+) -> Result<Pass<'a>, Error> {
+    check_ids_below(batch, model.head().vocab_size(), FIRST_IMAGE_ID as usize)?;
+    cache.check(model.cache(), batch)?;
+    cache.begin(batch);
+    Ok(Pass::new(batch, cache, logits))
 }
 
 pub(crate) fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
@@ -230,7 +241,8 @@ impl Head<'_> {
     /// what a table of embeddings, which is as wide, takes: its rows as they are stored, beside the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let [vocabulary, hidden] = self.weight_shape().map(|n| n as u64);
-        Activations::values(pass.logit_rows() * (2 * hidden + 2 * vocabulary))
+        let logits = pass.logit_rows() * 2 * hidden + pass.whole_logit_rows() * 2 * vocabulary;
+        Activations::values(logits + pass.scored_rows() * score_values(vocabulary, hidden))
             .or(Activations::values(pass.rows() * hidden))
     }
 

@@ -64,15 +64,19 @@ pub(crate) fn loss_of_hidden<D: Decoder>(
 }
 
 /// Hidden states that have a label.
-struct Chosen {
+pub(crate) struct Chosen {
     positions: Tensor<1, Int>,
     /// `[labels, hidden]` f32.
-    hidden: Tensor<2>,
-    tokens: Vec<u32>,
+    pub hidden: Tensor<2>,
+    pub tokens: Vec<u32>,
 }
 
 impl Chosen {
-    fn new<D: Decoder>(model: &D, hidden: Tensor<3>, labels: Labels<'_>) -> Result<Self, Error> {
+    pub(crate) fn new<D: Decoder>(
+        model: &D,
+        hidden: Tensor<3>,
+        labels: Labels<'_>,
+    ) -> Result<Self, Error> {
         let [rows, tokens, width] = hidden.dims();
         assert_eq!(labels.len(), rows * tokens, "a label, or none, for each position");
         let (positions, tokens): (Vec<i64>, Vec<u32>) = (labels.iter().enumerate())
@@ -90,7 +94,7 @@ impl Chosen {
 }
 
 /// Does something with the head of a dispatched model.
-fn with_head<D: Decoder, T>(
+pub(crate) fn with_head<D: Decoder, T>(
     model: &D,
     work: impl FnOnce(FetchedHead<'_>) -> T,
 ) -> Result<T, Error> {

@@ -31,6 +31,7 @@ mod decoder;
 mod error;
 mod full_gradients;
 mod head_gradients;
+mod head_scores;
 mod image_features;
 mod kv_cache;
 mod layers;
@@ -69,6 +70,7 @@ pub use decoder::{Decoder, Head};
 pub use error::Error;
 pub use full_gradients::BatchLoss;
 pub use head_gradients::Labels;
+pub use head_scores::{Scores, Scoring};
 pub use image_features::{FIRST_IMAGE_ID, GridPositions, ImageFeatures, RotaryAxis};
 pub use kv_cache::{KvCache, MAX_BATCH, MAX_CONTEXT, RowPrefix};
 pub use layers::{
@@ -77,7 +79,7 @@ pub use layers::{
     LatentAttention, LatentAttentionConfig, LayerNorm, Linear, Mlp, QueryPositions, ResnetBlock2d,
     ResnetSizes, RmsNorm, Rope, Rotation, Router, Routing, SCORE_BYTES, Shares,
 };
-pub use logits::Logits;
+pub use logits::{Logits, MOST_TOP_TOKENS};
 pub use loss::next_token_loss;
 pub use low_rank_gradients::LowRankGradients;
 pub use model_config::ModelConfig;

@@ -252,13 +252,13 @@ impl ModelConfig {
         self.decoder.0.observing_bytes(pass, batches)
     }
 
-    /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that logits are wanted of.
+    /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that have logits at once.
     pub fn pass_rows(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> [u64; 2] {
         let shape = |tokens| PassShape::new(tokens, self.cache(), cache, logits, 1);
         // Of a prompt there is one sequence, of what follows as many as beams.
         let (pass, next) = (shape(tokens), shape(tokens.min(1)));
         let rows = pass.rows().max(next.rows()).max(pass.of_prompt().rows());
-        [rows, pass.logit_rows().max(next.logit_rows())]
+        [rows, pass.whole_logit_rows().max(next.whole_logit_rows())]
     }
 
     /// What products take besides, in bytes, for passes of `tokens` new tokens of each sequence: the activations

@@ -3,6 +3,7 @@
 use outsize_kernels::attention::{AttentionShape, PixelAttentionShape};
 
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
+use crate::logits::SCORED_AT_ONCE;
 use crate::{CacheLayer, CacheOptions, CacheSpec, Logits, WhenFull};
 
 /// Bytes of one f32.
@@ -22,6 +23,8 @@ pub struct PassShape {
     /// Sequences of a pass over prompts, which are fewer in beam search.
     texts: usize,
     positions: usize,
+    /// Whether nothing stays of logits but how likely tokens are.
+    scores: bool,
     threads: usize,
     /// The most columns that it looks at in any layer: what is held and the pass itself.
     visible: usize,
@@ -54,6 +57,7 @@ impl PassShape {
             batch: if tokens > 1 { cache.batch } else { cache.sequences() }.min(MAX_BATCH),
             texts: cache.batch.min(MAX_BATCH),
             positions: logits.positions(tokens),
+            scores: logits == Logits::Scored,
             threads,
             learns: false,
             visible: if refuse { (held + tokens).min(context) } else { held + tokens },
@@ -70,6 +74,7 @@ impl PassShape {
             batch,
             texts: batch,
             positions: 0,
+            scores: false,
             threads,
             visible: tokens,
             learns: false,
@@ -127,6 +132,18 @@ impl PassShape {
     /// Positions of all sequences that logits are wanted of.
     pub fn logit_rows(&self) -> u64 {
         self.positions as u64 * self.batch as u64
+    }
+
+    /// Of these, those that have logits of the whole vocabulary at once.
+    pub(crate) fn whole_logit_rows(&self) -> u64 {
+        let rows = self.logit_rows();
+        let at_once = SCORED_AT_ONCE.max(self.batch) as u64;
+        if self.scores { rows.min(at_once) } else { rows }
+    }
+
+    /// Positions of all sequences of which only scores are wanted.
+    pub(crate) fn scored_rows(&self) -> u64 {
+        if self.scores { self.logit_rows() } else { 0 }
     }
 
     /// Whether the pass may keep its keys and values beside the cache until nothing looks at what they overwrite.

@@ -1,4 +1,5 @@
-//! What learning an adapter or all weights allocates, by a counting allocator. One test: the counter sees all threads.
+//! What learning an adapter or all weights allocates, and scoring tokens, by a counting allocator. One test: the counter sees
+//! all threads.
 
 #[path = "low_rank/fixtures.rs"]
 mod fixtures;
@@ -7,11 +8,12 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
+use burn::tensor::Device;
 use fixtures::{ALL, Expected};
 use outsize_checkpoint::TensorInfo;
 use outsize_core::{GradientSink, LowRank};
 use outsize_kernels::GRADIENT_PIECE;
-use outsize_models::Batch;
+use outsize_models::{Batch, CacheOptions, KvCache, Logits, MOST_TOP_TOKENS, Scoring};
 use peak_alloc::PeakAlloc;
 
 #[global_allocator]
@@ -65,6 +67,20 @@ fn learning_takes_no_more_than_is_said() {
             // Pieces of gradients are larger than all of these models.
             let bound = bound - 2 * GRADIENT_PIECE;
             assert!(peak <= bound, "{name}, {rows} x {tokens}, all: {peak} of {bound}");
+            let options = CacheOptions { batch: rows, ..CacheOptions::new(tokens) };
+            let mut cache = KvCache::new(config.cache(), &options, &Device::flex()).unwrap();
+            let scoring = Scoring { labels: &targets, top: MOST_TOP_TOKENS, last: true };
+            let mut score = || {
+                cache.clear();
+                model.score_batch(&batch, &mut cache, scoring).unwrap().unwrap()
+            };
+            drop(score());
+            ALLOCATOR.reset_peak_usage();
+            let before = ALLOCATOR.current_usage();
+            drop(score());
+            let peak = ALLOCATOR.peak_usage().saturating_sub(before) as u64;
+            let bound = config.activation_bytes(tokens, &options, Logits::Scored);
+            assert!(peak <= bound, "{name}, {rows} x {tokens}, scores: {peak} of {bound}");
         }
     }
 }

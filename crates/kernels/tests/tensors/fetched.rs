@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use crate::common::values;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use outsize_kernels::{
-    ActivationDtype, FetchedHead, FetchedOperand, FetchedWeight, GradientRows, WeightTensor,
-    cross_entropy, fetched_linear, head_gradient, head_loss, linear_with,
+    ActivationDtype, FetchedHead, FetchedOperand, FetchedWeight, GradientRows, TokenScore,
+    WeightTensor, cross_entropy, fetched_linear, head_gradient, head_loss, head_scores,
+    linear_with,
 };
 
 /// A weight in tiles of so many rows.
@@ -237,7 +238,7 @@ fn the_loss_under_a_head_is_that_of_all_logits() {
             logits = (logits / cap).tanh() * cap;
         }
         let ids = Tensor::<1, Int>::from_data(targets, &Device::flex().autodiff());
-        let mean = cross_entropy(logits, ids);
+        let mean = cross_entropy(logits.clone(), ids);
         let grads = mean.backward();
         let want_of = |leaf: &Tensor<2>| elements(leaf.grad(&grads).unwrap() * rows as f32);
         let mean = mean.into_scalar::<f32>();
@@ -252,10 +253,13 @@ fn the_loss_under_a_head_is_that_of_all_logits() {
             };
             let targets = targets.map(|target: i64| target as u32);
             let loss = head_loss(&hidden, &targets, head);
+            let scores = head_scores(&hidden, &targets, 3, head);
+            let sum: f32 = scores.iter().map(|score| -score.logprob).sum();
+            assert!((loss.sum as f32 - sum).abs() <= 1e-6 * sum, "{sum} for {}", loss.sum);
             let gradient = head_gradient(&loss, &hidden, &targets, head);
-            (loss.sum, elements(gradient.hidden), gradient.bias, tiled.learned())
+            (loss.sum, elements(gradient.hidden), gradient.bias, tiled.learned(), scores)
         };
-        let (loss, gradient, by_bias, by_weight) = run(vocabulary);
+        let (loss, gradient, by_bias, by_weight, scores) = run(vocabulary);
         assert!((loss as f32 / rows as f32 - mean).abs() <= 2e-6 * mean, "{loss} for {mean}");
         near("the gradient", &gradient, &want_of(&leaf));
         near("that of the weight", &by_weight, &want_of(&weight_leaf));
@@ -263,8 +267,17 @@ fn the_loss_under_a_head_is_that_of_all_logits() {
         for (found, leaf) in by_bias.iter().zip(&bias_leaf) {
             near("that of the bias", found, &want_of(leaf));
         }
+        let values = elements(logits.inner());
+        for ((score, target), logits) in scores.iter().zip(targets).zip(values.chunks(vocabulary)) {
+            let of_logits = TokenScore::of_logits(logits, target as u32, 3);
+            assert_eq!((score.token, score.top.len()), (of_logits.token, 3));
+            let tokens = |score: &TokenScore| score.top.iter().map(|top| top.0).collect::<Vec<_>>();
+            assert_eq!(tokens(score), tokens(&of_logits));
+            assert!((score.logprob - of_logits.logprob).abs() <= 2e-6 * score.logprob.abs());
+        }
         for tile in [1, 300, 1_024, 1_025] {
-            let want = (loss, gradient.clone(), by_bias.clone(), by_weight.clone());
+            let scores = scores.clone();
+            let want = (loss, gradient.clone(), by_bias.clone(), by_weight.clone(), scores);
             assert_eq!(run(tile), want, "tiles of {tile}");
         }
     }

@@ -15,6 +15,7 @@ mod low_rank;
 mod low_rank_quantised;
 mod placement;
 mod resting;
+mod scores;
 mod snapshot;
 mod t5;
 mod training;

@@ -1,0 +1,87 @@
+//! How likely tokens are by what a decoder's blocks give.
+
+use burn::tensor::Tensor;
+use outsize_core::Streamed;
+use outsize_kernels::{TokenScore, head_scores, is_flex};
+
+use crate::decoder::{Decoder, Head, begun};
+use crate::head_gradients::{Chosen, Labels, with_head};
+use crate::logits::{MOST_TOP_TOKENS, SCORED_AT_ONCE};
+use crate::{Batch, Error, KvCache, Logits};
+
+/// What of a pass is scored.
+#[derive(Debug, Clone, Copy)]
+pub struct Scoring<'a> {
+    /// The tokens that are to come.
+    pub labels: Labels<'a>,
+    /// How many of the likeliest tokens each score has, at most [`MOST_TOP_TOKENS`].
+    pub top: usize,
+    /// Whether logits of the last position are wanted too.
+    pub last: bool,
+}
+
+/// How likely tokens are.
+#[derive(Debug)]
+pub struct Scores {
+    /// Of each label, in their order.
+    pub tokens: Vec<TokenScore>,
+    /// The logits of the last position, `[batch, 1, vocabulary]` f32, if they were wanted.
+    pub last: Option<Tensor<3>>,
+}
+
+/// Runs a pass as [`Decoder::forward_batch`] does, and gives how likely the tokens are that are to come.
+///
+/// # Errors
+/// As there, and a label outside the vocabulary.
+///
+/// # Panics
+/// If there is not a label, or none, for each position.
+pub(crate) fn score_batch<D: Decoder>(
+    model: &D,
+    batch: &Batch,
+    cache: &mut KvCache,
+    scoring: Scoring<'_>,
+) -> Result<Scores, Error> {
+    let pass = begun(model, batch, cache, Logits::All)?;
+    let hidden = model.hidden(&pass, cache)?;
+    let last = scoring.last.then(|| hidden.clone().narrow(1, batch.tokens() - 1, 1));
+    let tokens = scores_of_hidden(model, hidden, scoring)?;
+    let scores = Scores { tokens, last: last.map(|hidden| model.logits(hidden)) };
+    cache.advance(batch);
+    Ok(scores)
+}
+
+/// How likely labels are, in their order, by hidden states `[batch, tokens, hidden]` f32 as the head takes them.
+fn scores_of_hidden<D: Decoder>(
+    model: &D,
+    hidden: Tensor<3>,
+    Scoring { labels, top, .. }: Scoring<'_>,
+) -> Result<Vec<TokenScore>, Error> {
+    if labels.iter().all(Option::is_none) {
+        return Ok(Vec::new());
+    }
+    let top = top.min(MOST_TOP_TOKENS);
+    let Chosen { hidden, tokens, .. } = Chosen::new(model, hidden, labels)?;
+    if let Some(head) = in_parts(model) {
+        let hidden = head.entered(hidden);
+        return with_head(model, |head| head_scores(&hidden, &tokens, top, head));
+    }
+    let (mut scores, vocabulary) = (Vec::new(), model.head().vocab_size());
+    for (index, tokens) in tokens.chunks(SCORED_AT_ONCE).enumerate() {
+        let rows = hidden.clone().narrow(0, index * SCORED_AT_ONCE, tokens.len());
+        let logits: Vec<f32> = model.logits(rows.unsqueeze()).into_data().iter().collect();
+        let rows = logits.chunks(vocabulary).zip(tokens);
+        scores.extend(rows.map(|(logits, token)| TokenScore::of_logits(logits, *token, top)));
+    }
+    Ok(scores)
+}
+
+/// The weight of a head that is gone through part by part: in main memory, and as it is stored.
+fn in_parts<D: Decoder>(model: &D) -> Option<&Streamed> {
+    let (weight, in_out) = match model.head() {
+        Head::Own(linear) => (&linear.weight, linear.is_in_out()),
+        Head::Tied(table) => (&table.weight, false),
+    };
+    let weight = Streamed::of(weight)?;
+    (!in_out && is_flex(weight.device()) && weight.low_rank().is_none()).then_some(weight)
+}
