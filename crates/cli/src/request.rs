@@ -190,6 +190,7 @@ fn sampling(flags: &ChoiceArgs, generation: &GenerationConfig) -> Sampling {
         top_p: flags.top_p.or(default.top_p),
         min_p: flags.min_p.or(default.min_p),
         seed: flags.seed,
+        ..Sampling::default()
     }
 }
 

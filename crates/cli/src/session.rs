@@ -18,12 +18,21 @@ use std::path::Path;
 /// Tokens of the context if none are asked for, as far as the model has them.
 const CONTEXT: usize = 4096;
 
-/// Opens the model, places it and begins to read; and how it answers by default. `batch` answers can grow side by side.
-/// `constrains` keeps memory for answers that have to be JSON. `template` gives that of the model in a folder.
+/// What answers need memory for.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionNeeds {
+    /// Answers that grow side by side.
+    pub batch: usize,
+    /// Whether answers may have to be JSON.
+    pub constrains: bool,
+    /// Whether prompts may be scored.
+    pub scores: bool,
+}
+
+/// Opens the model, places it and begins to read; and how it answers by default. `template` gives that of the model in a folder.
 pub fn open(
     args: &SessionArgs,
-    batch: usize,
-    constrains: bool,
+    SessionNeeds { batch, constrains, scores }: SessionNeeds,
     template: impl FnOnce(&Path) -> Result<ChatTemplate, TextError>,
 ) -> Result<(ChatSession, ChatOptions), Failure> {
     let machine = Machine::detect();
@@ -52,6 +61,7 @@ pub fn open(
     // Those of several texts are not taken.
     cache.snapshot = batch == 1 && opened.config().cache().snapshot_pays(cache);
     model::draft(drafts, folder, &mut opened, &mut settings)?;
+    settings.workload.scores = scores;
     settings.workload.position = settings.workload.cache.context.div_ceil(2);
     let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
     if constrains {

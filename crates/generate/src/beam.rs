@@ -9,7 +9,7 @@ use self::hypotheses::{Beams, Continuation, Likeliest};
 use crate::error::Error;
 use crate::language_model::LanguageModel;
 use crate::request::{Finish, GenerateError, Request, limit, longest};
-use crate::sampling::{Sampler, discouraged, first_maximum};
+use crate::sampling::{Sampler, Sampling, discouraged, first_maximum};
 
 /// Searches for the likeliest answers to each prompt, as transformers does: of every text `num_beams` sequences go on side by
 /// side, and those that end are ranked by their score. Gives the best of each text, the best first.
@@ -33,7 +33,8 @@ pub fn beam_search<D: LanguageModel>(
     for request in requests {
         // For its checks.
         Sampler::new(request.sampling)?;
-        if request.sampling.temperature > 0.0 {
+        let Sampling { temperature, frequency_penalty, presence_penalty, .. } = request.sampling;
+        if temperature > 0.0 || frequency_penalty.is_some() || presence_penalty.is_some() {
             return Err(Error::BeamSampling.into());
         }
         let (limit, at_limit) = limit(decoder, request, longest)?;

@@ -258,7 +258,7 @@ pub enum Error {
     /// Beam search was asked for together with sampling.
     #[error(
         "beam search takes the likeliest sequences and does not sample: set the temperature to 0 (do_sample to \
-         false), or num_beams to 1"
+         false) and leave out the penalties of frequency and presence, or set num_beams to 1"
     )]
     BeamSampling,
     /// Beam search was asked for where there is none.
@@ -307,6 +307,11 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// An encoder reads the prompt.
+    #[error(
+        "the tokens of a prompt are not predicted: an encoder reads it, and the answer alone is"
+    )]
+    ReadPrompt,
     /// There is no token to start from.
     #[error("the prompt has no tokens: give some text or ids")]
     EmptyPrompt,

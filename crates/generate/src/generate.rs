@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
+use outsize_kernels::TokenScore;
+
 use crate::constraint::{Constrained, ConstrainedText};
 use crate::error::Error;
 use crate::language_model::LanguageModel;
@@ -32,6 +34,8 @@ struct GenerationRow {
     request: Request,
     sampler: Sampler,
     constraint: Option<ConstrainedText>,
+    /// The likeliest tokens that each score has, if tokens are scored.
+    scored: Option<usize>,
     limit: usize,
     outcome: Outcome,
     ended: bool,
@@ -87,6 +91,11 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
     /// Has a text that has not begun be what a constraint asks for.
     pub(crate) fn constrain(&mut self, row: usize, constraint: Option<ConstrainedText>) {
         self.rows[row].constraint = constraint;
+    }
+
+    /// Has the tokens of a text that has not begun be scored, each with so many of the likeliest ones.
+    pub(crate) fn score(&mut self, row: usize, top: Option<usize>) {
+        self.rows[row].scored = top;
     }
 
     /// What generates.
@@ -150,6 +159,9 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
                 continue;
             }
             let token = row.sampler.sample_in(&mut self.scratch, logits)?;
+            if let Some(top) = row.scored {
+                row.outcome.scores.push(TokenScore::of_logits(logits, token, top));
+            }
             if !row.push(token, started) {
                 chosen.push((number, token));
             }
@@ -226,9 +238,9 @@ impl GenerationRow {
         sampler.see(own);
         let longest = if decoder.replaces_rows() { own.len() } else { longest };
         let (limit, finish) = limit(decoder, &request, longest)?;
-        let outcome =
-            Outcome { tokens: Vec::new(), finish, prefill_seconds: 0.0, token_seconds: Vec::new() };
-        Ok(Self { request, sampler, constraint: None, limit, outcome, ended: limit == 0 })
+        let ended = limit == 0;
+        let outcome = Outcome::new(Vec::new(), finish);
+        Ok(Self { request, sampler, constraint: None, scored: None, limit, outcome, ended })
     }
 
     /// The last new token.

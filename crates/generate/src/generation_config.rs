@@ -196,6 +196,7 @@ impl GenerationConfig {
             top_p: self.top_p,
             min_p: self.min_p,
             seed,
+            ..Sampling::default()
         }
     }
 

@@ -3,6 +3,7 @@
 //! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token at a time.
 //! - [`pipeline()`] opens a checkpoint for a [`TextTask`] within a budget: text in, text out, streamed, in batches, with beams.
 //! - [`ChatSession`] is a conversation: a [`ChatTemplate`] makes its prompts, and the KV cache is kept from turn to turn.
+//! - [`Pipeline::perplexity`] says how well a model predicts a text, [`Pipeline::score`] how likely its tokens are.
 //! - [`Sampler`] picks a token from logits, as [`Sampling`] says.
 //! - [`generate()`] is the loop around any [`LanguageModel`], [`Generation`] that of several texts side by side, and
 //!   [`beam_search`] that which looks for the likeliest ones.
@@ -26,6 +27,7 @@ mod growth;
 mod json_value;
 mod language_model;
 mod many;
+mod perplexity;
 mod pipeline;
 mod planning;
 mod prompt_lookup;
@@ -50,7 +52,7 @@ pub use builder::{DeviceMapChoice, PipelineBuilder, PipelineTask, default_budget
 pub use byte_tokenizer::{byte_level_tokenizer, byte_level_tokenizer_config};
 pub use chat::{
     ChatAnswer, ChatBatch, ChatImages, ChatMessage, ChatOptions, ChatPart, ChatPrompt, ChatSession,
-    ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ToolCall, ToolChoice,
+    ChatTemplate, ChatTemplates, ChatTool, EndedAnswers, ScoredAnswer, ToolCall, ToolChoice,
 };
 pub use constraint::JsonConstraint;
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
@@ -60,8 +62,12 @@ pub use generation_config::GenerationConfig;
 pub use gpu_context::gpu_contexts;
 pub use language_model::LanguageModel;
 pub use many::generate_many;
+pub use outsize_kernels::TokenScore;
+pub use outsize_models::MOST_TOP_TOKENS;
+pub use perplexity::{Perplexity, ScoreWindows};
 pub use pipeline::{
-    DraftStats, OpenedModel, Pipeline, PipelineError, PipelineSettings, Step, read_config,
+    DraftStats, OpenedModel, Pipeline, PipelineError, PipelineSettings, ScoredText, Step,
+    read_config,
 };
 pub use planning::{GenerationWorkload, Plan, Planner};
 pub use request::{Finish, GenerateError, Outcome, Request};

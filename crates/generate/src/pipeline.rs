@@ -5,6 +5,7 @@ mod drafts;
 mod error;
 mod opened_model;
 mod placement;
+mod scores;
 mod sequences;
 
 use std::ops::Range;
@@ -18,7 +19,7 @@ use outsize_core::Planning;
 use outsize_kernels::BufferReuse;
 use outsize_models::{
     Batch, CacheOptions, CacheSpec, DispatchedDecoder, FIRST_IMAGE_ID, ImageFeatures, KvCache,
-    Logits, ModelConfig, WhenFull,
+    Logits, ModelConfig,
 };
 use outsize_plan::{Budget, DeviceMap, Prediction};
 use outsize_stream::Stats;
@@ -27,6 +28,7 @@ pub use self::drafts::DraftStats;
 use self::drafts::Drafts;
 pub use self::error::PipelineError;
 pub use self::opened_model::OpenedModel;
+pub use self::scores::ScoredText;
 use crate::error::Error;
 use crate::planning::GenerationWorkload;
 
@@ -156,6 +158,11 @@ impl Pipeline {
     /// it: not where an encoder reads the text, nor where rotations depend on the text's length.
     pub(crate) fn keeps_keys(&self, longest: usize) -> bool {
         self.start.is_none() && self.spec.rescaled_beyond.is_none_or(|length| longest <= length)
+    }
+
+    /// Whether an encoder reads prompts.
+    pub(crate) fn has_encoder(&self) -> bool {
+        self.start.is_some()
     }
 
     /// Whether texts can go on from any token of a text, if it is no longer than a sliding window.
@@ -295,12 +302,7 @@ impl Pipeline {
             self.cache.begin_at(skipped, batch);
         }
         let _reuse = self.buffer_reuse();
-        let cache = self.cache.options();
-        let longest = match cache.when_full {
-            // Fewer texts than there is room for take longer passes.
-            WhenFull::Replace => self.chunk * (cache.batch / batch.rows()).max(1),
-            WhenFull::Refuse | WhenFull::Slide => self.chunk,
-        };
+        let longest = self.longest_pass_of(batch.rows());
         let batch = batch.columns(skipped..tokens);
         for columns in cuts(batch.tokens(), longest, &self.cache.uncut(&batch)) {
             let chunk = batch.columns(columns);

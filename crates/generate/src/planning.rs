@@ -25,6 +25,8 @@ pub struct GenerationWorkload {
     pub position: usize,
     /// Of which positions logits are wanted.
     pub logits: Logits,
+    /// Whether texts may be [scored](crate::Pipeline::score).
+    pub scores: bool,
     /// The type in which activations are multiplied with weights.
     pub compute: ActivationDtype,
     /// What the process takes by itself, in bytes.
@@ -49,6 +51,7 @@ impl GenerationWorkload {
             prompt,
             position: cache.context,
             logits: Logits::Last,
+            scores: false,
             compute: ActivationDtype::F32,
             process: PROCESS_BYTES,
             tokenizer: 0,
@@ -119,11 +122,15 @@ impl GenerationWorkload {
             config.activation_bytes(tokens, cache, logits).saturating_add(added)
         };
         let activations = most(&|config, tokens, cache| {
-            let pass = pass_bytes(config, tokens, cache, self.logits);
-            match cache.draft_tokens {
-                0 => pass,
-                more => pass.max(pass_bytes(config, 1 + more, cache, Logits::All)),
-            }
+            let of_drafts = match cache.draft_tokens {
+                0 => 0,
+                more => pass_bytes(config, 1 + more, cache, Logits::All),
+            };
+            let of_scores = match self.scores {
+                false => 0,
+                true => pass_bytes(config, tokens, cache, Logits::Scored),
+            };
+            pass_bytes(config, tokens, cache, self.logits).max(of_drafts).max(of_scores)
         });
         let packed =
             most(&|config, tokens, cache| config.packed_bytes(self.compute, tokens, cache));

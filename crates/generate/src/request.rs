@@ -1,5 +1,6 @@
 //! What to generate, and what came of it.
 
+use outsize_kernels::TokenScore;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -52,9 +53,16 @@ pub struct Outcome {
     /// For each new token after the first, from the call of the model to the choice of the token, in seconds. The caller's own
     /// work on tokens does not count.
     pub token_seconds: Vec<f64>,
+    /// How likely each token was, if [asked for](crate::TextOptions::logprobs).
+    pub scores: Vec<TokenScore>,
 }
 
 impl Outcome {
+    /// Tokens that took no time yet.
+    pub(crate) fn new(tokens: Vec<u32>, finish: Finish) -> Self {
+        Self { tokens, finish, prefill_seconds: 0.0, token_seconds: Vec::new(), scores: Vec::new() }
+    }
+
     /// The new tokens that are text: all but the one that ended it.
     pub fn text_tokens(&self) -> &[u32] {
         text_tokens(&self.tokens, self.finish)

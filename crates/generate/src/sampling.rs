@@ -1,6 +1,6 @@
 //! Choosing a token from logits.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -9,13 +9,19 @@ use crate::error::{Error, Result};
 
 /// How a token is chosen. The default is greedy: always the likeliest token.
 ///
-/// What is set applies in the order repetition penalty, temperature, top-k, top-p, min-p, as in transformers.
+/// What is set applies in the order repetition penalty, the other penalties, temperature, top-k, top-p, min-p, as in transformers,
+/// which has no other penalties.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sampling {
     /// The logits of tokens that were seen are divided by this where they are positive and multiplied where they are negative,
     /// as in [CTRL](https://arxiv.org/abs/1909.05858): above 1 discourages repetition, below 1 encourages it. Applies at any
     /// temperature.
     pub repetition_penalty: Option<f32>,
+    /// Taken from the logit of a token for each time that it was chosen, as OpenAI's models do; a prompt does not count. Below 0
+    /// encourages repetition. Applies at any temperature.
+    pub frequency_penalty: Option<f32>,
+    /// The same once, however often a token was chosen.
+    pub presence_penalty: Option<f32>,
     /// Logits are divided by this before they become probabilities; 0 takes the likeliest token and only the repetition
     /// penalty matters beside it.
     pub temperature: f32,
@@ -40,13 +46,15 @@ pub struct Sampler {
     rng: Xoshiro256PlusPlus,
     /// Tokens that the repetition penalty applies to; stays empty without one.
     seen: HashSet<u32>,
+    /// How often tokens were chosen; stays empty without a penalty for that.
+    chosen: HashMap<u32, u32>,
     scratch: SamplerScratch,
 }
 
 /// Memory that a sampler works in, as large as a few rows of logits: one sampler after the other can have it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SamplerScratch {
-    /// Logits after the repetition penalty.
+    /// Logits after penalties.
     penalized: Vec<f32>,
     /// Logits to find the k-th largest in.
     ranked: Vec<f32>,
@@ -77,7 +85,7 @@ impl Sampler {
     /// A temperature that is negative or not finite, a repetition penalty that is not finite and above 0, a top-k of 0, a top-p
     /// or min-p outside [0, 1].
     pub fn new(sampling: Sampling) -> Result<Self> {
-        let Sampling { repetition_penalty, temperature, top_k, top_p, min_p, seed } = sampling;
+        let Sampling { repetition_penalty, temperature, top_k, top_p, min_p, seed, .. } = sampling;
         let share = |value: &Option<f32>| value.is_none_or(|value| (0.0..=1.0).contains(&value));
         let check = |field, valid: bool, value: Option<f32>, expected| match valid {
             true => Ok(()),
@@ -90,6 +98,13 @@ impl Sampler {
         let expected =
             "a finite number above 0 (1 changes nothing, above 1 discourages repetition)";
         check("repetition_penalty", valid, repetition_penalty, expected)?;
+        for (field, value) in [
+            ("frequency_penalty", sampling.frequency_penalty),
+            ("presence_penalty", sampling.presence_penalty),
+        ] {
+            let valid = value.is_none_or(|value| (-2.0..=2.0).contains(&value));
+            check(field, valid, value, "a number from -2 to 2 (0 changes nothing)")?;
+        }
         let expected = "at least 1, or none to choose among all tokens";
         check("top_k", top_k != Some(0), None, expected)?;
         let expected = "a number from 0 to 1";
@@ -99,6 +114,7 @@ impl Sampler {
             sampling,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             seen: HashSet::new(),
+            chosen: HashMap::new(),
             scratch: SamplerScratch::default(),
         })
     }
@@ -134,6 +150,9 @@ impl Sampler {
             _ => self.draw(likeliest),
         };
         self.see(&[token]);
+        if self.sampling.frequency_penalty.is_some() || self.sampling.presence_penalty.is_some() {
+            *self.chosen.entry(token).or_default() += 1;
+        }
         Ok(token)
     }
 
@@ -183,9 +202,13 @@ impl Sampler {
         Ok(likeliest)
     }
 
-    /// The logits after the repetition penalty, in the scratch memory, if there is one. What is finite stays so.
+    /// The logits after penalties, in the scratch memory, if there are any. What is finite stays so.
     fn penalize(&mut self, logits: &[f32]) -> Option<Vec<f32>> {
-        let penalty = self.sampling.repetition_penalty?;
+        let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } =
+            self.sampling;
+        if repetition_penalty.is_none() && self.chosen.is_empty() {
+            return None;
+        }
         let mut penalized = std::mem::take(&mut self.scratch.penalized);
         penalized.clear();
         penalized.extend_from_slice(logits);
@@ -194,8 +217,13 @@ impl Sampler {
             if let Some(logit) = penalized.get_mut(token as usize)
                 && logit.is_finite()
             {
-                *logit = discouraged(*logit, penalty);
+                *logit = discouraged(*logit, repetition_penalty.unwrap_or(1.0));
             }
+        }
+        for (&token, &count) in &self.chosen {
+            let logit = &mut penalized[token as usize];
+            let taken = frequency_penalty.unwrap_or(0.0) * count as f32;
+            *logit = (*logit - taken - presence_penalty.unwrap_or(0.0)).clamp(f32::MIN, f32::MAX);
         }
         Some(penalized)
     }

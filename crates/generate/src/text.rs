@@ -22,6 +22,9 @@ pub struct TextOptions {
     pub shown_tokens: Vec<String>,
     /// What the text has to be.
     pub constraint: Option<JsonConstraint>,
+    /// Has [`Outcome::scores`] say how likely each token was by the model's logits, whatever sampling makes of them, with so
+    /// many of the likeliest tokens. Those that a constraint excludes have no probability.
+    pub logprobs: Option<usize>,
 }
 
 /// What was generated, as text.
@@ -120,11 +123,13 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
     ) -> Result<Self, GenerateError<D::Error>> {
         let constraints = requests.iter().map(|(_, options)| constrained(tokenizer, options));
         let constraints = constraints.collect::<Result<Vec<_>, Error>>()?;
+        let scored: Vec<_> = requests.iter().map(|(_, options)| options.logprobs).collect();
         let row = |(request, options)| (request, GrowingText::new(tokenizer, &options));
         let (requests, rows) = requests.into_iter().map(row).unzip();
         let mut tokens = Generation::new(decoder, requests)?;
-        for (row, constraint) in constraints.into_iter().enumerate() {
+        for (row, (constraint, top)) in constraints.into_iter().zip(scored).enumerate() {
             tokens.constrain(row, constraint);
+            tokens.score(row, top);
         }
         Ok(Self { tokens, tokenizer, rows })
     }
@@ -202,6 +207,7 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
             Some(_) => self.rows[row] = text,
         }
         self.tokens.constrain(row, constraint);
+        self.tokens.score(row, options.logprobs);
         Ok(())
     }
 

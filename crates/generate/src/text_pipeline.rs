@@ -259,7 +259,7 @@ impl TextPipeline {
 impl BeamText {
     fn into_outcome(self) -> TextOutcome {
         let Hypothesis { tokens, finish, .. } = self.hypothesis;
-        let outcome = Outcome { tokens, finish, prefill_seconds: 0.0, token_seconds: Vec::new() };
+        let outcome = Outcome::new(tokens, finish);
         TextOutcome { text: self.text, stop_string: self.stop_string, outcome }
     }
 }

@@ -162,18 +162,13 @@ impl Tokenizer {
             return Ok(constraints);
         }
         let refused = |reason: String| Error::Constraint { reason };
-        let spelling = self.inner.get_decoder().and_then(spelling).ok_or_else(|| {
+        let spelling = self.spelling().ok_or_else(|| {
             refused("the tokens of this model's tokenizer cannot be told as bytes".to_owned())
         })?;
-        let added = self.inner.get_added_vocabulary();
-        let bytes = |id: u32| {
-            let token = self.inner.id_to_token(id).unwrap_or_default();
-            match added.get_added_tokens_decoder().get(&id) {
-                // A special one is no text.
-                Some(added) if added.special => Vec::new(),
-                Some(added) => added.content.clone().into_bytes(),
-                None => token_bytes(&token, spelling),
-            }
+        // A special one is no text.
+        let bytes = |id: u32| match self.is_special(id) {
+            true => Vec::new(),
+            false => self.spelled(id, spelling),
         };
         let made = shielded(|| {
             let tokens: Vec<Vec<u8>> = (0..self.vocab_size() as u32).map(bytes).collect();
@@ -181,6 +176,32 @@ impl Tokenizer {
         });
         let made = made.map_err(refused)?;
         Ok(self.constraints.get_or_init(|| made))
+    }
+
+    /// The bytes of a token's text, by itself: a part of a character may be all there is. Those of special tokens are their
+    /// names. Of a tokenizer whose tokens cannot be told as bytes it is the text that the token has alone.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        match self.spelling() {
+            Some(spelling) => self.spelled(id, spelling),
+            None => self.decode(&[id], false).unwrap_or_default().into_bytes(),
+        }
+    }
+
+    /// Whether a token is no text, but begins or ends something.
+    pub fn is_special(&self, id: u32) -> bool {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder().get(&id);
+        added.is_some_and(|added| added.special)
+    }
+
+    fn spelling(&self) -> Option<Spelling> {
+        self.inner.get_decoder().and_then(spelling)
+    }
+
+    fn spelled(&self, id: u32, spelling: Spelling) -> Vec<u8> {
+        match self.inner.get_added_vocabulary().get_added_tokens_decoder().get(&id) {
+            Some(added) => added.content.clone().into_bytes(),
+            None => token_bytes(&self.inner.id_to_token(id).unwrap_or_default(), spelling),
+        }
     }
 
     /// What a token adds to the text.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
+use crate::logprobs::{LogprobsField, asked};
 use crate::response_format::constraint;
 
 /// What requests of both kinds may say. What is not said is as the server was started.
@@ -23,9 +24,14 @@ pub(crate) struct GenerationFields {
     top_k: Option<i64>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
     seed: Option<i64>,
     stop: Option<Stop>,
     response_format: Option<Value>,
+    n: Option<usize>,
+    logprobs: Option<LogprobsField>,
+    top_logprobs: Option<usize>,
     #[serde(flatten)]
     more: Map<String, Value>,
 }
@@ -46,13 +52,8 @@ enum Stop {
 /// Fields that would change an answer and are not obeyed, with the values at which they change nothing; so do null, an empty
 /// text, an empty list and an empty object.
 const NOT_OBEYED: &[(&str, &[&str])] = &[
-    ("n", &["1"]),
     ("best_of", &["1"]),
-    ("frequency_penalty", &["0", "0.0"]),
-    ("presence_penalty", &["0", "0.0"]),
     ("logit_bias", &[]),
-    ("logprobs", &["false"]),
-    ("top_logprobs", &["0"]),
     ("echo", &["false"]),
     ("suffix", &[]),
     ("tools", &[]),
@@ -79,8 +80,16 @@ impl GenerationFields {
         self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
     }
 
+    /// How many answers there are to be to a prompt.
+    pub fn answers(&self) -> Result<usize, ApiError> {
+        match self.n.unwrap_or(1) {
+            0 => Err(ApiError::field("n", "it is at least 1")),
+            n => Ok(n),
+        }
+    }
+
     /// The options of this request, where it says something, and else `defaults`.
-    pub fn options(&self, defaults: &ChatOptions) -> Result<ChatOptions, ApiError> {
+    pub fn options(&self, defaults: &ChatOptions, is_chat: bool) -> Result<ChatOptions, ApiError> {
         for (name, harmless) in NOT_OBEYED {
             let changes = |value: &&Value| {
                 let text = value.to_string();
@@ -99,10 +108,14 @@ impl GenerationFields {
         sampling.top_p = self.top_p.or(sampling.top_p);
         sampling.min_p = self.min_p.or(sampling.min_p);
         sampling.repetition_penalty = self.repetition_penalty.or(sampling.repetition_penalty);
+        let counts = |penalty: &f32| *penalty != 0.0;
+        sampling.frequency_penalty = self.frequency_penalty.filter(counts);
+        sampling.presence_penalty = self.presence_penalty.filter(counts);
         if let Some(top_k) = self.top_k {
             sampling.top_k = usize::try_from(top_k).ok().filter(|top_k| *top_k > 0);
         }
         sampling.seed = self.seed.map_or_else(some_seed, i64::cast_unsigned);
+        options.text.logprobs = asked(self.logprobs, self.top_logprobs, is_chat)?;
         if let Some(format) = &self.response_format {
             options.text.constraint = constraint(format)?;
         }
@@ -131,7 +144,8 @@ mod tests {
 
     fn options(fields: Value) -> Result<ChatOptions, ApiError> {
         let fields: GenerationFields = serde_json::from_value(fields).unwrap();
-        fields.options(&ChatOptions { max_new_tokens: Some(5), ..ChatOptions::default() })
+        let defaults = ChatOptions { max_new_tokens: Some(5), ..ChatOptions::default() };
+        fields.options(&defaults, true)
     }
 
     #[test]
@@ -147,6 +161,10 @@ mod tests {
         assert_eq!((sampling.top_k, sampling.min_p), (Some(7), Some(0.1)));
         assert_eq!((sampling.repetition_penalty, sampling.seed), (Some(1.1), u64::MAX));
         assert_eq!(said.text.stop.strings(), ["a", "b"]);
+        let penalties = json!({"frequency_penalty": 0.5, "presence_penalty": 0});
+        let penalties = options(penalties).unwrap().sampling;
+        let penalties = [penalties.frequency_penalty, penalties.presence_penalty];
+        assert_eq!(penalties, [Some(0.5), None]);
         let both = options(json!({"max_tokens": 9, "max_completion_tokens": 4, "top_k": -1}));
         let both = both.unwrap();
         assert_eq!((both.max_new_tokens, both.sampling.top_k), (Some(4), None));
@@ -156,10 +174,8 @@ mod tests {
     #[test]
     fn what_cannot_be_obeyed_is_refused_by_name() {
         for (name, value) in [
-            ("n", json!(2)),
+            ("best_of", json!(2)),
             ("tools", json!([{"type": "function"}])),
-            ("frequency_penalty", json!(0.5)),
-            ("logprobs", json!(true)),
             ("logit_bias", json!({"5": 1})),
         ] {
             let error = options(json!({ name: value })).unwrap_err();

@@ -14,7 +14,7 @@ use axum::response::sse::{Event as SentEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use outsize_generate::{ChatAnswer, ChatOptions, ChatPrompt, ChatTool, ToolChoice};
+use outsize_generate::{ChatOptions, ChatPrompt, ChatTool, ToolChoice};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -23,10 +23,11 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use crate::error::ApiError;
 use crate::fields::GenerationFields;
+use crate::job::{Answered, Event, Job, Listener};
 use crate::messages::MessageField;
+use crate::queue::WAITING;
 use crate::reply::Reply;
 use crate::tools::{ToolChoiceField, offer};
-use crate::worker::{Event, Job};
 
 /// The longest request, in bytes.
 const LONGEST: usize = 16 << 20;
@@ -42,7 +43,7 @@ pub(crate) struct Shared {
     pub defaults: ChatOptions,
     /// Whether there is memory for constraints.
     pub constrains: bool,
-    pub jobs: SyncSender<Job>,
+    pub jobs: SyncSender<Vec<Job>>,
     pub count: AtomicU64,
 }
 
@@ -61,8 +62,38 @@ struct ChatRequest {
 #[derive(Debug, Deserialize)]
 struct CompletionRequest {
     prompt: Value,
+    echo: Option<bool>,
     #[serde(flatten)]
     fields: GenerationFields,
+}
+
+/// What is gone on with: texts, or their tokens.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum PromptField {
+    Text(String),
+    Ids(Vec<u32>),
+    Texts(Vec<String>),
+    SeveralIds(Vec<Vec<u32>>),
+}
+
+impl PromptField {
+    fn prompts(prompt: Value) -> Result<Vec<ChatPrompt>, ApiError> {
+        let prompts: Vec<_> = match serde_json::from_value(prompt) {
+            Ok(Self::Text(text)) => vec![ChatPrompt::Text(text)],
+            Ok(Self::Ids(ids)) if !ids.is_empty() => vec![ChatPrompt::Ids(ids)],
+            Ok(Self::Texts(texts)) => texts.into_iter().map(ChatPrompt::Text).collect(),
+            Ok(Self::SeveralIds(several)) => several.into_iter().map(ChatPrompt::Ids).collect(),
+            Ok(Self::Ids(_)) | Err(_) => Vec::new(),
+        };
+        match prompts.is_empty() {
+            true => {
+                let message = "it must be a text, its tokens, or a list of these";
+                Err(ApiError::field("prompt", message))
+            }
+            false => Ok(prompts),
+        }
+    }
 }
 
 /// All addresses.
@@ -119,24 +150,24 @@ async fn chat(
     let messages = messages.into_iter().enumerate();
     let messages = messages.map(|(index, message)| message.message(index));
     let prompt = ChatPrompt::Messages(messages.collect::<Result<_, _>>()?);
-    let mut options = fields.options(&shared.defaults)?;
+    let mut options = fields.options(&shared.defaults, true)?;
     let tools = tools.unwrap_or_default();
     offer(&mut options, tools, tool_choice.as_ref(), parallel_tool_calls)?;
-    answer(&shared, &fields, options, prompt).await
+    answer(&shared, &fields, options, vec![prompt], false).await
 }
 
 async fn completion(
     State(shared): State<Arc<Shared>>,
     request: Result<Json<CompletionRequest>, JsonRejection>,
 ) -> Result<Response, ApiError> {
-    let CompletionRequest { prompt, fields } = body(request)?;
-    let text = match &prompt {
-        Value::Array(texts) if texts.len() == 1 => texts[0].as_str(),
-        prompt => prompt.as_str(),
-    };
-    let text = text.ok_or_else(|| ApiError::field("prompt", "it must be one text"))?;
-    let options = fields.options(&shared.defaults)?;
-    answer(&shared, &fields, options, ChatPrompt::Text(text.to_owned())).await
+    let CompletionRequest { prompt, echo, fields } = body(request)?;
+    let (prompts, echo) = (PromptField::prompts(prompt)?, echo.unwrap_or(false));
+    if echo && fields.streams() {
+        let message = "a prompt is sent back with the whole answer: leave out `stream`";
+        return Err(ApiError::field("echo", message));
+    }
+    let options = fields.options(&shared.defaults, false)?;
+    answer(&shared, &fields, options, prompts, echo).await
 }
 
 /// The object that a request has.
@@ -157,7 +188,8 @@ async fn answer(
     shared: &Shared,
     fields: &GenerationFields,
     options: ChatOptions,
-    prompt: ChatPrompt,
+    prompts: Vec<ChatPrompt>,
+    echo: bool,
 ) -> Result<Response, ApiError> {
     if let Some(model) = fields.model.as_ref().filter(|model| **model != shared.model) {
         let message = format!("there is no model {model:?} here, but {:?}", shared.model);
@@ -173,86 +205,147 @@ async fn answer(
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let number = shared.count.fetch_add(1, Ordering::Relaxed);
-    let is_chat = matches!(prompt, ChatPrompt::Messages(_));
+    let is_chat = matches!(prompts[..], [ChatPrompt::Messages(_)]);
+    let answers = fields.answers()?;
+    let count = prompts.len().saturating_mul(answers);
+    if count > WAITING {
+        let (name, what) = if answers > 1 { ("n", "answers") } else { ("prompt", "prompts") };
+        let message = format!("a request has at most {WAITING} answers: ask for fewer {what}");
+        return Err(ApiError::field(name, message));
+    }
     let prefix = if is_chat { "chatcmpl" } else { "cmpl" };
     let reply = Reply {
         id: format!("{prefix}-{:x}-{number}", now.as_secs()),
         created: now.as_secs(),
         model: shared.model.clone(),
         is_chat,
+        answers,
     };
     let (events, mut received) = unbounded_channel();
-    shared.jobs.try_send(Job { prompt, options, events }).map_err(|error| match error {
+    let prompts = prompts.into_iter().flat_map(|prompt| std::iter::repeat_n(prompt, answers));
+    let jobs = prompts.enumerate().map(|(number, prompt)| {
+        let mut options = options.clone();
+        // The first answer to a prompt is that of a request for one.
+        let seed = &mut options.sampling.seed;
+        *seed = seed.wrapping_add((number % answers) as u64);
+        Job { prompt, options, echo, listener: Listener { number, events: events.clone() } }
+    });
+    shared.jobs.try_send(jobs.collect()).map_err(|error| match error {
         TrySendError::Full(_) => ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many requests wait already: try again later",
         ),
         TrySendError::Disconnected(_) => ApiError::ending(),
     })?;
+    drop(events);
     // A request that is refused has no stream.
     let first = received.recv().await.ok_or_else(ApiError::ending)?;
-    if let Event::Failed(error) = first {
+    if let (_, Event::Failed(error)) = first {
         return Err(error);
     }
     if fields.streams() {
-        let events = stream(reply, fields.includes_usage(), first, received);
+        let events = stream(reply, count, fields.includes_usage(), first, received);
         // A call is sent once it is whole: until then, a sign of life.
         return Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response());
     }
-    let answer = whole(first, received).await?;
-    Ok(Json(reply.whole(&answer)).into_response())
+    let answers = whole(count, first, received).await?;
+    Ok(Json(reply.whole(&answers)).into_response())
 }
 
-/// Waits for all of an answer.
+/// Waits for all of so many answers.
 async fn whole(
-    mut event: Event,
-    mut events: UnboundedReceiver<Event>,
-) -> Result<Box<ChatAnswer>, ApiError> {
+    count: usize,
+    mut event: (usize, Event),
+    mut events: UnboundedReceiver<(usize, Event)>,
+) -> Result<Vec<Answered>, ApiError> {
+    let mut answers = Answers::new(count);
     loop {
         match event {
-            Event::Done(answer) => return Ok(answer),
-            Event::Failed(error) => return Err(error),
-            Event::Text(_) | Event::Thought(_) | Event::Call(_) => {}
+            (number, Event::Done(answered)) => answers.add(number, *answered),
+            (_, Event::Failed(error)) => return Err(error),
+            (_, Event::Text(_) | Event::Thought(_) | Event::Call(_)) => {}
+        }
+        match answers.all() {
+            Ok(all) => return Ok(all),
+            Err(some) => answers = some,
         }
         event = events.recv().await.ok_or_else(ApiError::ending)?;
     }
 }
 
-/// An answer as it comes: once nobody reads the stream, nobody reads `events`.
+/// The answers to a request that have ended.
+struct Answers(Vec<Option<Answered>>);
+
+impl Answers {
+    fn new(count: usize) -> Self {
+        Self((0..count).map(|_| None).collect())
+    }
+
+    fn add(&mut self, number: usize, answered: Answered) {
+        self.0[number] = Some(answered);
+    }
+
+    /// All of them, once none is missing.
+    fn all(self) -> Result<Vec<Answered>, Self> {
+        match self.0.iter().all(Option::is_some) {
+            true => Ok(self.0.into_iter().flatten().collect()),
+            false => Err(self),
+        }
+    }
+}
+
+/// So many answers as they come: once nobody reads the stream, nobody reads `events`.
 fn stream(
     reply: Reply,
+    count: usize,
     includes_usage: bool,
-    first: Event,
-    mut events: UnboundedReceiver<Event>,
+    first: (usize, Event),
+    mut events: UnboundedReceiver<(usize, Event)>,
 ) -> impl Stream<Item = Result<SentEvent, Infallible>> {
     let (sender, receiver) = unbounded_channel();
     tokio::spawn(async move {
-        let send = |data: String| sender.send(Ok(SentEvent::default().data(data))).is_ok();
-        let mut reads = reply.beginning().is_none_or(|value| send(value.to_string()));
-        let (mut event, mut calls) = (Some(first), 0);
+        let send =
+            |value: Value| sender.send(Ok(SentEvent::default().data(value.to_string()))).is_ok();
+        let done = || {
+            let _ = sender.send(Ok(SentEvent::default().data("[DONE]")));
+        };
+        let mut reads = (0..count).filter_map(|number| reply.beginning(number)).all(send);
+        let (mut event, mut calls, mut answers) =
+            (Some(first), vec![0; count], Answers::new(count));
         while reads {
-            let (values, ends) = match event {
-                Some(Event::Text(text)) => {
-                    ([(!text.is_empty()).then(|| reply.text(&text)), None], false)
+            reads = match event {
+                Some((number, Event::Text(text))) => {
+                    text.is_empty() || send(reply.text(number, &text))
                 }
-                Some(Event::Thought(text)) => {
-                    ([(!text.is_empty()).then(|| reply.thought(&text)), None], false)
+                Some((number, Event::Thought(text))) => {
+                    text.is_empty() || send(reply.thought(number, &text))
                 }
-                Some(Event::Call(call)) => {
-                    calls += 1;
-                    (reply.call(calls - 1, &call).map(Some), false)
+                Some((number, Event::Call(call))) => {
+                    calls[number] += 1;
+                    reply.call(number, calls[number] - 1, &call).into_iter().all(send)
                 }
-                Some(Event::Done(answer)) => {
-                    let usage = includes_usage.then(|| reply.usage(&answer));
-                    ([Some(reply.end(&answer)), usage], true)
+                Some((number, Event::Done(answered))) => {
+                    let reads = send(reply.end(number, &answered));
+                    answers.add(number, *answered);
+                    reads
                 }
-                Some(Event::Failed(error)) => ([Some(error.body()), None], true),
-                None => ([Some(ApiError::ending().body()), None], true),
+                Some((_, Event::Failed(error))) => {
+                    send(error.body());
+                    return done();
+                }
+                None => {
+                    send(ApiError::ending().body());
+                    return done();
+                }
             };
-            reads = values.into_iter().flatten().all(|value| send(value.to_string()));
-            if ends {
-                send("[DONE]".to_owned());
-                return;
+            match answers.all() {
+                Ok(all) => {
+                    if includes_usage {
+                        send(reply.usage(&all));
+                    }
+                    return done();
+                }
+                Err(some) => answers = some,
             }
             event = events.recv().await;
         }

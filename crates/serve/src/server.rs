@@ -9,11 +9,9 @@ use std::time::Duration;
 
 use outsize_generate::{ChatOptions, ChatSession};
 
+use crate::queue::{LOOK, WAITING};
 use crate::routes::{Shared, routes};
-use crate::worker::{LOOK, Served, work};
-
-/// Requests that wait at most; further ones are told to try again.
-const WAITING: usize = 64;
+use crate::worker::{Served, work};
 
 /// How long connections have to end by themselves when the server does.
 const GRACE: Duration = Duration::from_secs(2);

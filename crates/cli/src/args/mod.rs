@@ -8,6 +8,7 @@ mod generate;
 mod image;
 mod launch;
 mod model;
+mod perplexity;
 mod plan;
 mod quantize;
 mod serve;
@@ -27,6 +28,7 @@ pub use generate::{
 pub use image::ImageArgs;
 pub use launch::{ConfigAction, ConfigArgs, LaunchArgs, SettingArgs, TestArgs};
 pub use model::{ModelArgs, PlaceArgs, RunDtypeArgs};
+pub use perplexity::PerplexityArgs;
 pub use plan::{DtypeArgs, PlanArgs, WorkloadArgs};
 pub use quantize::QuantizeArgs;
 pub use serve::ServeArgs;
@@ -89,6 +91,9 @@ pub enum Command {
     /// Write a checkpoint of any format as safetensors, in one file
     #[command(hide = true)]
     Merge(RewriteArgs),
+    /// Measure how well a model predicts a text, under a memory budget
+    #[command(hide = true)]
+    Perplexity(PerplexityArgs),
     /// Write the raw logits of some tokens as safetensors, to compare with other software
     #[command(hide = true)]
     Logits(LogitsArgs),

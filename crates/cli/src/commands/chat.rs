@@ -4,6 +4,7 @@ use crate::args::ChatArgs;
 use crate::chat_input::ChatInput;
 use crate::error::Failure;
 use crate::generation::following;
+use crate::session::SessionNeeds;
 use crate::views::memory::MemoryHeld;
 use crate::views::output::{print, refuse_to_overwrite, say};
 use crate::views::run::drafted;
@@ -79,7 +80,8 @@ impl Chat {
     /// Opens the model, and begins to read.
     fn open(args: &ChatArgs) -> Result<Self, Failure> {
         let template = |folder: &Path| session::template(&args.session, folder);
-        let (session, options) = session::open(&args.session, 1, false, template)?;
+        let needs = SessionNeeds { batch: 1, constrains: false, scores: false };
+        let (session, options) = session::open(&args.session, needs, template)?;
         let mut chat = Self {
             session,
             options,

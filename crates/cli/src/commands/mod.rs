@@ -14,6 +14,7 @@ mod launch;
 mod list;
 mod logits;
 mod manual;
+mod perplexity;
 mod plan;
 mod quantize;
 mod random_values;
@@ -28,8 +29,8 @@ mod test;
 mod tuner;
 
 use crate::args::{
-    ChatArgs, Command, FinetuneArgs, LogitsArgs, ModelArgs, QuantizeArgs, RewriteArgs, RunArgs,
-    ServeArgs, SessionArgs, ShardArgs,
+    ChatArgs, Command, FinetuneArgs, LogitsArgs, ModelArgs, PerplexityArgs, QuantizeArgs,
+    RewriteArgs, RunArgs, ServeArgs, SessionArgs, ShardArgs,
 };
 use crate::error::Failure;
 use crate::hub::Wanted;
@@ -58,6 +59,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
     })
     | Command::Finetune(FinetuneArgs { model, .. })
     | Command::Logits(LogitsArgs { model: ModelArgs { model, .. }, .. })
+    | Command::Perplexity(PerplexityArgs { model: ModelArgs { model, .. }, .. })
     | Command::Quantize(QuantizeArgs { model, .. })
     | Command::Shard(ShardArgs { rewrite: RewriteArgs { model, .. }, .. })
     | Command::Merge(RewriteArgs { model, .. }) = &mut command
@@ -72,6 +74,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Image(args) => image::image(args, began),
         Command::Plan(args) => plan::plan(args),
         Command::Logits(args) => logits::logits(args),
+        Command::Perplexity(args) => perplexity::perplexity(args),
         Command::Shard(args) => shard::shard(&args.rewrite, args.max_shard_size),
         Command::Quantize(args) => quantize::quantize(args, began),
         Command::Merge(args) => shard::shard(args, u64::MAX),

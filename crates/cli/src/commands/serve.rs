@@ -2,6 +2,7 @@
 
 use crate::args::ServeArgs;
 use crate::error::Failure;
+use crate::session::SessionNeeds;
 use crate::views::output::say;
 use crate::{interrupt, session};
 use outsize::checkpoint::shown;
@@ -26,8 +27,9 @@ pub fn serve(args: &ServeArgs) -> Result<(), Failure> {
         Failure::Failed(format!("cannot listen at {}:{}: {error}: {advice}", args.host, args.port))
     })?;
     let template = |folder: &Path| template(args, folder);
-    let (mut session, defaults) =
-        session::open(&args.session, args.batch, args.structured_output, template)?;
+    let needs =
+        SessionNeeds { batch: args.batch, constrains: args.structured_output, scores: true };
+    let (mut session, defaults) = session::open(&args.session, needs, template)?;
     let at = listener.local_addr().map_err(outsize_serve::ServeError::from)?;
     let model = args.name.clone().unwrap_or_default();
     let api_key = args.api_key.clone().or_else(|| std::env::var(KEY).ok());

@@ -21,6 +21,8 @@ mod integers;
 mod interrupt;
 mod output;
 mod packed;
+mod perplexity;
 mod plan;
 mod prompts;
+mod released;
 mod shard;

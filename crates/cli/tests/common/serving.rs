@@ -43,6 +43,13 @@ impl Server {
         self.child.id()
     }
 
+    /// The largest resident set that it had, in bytes.
+    pub fn peak_rss(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        1024 * peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    }
+
     pub fn agent(&self) -> ureq::Agent {
         let config = ureq::Agent::config_builder().http_status_as_error(false);
         config.timeout_global(Some(Duration::from_secs(120))).build().into()

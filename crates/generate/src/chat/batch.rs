@@ -21,6 +21,8 @@ pub enum ChatPrompt {
     Messages(Vec<ChatMessage>),
     /// A text, which is gone on with.
     Text(String),
+    /// The same by its tokens, to which none are added.
+    Ids(Vec<u32>),
 }
 
 /// Answers that grow side by side, as many at once as the model's KV cache is
@@ -61,6 +63,11 @@ impl<'s> ChatBatch<'s> {
         Ok(Self { texts, tokenizer, template, vocab_size, rows })
     }
 
+    /// The model's tokenizer.
+    pub fn tokenizer(&self) -> &'s Tokenizer {
+        self.tokenizer
+    }
+
     /// Whether nothing is answered now.
     pub fn is_idle(&self) -> bool {
         self.rows.iter().all(Option::is_none)
@@ -95,6 +102,7 @@ impl<'s> ChatBatch<'s> {
                 (self.tokenizer.encode(&text, false)?, Some(self.template))
             }
             ChatPrompt::Text(text) => (self.tokenizer.encode(text, true)?, None),
+            ChatPrompt::Ids(ids) => (ids.clone(), None),
         };
         self.tokenizer.check(&ids, self.vocab_size)?;
         let (request, text, parts) = options.request(ids, template)?;

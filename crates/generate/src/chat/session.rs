@@ -21,13 +21,13 @@ use crate::tokenizer::Tokenizer;
 /// what the cache holds; the answer is the one that a new run over the whole conversation gives, bit for bit.
 #[derive(Debug)]
 pub struct ChatSession {
-    pipeline: Pipeline,
-    tokenizer: Tokenizer,
+    pub(super) pipeline: Pipeline,
+    pub(super) tokenizer: Tokenizer,
     template: ChatTemplate,
-    vocab_size: usize,
+    pub(super) vocab_size: usize,
     messages: Vec<ChatMessage>,
     /// The tokens that the KV cache holds.
-    held: Vec<u32>,
+    pub(super) held: Vec<u32>,
     images: Option<ChatImages>,
 }
 
@@ -68,6 +68,11 @@ impl ChatSession {
     /// The model.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
     }
 
     /// Tokens that the KV cache holds.
@@ -194,6 +199,19 @@ impl ChatSession {
         on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
     ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         let ids = self.tokenizer.encode(prompt, true)?;
+        self.complete_ids(ids, options, on_part)
+    }
+
+    /// The same of a text that is given by its tokens, to which none are added.
+    ///
+    /// # Errors
+    /// As [`complete`](Self::complete), and ids outside the vocabulary.
+    pub fn complete_ids(
+        &mut self,
+        ids: Vec<u32>,
+        options: &ChatOptions,
+        on_part: impl FnMut(ChatPart<'_>) -> ControlFlow<()>,
+    ) -> Result<ChatAnswer, GenerateError<PipelineError>> {
         self.tokenizer.check(&ids, self.vocab_size)?;
         let end = ids.len();
         self.generate(ids, end, false, options, on_part)

@@ -60,6 +60,7 @@ fn every_field_is_read() {
         top_p: Some(0.9),
         min_p: Some(0.05),
         seed: 9,
+        ..Sampling::default()
     };
     assert_eq!(config.sampling(9), expected);
     assert_eq!(config.new_tokens(4090).unwrap(), Some(12));

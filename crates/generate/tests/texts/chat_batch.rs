@@ -31,6 +31,7 @@ fn ids(tokenizer: &Tokenizer, prompt: &ChatPrompt) -> Vec<u32> {
             tokenizer.encode(&template().render(messages, true).unwrap(), false).unwrap()
         }
         ChatPrompt::Text(text) => tokenizer.encode(text, true).unwrap(),
+        ChatPrompt::Ids(ids) => ids.clone(),
     }
 }
 

@@ -148,6 +148,7 @@ impl Case {
             top_p: self.top_p,
             min_p: self.min_p,
             seed: 0,
+            ..Sampling::default()
         }
     }
 
@@ -197,6 +198,27 @@ fn tokens_chosen_are_penalized_as_the_prompt_is() {
     let mut sampler = Sampler::new(sampling).unwrap();
     sampler.see(&[0, 0, 9]);
     assert_eq!(sampler.sample(&logits).unwrap(), 1);
+}
+
+#[test]
+fn what_was_chosen_is_penalized_each_time_or_once_and_a_prompt_is_not() {
+    let logits = [4.0, 3.25, f32::NEG_INFINITY];
+    let chosen = |sampling: Sampling| {
+        let mut sampler = Sampler::new(sampling).unwrap();
+        sampler.see(&[0, 0, 0, 0]);
+        (0..5).map(|_| sampler.sample(&logits).unwrap()).collect::<Vec<_>>()
+    };
+    // 4, 3.5, 3 for 3.25, then 3 for 2.75, 2.5 for 2.75.
+    let frequency = Sampling { frequency_penalty: Some(0.5), ..Sampling::default() };
+    assert_eq!(chosen(frequency), [0, 0, 1, 0, 1]);
+    // 4, 3 for 3.25, then both have it.
+    let presence = Sampling { presence_penalty: Some(1.0), ..Sampling::default() };
+    assert_eq!(chosen(presence), [0, 1, 0, 0, 0]);
+    let encouraged = Sampling { frequency_penalty: Some(-2.0), ..Sampling::default() };
+    assert_eq!(chosen(encouraged), [0; 5]);
+    let both = Sampling { repetition_penalty: Some(2.0), ..presence };
+    // The prompt counts for the repetition penalty: 2 for 3.25, 2 for 0.625, 1 for 0.625.
+    assert_eq!(chosen(both), [1, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -283,6 +305,14 @@ fn values_out_of_range_are_refused_by_name() {
         let penalty = Sampling { repetition_penalty: Some(value), ..Sampling::default() };
         let error = Sampler::new(penalty).unwrap_err();
         assert!(error.to_string().contains("repetition_penalty is"), "{error}");
+    }
+    for value in [-2.1, 2.1, f32::NAN] {
+        let frequency = Sampling { frequency_penalty: Some(value), ..Sampling::default() };
+        let error = Sampler::new(frequency).unwrap_err();
+        assert!(error.to_string().contains("frequency_penalty is"), "{error}");
+        let presence = Sampling { presence_penalty: Some(value), ..Sampling::default() };
+        let error = Sampler::new(presence).unwrap_err();
+        assert!(error.to_string().contains("presence_penalty is"), "{error}");
     }
     let error = Sampler::new(sampling(1.0, Some(0), None)).unwrap_err();
     assert!(error.to_string().contains("top_k is 0"), "{error}");
