@@ -59,6 +59,7 @@ pub fn run(
         None => tokenizer.map_err(without_prompts)?,
     };
     let asked = GenerateRequest::new(args, model.config(), tokenizer, images.as_ref())?;
+    model.count_loaded_tokenizer(&mut settings);
     let prompt = asked.request.ids.len();
     let begins = model.config().context_of_prompt(prompt);
     let needed = begins.saturating_add(asked.request.max_new_tokens);

@@ -64,6 +64,7 @@ pub fn open(
     settings.workload.scores = scores;
     settings.workload.position = settings.workload.cache.context.div_ceil(2);
     let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
+    opened.count_loaded_tokenizer(&mut settings);
     if constrains {
         settings.workload.tokenizer += tokenizer.constraint_memory(batch);
     }

@@ -77,7 +77,7 @@ pub fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
     tokenizer.check(&ids, opened.config().vocab_size())?;
     // It is not needed any more.
     drop(tokenizer);
-    settings.workload.tokenizer = 0;
+    opened.count_loaded_tokenizer(&mut settings);
     let asked = settings.workload.cache.context;
     if ids.len() < 2 || asked < 2 {
         let what = if asked < 2 { "--context: a window" } else { "the text" };

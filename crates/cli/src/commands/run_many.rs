@@ -102,6 +102,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     (cache.batch, cache.when_full) = (batch, WhenFull::Replace);
     let tokenizer = opened.tokenizer_file(folder, &mut settings).map_err(without_prompts)?;
     let tokenizer = tokenizer.and_then(Tokenizer::load);
+    opened.count_loaded_tokenizer(&mut settings);
     let config = opened.config().clone();
     let rules = TextRules::new(&args.text, folder, &config, tokenizer.as_ref())?;
     let request = |line: &PromptLine| -> Result<Request, Failure> {

@@ -19,7 +19,7 @@ fn it_is_what_transformers_finds_wherever_weights_are() {
         let [context, stride] = ["context", "stride"].map(|field| expected[field].to_string());
         let windows = ["--context", &context, "--stride", &stride];
         let mut bits = Vec::new();
-        for more in [&[][..], &["--batch", "3"], &["--batch", "64", "--max-memory", "cpu=48MB"]] {
+        for more in [&[][..], &["--batch", "3"], &["--batch", "64", "--max-memory", "cpu=56MB"]] {
             let found = perplexity(MODEL, TEXT, &[&windows[..], more].concat());
             assert_eq!(found["scored_tokens"], expected["tokens"]);
             let of = |value: &Value| value["perplexity"].as_f64().unwrap();
@@ -28,8 +28,7 @@ fn it_is_what_transformers_finds_wherever_weights_are() {
             bits.push(of(&found).to_bits());
             if more.len() > 2 {
                 let peak = found["peak_rss_bytes"].as_u64().unwrap();
-                assert!(peak <= 48_000_000, "{peak}");
-                assert!(found["bytes_read"].as_u64().unwrap() > 13_000_000);
+                assert!(peak <= 56_000_000, "{peak}");
             }
         }
         assert_eq!(bits[1], bits[0]);
@@ -44,8 +43,10 @@ fn it_is_what_transformers_finds_wherever_weights_are() {
 #[test]
 fn a_large_vocabulary_takes_no_more_memory() {
     let dir = folder();
-    // All logits of a window would be 250 MB.
+    // All logits of a window would be 256 MB.
     let model = tiny_of(&dir, "many", 1_000_000);
+    // Whose tokenizer takes more than all else.
+    std::fs::copy(tiny(&dir).join("tokenizer.json"), model.join("tokenizer.json")).unwrap();
     let text = dir.path().join("text");
     std::fs::write(&text, "Once upon a time there was a text. ".repeat(20)).unwrap();
     let refused = ["perplexity", path(&model), path(&text), "--max-memory", "cpu=1MB"];
@@ -55,7 +56,7 @@ fn a_large_vocabulary_takes_no_more_memory() {
     let budget = format!("cpu={least}");
     let found = perplexity(path(&model), path(&text), &["--max-memory", &budget]);
     let peak = found["peak_rss_bytes"].as_u64().unwrap();
-    assert!(peak <= least && peak < 200_000_000, "{peak} of {least}");
+    assert!(peak <= least && peak < 100_000_000, "{peak} of {least}");
 }
 
 #[test]

@@ -26,6 +26,12 @@ const SMALL_TOKENIZER: u64 = 16 << 20;
 /// Tokens of a prompt that a model which drafts is run on at once, at most.
 const DRAFT_PROMPT: usize = 256;
 
+/// How many times its length a large tokenizer.json takes to load, as those of 200,000 tokens and more do.
+const LARGE_TOKENIZER_TIMES: u64 = 15;
+
+/// Bytes that a tokenizer grows by while it is used: its caches.
+const TOKENIZER_GROWTH: u64 = 8 << 20;
+
 /// Bytes by which what a process holds at first differs from one time to the next.
 const PROCESS_JITTER: u64 = 2 << 20;
 
@@ -37,6 +43,8 @@ pub struct OpenedModel {
     tree: Tree,
     /// What the process takes by itself, in bytes.
     process: u64,
+    /// What it held before the model was opened, in bytes, if the system says so.
+    begun: Option<u64>,
     /// What drafts tokens; else they are looked up in the text.
     draft: Option<Box<Self>>,
     /// What is added to its linear layers.
@@ -51,10 +59,11 @@ impl OpenedModel {
     /// What is wrong with the checkpoint.
     pub fn new(folder: &Path, config: ModelConfig) -> Result<Self, PipelineError> {
         // What headers take is counted by parameters, as where a model is planned and not run.
-        let process = process_bytes(outsize_machine::begun_rss().unwrap_or(0));
+        let begun = outsize_machine::begun_rss();
+        let process = process_bytes(begun.unwrap_or(0));
         let checkpoint = Checkpoint::open(folder).map_err(outsize_core::Error::from)?;
         let tree = config.tree(&folder.to_string_lossy(), checkpoint.tensors())?;
-        Ok(Self { config, checkpoint, tree, process, draft: None, adapter: None })
+        Ok(Self { config, checkpoint, tree, process, begun, draft: None, adapter: None })
     }
 
     /// Its configuration.
@@ -167,12 +176,24 @@ impl OpenedModel {
         let length = TokenizerFile::length(folder);
         if length > SMALL_TOKENIZER {
             settings.workload.tokenizer = length;
-            self.check(settings)?;
+            if self.check(settings).is_err() {
+                // The file is not read for a better figure.
+                settings.workload.tokenizer = length.saturating_mul(LARGE_TOKENIZER_TIMES);
+                self.check(settings)?;
+            }
         }
         let file = TokenizerFile::read(folder);
         settings.workload.tokenizer = file.as_ref().map_or(0, TokenizerFile::memory);
         self.check(settings)?;
         Ok(file)
+    }
+
+    /// Counts the tokenizer in `settings` as what the process has grown by, once it is loaded: loading it may take much more.
+    pub fn count_loaded_tokenizer(&self, settings: &mut PipelineSettings) {
+        if let (Some(begun), Some(held)) = (self.begun, outsize_machine::begun_rss()) {
+            let grown = held.saturating_sub(begun).saturating_add(TOKENIZER_GROWTH);
+            settings.workload.tokenizer = settings.workload.tokenizer.min(grown);
+        }
     }
 
     fn planner(&self, settings: &PipelineSettings) -> Result<Planner, PipelineError> {

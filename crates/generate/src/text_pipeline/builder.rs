@@ -141,6 +141,7 @@ impl PipelineTask for TextTask {
         let mut settings = builder.settings(&model, &defaults);
         let file = model.tokenizer_file(folder, &mut settings)?;
         let tokenizer = Tokenizer::load(file?)?;
+        model.count_loaded_tokenizer(&mut settings);
         let config = model.config().clone();
         let pipeline = model.dispatch(&settings, |_| {})?;
         Ok(TextPipeline { pipeline, tokenizer, defaults, config })
