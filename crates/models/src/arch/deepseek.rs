@@ -1,4 +1,4 @@
-//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1 and Hunyuan 3: experts in groups, beside shared
+//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1, Sarvam and Hunyuan 3: experts in groups, beside shared
 //! ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an indexer chooses.
 //! DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
 
@@ -50,6 +50,7 @@ impl RmsFeedForward for RmsMoE {
         ("mistral3", "Mistral4"),
         ("kimi_k25", "DeepseekV3"),
         ("axk1", "AXK1"),
+        ("sarvam_mla", "DeepseekV3"),
         ("hy_v3", "HYV3"),
         ("afmoe", "Afmoe"),
         ("laguna", "Laguna"),

@@ -68,6 +68,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("glm_moe_dsa"),
         of::<DeepseekForCausalLm>("mistral4"),
         of::<DeepseekForCausalLm>("axk1"),
+        of::<DeepseekForCausalLm>("sarvam_mla"),
         of::<DeepseekForCausalLm>("hy_v3"),
         of::<DeepseekForCausalLm>("afmoe"),
         of::<DeepseekForCausalLm>("laguna"),

@@ -46,6 +46,7 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
             FIELDS,
         ],
         "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
+        "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "mistral4" => MISTRAL4,
         "mistral3" => &[mistral3::MULTIMODAL],
         "kimi_k25" => &[KIMI_IMAGES],
@@ -113,7 +114,9 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
     let field = match model_type {
-        "exaone_moe" | "hy_v3" => field_of(fields, ["num_shared_experts", "n_shared_experts"])?,
+        "exaone_moe" | "hy_v3" | "sarvam_mla" => {
+            field_of(fields, ["num_shared_experts", "n_shared_experts"])?
+        }
         _ => "n_shared_experts",
     };
     let shared = shared_width(fields, field, absent.shared, inner)?;
@@ -229,7 +232,8 @@ fn with_latent_attention(
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
-    if config.head_dim != head {
+    // Of Sarvam it was published as something else, which does not count.
+    if config.head_dim != head && model_type != "sarvam_mla" {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
     let config = RmsConfig { head_dim: rotated, rotary_dim: rotated, ..config };
@@ -238,9 +242,10 @@ fn with_latent_attention(
         false => config.with_rope(fields)?,
     };
     let field = "q_lora_rank";
-    let query_rank = match fields.has(field) && fields.get(field).is_none() {
-        true => None,
-        false => Some(fields.size_or(field, query_rank, MAX_HIDDEN)?),
+    let query_rank = match fields.get(field) {
+        Some(_) => Some(fields.size(field, MAX_HIDDEN)?),
+        // Absent and null are not the same here.
+        None => query_rank.filter(|_| !fields.has(field)),
     };
     let indexer = match model_type {
         "deepseek_v32" | "glm_moe_dsa" => Some(indexer::read(model_type, fields, rotated)?),
@@ -394,6 +399,9 @@ const HY: &[KnownField] = &[
     ("route_norm", Effect::ON),
     ("router_scaling_factor", Read),
 ];
+
+/// As it is published.
+const SARVAM: &[KnownField] = &[("num_shared_experts", Read), ("q_head_dim", Harmless)];
 
 const DENSE_FIRST: &[KnownField] = &[("first_k_dense_replace", Read)];
 
