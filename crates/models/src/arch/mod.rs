@@ -66,6 +66,7 @@ mod smollm3;
 mod sparse_moe;
 mod stablelm;
 mod starcoder2;
+mod step3p7;
 mod t5;
 mod unet;
 mod vae;

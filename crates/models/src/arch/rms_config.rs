@@ -69,6 +69,8 @@ pub struct RmsConfig {
     pub values: Option<(usize, f64)>,
     /// Whether the MLP's projections have a bias.
     pub mlp_bias: bool,
+    /// Of each layer, what gate and up are clamped to, if they are: in its experts, and in other MLPs.
+    pub mlp_limits: Vec<[Option<f64>; 2]>,
     /// Experts in place of an MLP.
     pub experts: Option<ExpertsConfig>,
     /// Of each layer, whether it has experts, if any has.
@@ -223,6 +225,7 @@ impl RmsConfig {
             attention_sinks: SinkLayers::None,
             values: None,
             mlp_bias: false,
+            mlp_limits: vec![[None; 2]; num_hidden_layers],
             experts: None,
             sparse_layers: vec![true; num_hidden_layers],
             norms: BlockNorms::Before,

@@ -197,6 +197,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Mistral3ForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",
+        "Step3p7ForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",

@@ -106,6 +106,8 @@ impl ExpertsConfig {
 pub enum ExpertLayout {
     /// `[out, in]`, gate and up apart.
     Apart,
+    /// The same, or each of the three in one stack of all experts.
+    StacksApart,
     /// `[out, in]`, the rows of gate and up in turns.
     OutIn,
     /// `[in, out]`, the columns of gate and up in turns.

@@ -17,6 +17,9 @@ pub struct Mlp {
     pub down_proj: Linear,
     #[module(skip)]
     activation: Activation,
+    /// What the function of the gate stays below, and what it multiplies stays within.
+    #[module(skip)]
+    limit: Option<f64>,
 }
 
 impl Mlp {
@@ -34,17 +37,39 @@ impl Mlp {
             up_proj: linear(hidden, inner),
             down_proj: linear(inner, hidden),
             activation,
+            limit: None,
         }
+    }
+
+    /// The same with the function of the gate clamped to `limit` from above, and what it multiplies either way, if there is one.
+    pub fn clamped(self, limit: Option<f64>) -> Self {
+        Self { limit, ..self }
     }
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        gated_activations(&self.gate_proj, pass)
+        let gated = gated_activations(&self.gate_proj, pass);
+        match self.limit {
+            // Clamped by Burn's own operations.
+            Some(_) => {
+                let [inner, _]: [usize; 2] = self.gate_proj.weight.lazy_shape().dims();
+                gated.with_unpooled(pass.rows() * 3 * inner as u64)
+            }
+            None => gated,
+        }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.down_proj.forward(gated([&self.gate_proj, &self.up_proj], self.activation, x))
+        let layers = [&self.gate_proj, &self.up_proj];
+        self.down_proj.forward(match self.limit {
+            None => gated(layers, self.activation, x),
+            Some(limit) => {
+                let x = entered(x, &self.gate_proj.weight);
+                let gate = self.activation.activate(self.gate_proj.forward(x.clone()));
+                gate.clamp_max(limit) * self.up_proj.forward(x).clamp(-limit, limit)
+            }
+        })
     }
 }
 

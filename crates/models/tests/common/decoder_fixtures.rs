@@ -212,6 +212,8 @@ pub const FIXTURES: &[&str] = &[
     "laguna-published-bf16",
     "mimo_v2_flash",
     "mimo_v2_flash-published-bf16",
+    "step3p7",
+    "step3p7-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -247,6 +249,7 @@ pub const EXPERTS: &[&str] = &[
     "afmoe",
     "laguna",
     "mimo_v2_flash",
+    "step3p7",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -326,4 +329,5 @@ pub const BATCHES: &[&str] = &[
     "afmoe",
     "laguna",
     "mimo_v2_flash",
+    "step3p7",
 ];

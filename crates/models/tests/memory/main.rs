@@ -269,7 +269,8 @@ fn dense_models_need_what_is_said() {
 fn experts_need_what_is_said() {
     let (one, sliding) = (CacheOptions::new, sliding());
     // At worst all tokens go to the same expert: here they go to all.
-    for (hidden, inner, heads) in [(512, 1408, 8), (256, 2048, 4), (1024, 64, 8)] {
+    for (hidden, inner, query_heads) in [(512, 1408, 8), (256, 2048, 4), (1024, 64, 8)] {
+        let heads = query_heads;
         let experts = |model_type, more: &str| {
             let more = format!(
                 r#", "model_type": "{model_type}", "num_experts": 3, "num_experts_per_tok": 3{more}"#
@@ -348,6 +349,17 @@ fn experts_need_what_is_said() {
                 "rope_parameters": {{"full_attention": {{"partial_rotary_factor": 0.5}},
                     "sliding_attention": {{"partial_rotary_factor": 0.25}}}},
                 "layer_types": ["full_attention", "sliding_attention"]"#
+        );
+        let limits = r#""swiglu_limits": [null, 7], "swiglu_limits_shared": [16, 16]"#;
+        let clamped = format!(
+            r#"{{"model_type": "step3p7", "text_config": {{"hidden_size": {hidden}, "intermediate_size": {inner},
+                "num_attention_heads": {query_heads}, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512,
+                "num_hidden_layers": 2, "n_routed_experts": 3, "num_experts_per_tok": 3, "share_expert_dim": {inner},
+                "moe_layers_enum": "1", {limits}{narrow}}}}}"#
+        );
+        activations_stay_below_their_bound::<DeepseekForCausalLm>(
+            &ModelConfig::from_json(&clamped).unwrap(),
+            &one(700),
         );
         let of_elements = format!(r#"{shared}, "gating": "per-element""#);
         for (model_type, more, options) in [

@@ -34,8 +34,8 @@ const LLAMAS: [&str; 9] = [
 ];
 
 /// Those with the experts of DeepSeek.
-const DEEPSEEKS: [&str; 6] =
-    ["deepseek_v3", "deepseek_v32", "axk1", "afmoe", "laguna", "mimo_v2_flash"];
+const DEEPSEEKS: [&str; 7] =
+    ["deepseek_v3", "deepseek_v32", "axk1", "afmoe", "laguna", "mimo_v2_flash", "step3p7"];
 
 /// Greatest difference of a gradient over the greatest in its tensor.
 const TOLERANCE: f32 = 1e-4;

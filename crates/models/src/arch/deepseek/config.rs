@@ -9,7 +9,7 @@ use super::super::llama::first_window;
 use super::super::rms_config::{
     BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
-use super::super::{afmoe, laguna, mimo_v2, mistral3};
+use super::super::{afmoe, laguna, mimo_v2, mistral3, step3p7};
 use super::absent::{Absent, LatentWidths};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use crate::Error;
@@ -54,6 +54,7 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         "afmoe" => afmoe::FIELDS,
         "laguna" => laguna::FIELDS,
         "mimo_v2_flash" => mimo_v2::FIELDS,
+        "step3p7" => &[step3p7::MULTIMODAL],
         _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
     }
 }
@@ -67,6 +68,7 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         "afmoe" => return afmoe::read(fields),
         "laguna" => return laguna::read(fields),
         "mimo_v2_flash" => return mimo_v2::read(fields),
+        "step3p7" => return step3p7::read(fields),
         _ => {}
     }
     let absent = Absent::of(model_type);
