@@ -6,6 +6,8 @@ mod absent;
 mod config;
 mod indexer;
 
+pub(super) use config::{LATENT, softmax_stretch};
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::Names;

@@ -36,6 +36,7 @@ mod laguna;
 mod lfm2;
 mod llama;
 mod llama4;
+mod longcat;
 mod mamba2_fields;
 mod mellum;
 mod mimo_v2;
@@ -108,6 +109,7 @@ pub use granite_moe_hybrid::{GraniteMoeHybridDecoderLayer, GraniteMoeHybridForCa
 pub use hunyuan_moe::{HunyuanGate, HunyuanMoe, HunyuanMoeForCausalLm};
 pub use lfm2::{Lfm2DecoderLayer, Lfm2ForCausalLm, Lfm2Moe};
 pub use llama4::{Llama4ForCausalLm, Llama4Moe};
+pub use longcat::{LongcatDecoderLayer, LongcatForCausalLm, LongcatMoe};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
 pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, NemotronHMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};

@@ -440,6 +440,7 @@ impl RmsConfig {
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
             latent_size: None,
+            identities: 0,
             is_corrected: false,
             renamed: &[],
             swiglu_limit: None,

@@ -31,6 +31,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// What checkpoints call the table of embeddings.
     const EMBEDDINGS: EmbeddingsName = EmbeddingsName::EmbedTokens;
 
+    /// As [`Decoder::ATTENTIONS`].
+    const ATTENTIONS: usize = 1;
+
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
 
@@ -184,6 +187,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("PhiMlp", "PhiMLP"),
         ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
         ("Starcoder2Mlp", "Starcoder2MLP"),
+        ("LongcatDecoderLayer", "LongcatFlashDecoderLayer"),
+        ("LongcatMoe", "LongcatFlashMoE"),
         ("MixtralMoe", "MixtralSparseMoeBlock"),
         ("MixtralExpert", "MixtralMLP"),
     ];
@@ -263,6 +268,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
 impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     const LAYERS: &'static str = "model.layers";
     const IS_STACKED: bool = B::IS_STACKED;
+    const ATTENTIONS: usize = B::ATTENTIONS;
 
     fn has_more_layers(model_type: &str) -> bool {
         B::has_more_layers(model_type)

@@ -45,6 +45,8 @@ pub struct LatentAttentionConfig {
     pub apart: bool,
     /// What scores are multiplied by.
     pub scale: f64,
+    /// What keys and values are made of is multiplied by this once it is normed, in LongCat-Flash.
+    pub latent_scale: Option<f64>,
     /// The sizes of what chooses the tokens that are seen, if not all are.
     pub indexer: Option<IndexerConfig>,
 }
@@ -250,6 +252,10 @@ impl LatentAttention {
         let compressed = self.kv_a_proj_with_mqa.forward(x.clone());
         let part = |from, width| compressed.clone().narrow(2, from, width);
         let latent = self.kv_a_layernorm.forward(part(0, rank)).reshape([batch, tokens, 1, rank]);
+        let latent = match self.config.latent_scale {
+            Some(scale) => latent * scale,
+            None => latent,
+        };
         let turned = part(rank, rotated).reshape([batch, tokens, 1, rotated]);
         let turned = rope::rotated(rotation, turned);
         drop(compressed);
@@ -485,6 +491,7 @@ mod tests {
             value: 8,
             apart: false,
             scale: 5.0,
+            latent_scale: None,
             indexer: Some(indexer),
         };
         // So many that the queries of some tokens are made at a time.

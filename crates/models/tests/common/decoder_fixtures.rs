@@ -214,6 +214,8 @@ pub const FIXTURES: &[&str] = &[
     "mimo_v2_flash-published-bf16",
     "step3p7",
     "step3p7-published-bf16",
+    "longcat_flash",
+    "longcat_flash-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -250,6 +252,7 @@ pub const EXPERTS: &[&str] = &[
     "laguna",
     "mimo_v2_flash",
     "step3p7",
+    "longcat_flash",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -330,4 +333,5 @@ pub const BATCHES: &[&str] = &[
     "laguna",
     "mimo_v2_flash",
     "step3p7",
+    "longcat_flash",
 ];

@@ -12,7 +12,7 @@ use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfi
 use outsize_plan::{Budget, infer};
 
 /// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens that are chosen.
-pub const ALL: [&str; 33] = [
+pub const ALL: [&str; 34] = [
     "afmoe",
     "apertus",
     "arcee",
@@ -33,6 +33,7 @@ pub const ALL: [&str; 33] = [
     "llama",
     "llama-tied",
     "llama4",
+    "longcat_flash",
     "mimo_v2_flash",
     "minimax_m2",
     "mistral-window",

@@ -9,9 +9,9 @@ use outsize_models::arch::{
     ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
     Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
     GptjForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm,
-    Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm,
-    OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm, T5ForConditionalGeneration,
+    Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm,
+    NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
+    SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{CacheOptions, Decoder, Init, KvDtype, ModelConfig, WhenFull, presets};
 use passes::{
@@ -421,6 +421,17 @@ fn experts_need_what_is_said() {
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
+        let twice = format!(
+            r#"{{"model_type": "longcat_flash", "hidden_size": {hidden}, "ffn_hidden_size": {inner},
+                "expert_ffn_hidden_size": {inner}, "num_layers": 2, "num_attention_heads": {heads}, "vocab_size": 512,
+                "n_routed_experts": 3, "zero_expert_num": 2, "moe_topk": 5, "q_lora_rank": {queries},
+                "kv_lora_rank": {rank}, "qk_nope_head_dim": {plain}, "qk_rope_head_dim": {rotated},
+                "v_head_dim": {value}}}"#
+        );
+        activations_stay_below_their_bound::<LongcatForCausalLm>(
+            &ModelConfig::from_json(&twice).unwrap(),
+            &bf16(700),
+        );
     }
 }
 

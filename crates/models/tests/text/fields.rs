@@ -6,8 +6,9 @@ use outsize_models::arch::{
     ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
     Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm, GraniteMoeForCausalLm,
     GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
-    LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
-    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm,
+    Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
+    Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -73,6 +74,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("afmoe"),
         of::<DeepseekForCausalLm>("laguna"),
         of::<DeepseekForCausalLm>("mimo_v2_flash"),
+        of::<LongcatForCausalLm>("longcat_flash"),
         of::<SparseMoeForCausalLm>("mellum"),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
@@ -289,6 +291,8 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ),
         ("step3p7", "text_config", json!({"swiglu_limits": [1, 2]}), "text_config.swiglu_limits"),
         ("step3p7", "text_config", json!({"sink": true}), "text_config.sink"),
+        ("longcat_flash", "num_hidden_layers", json!(2), "num_hidden_layers"),
+        ("longcat_flash", "moe_topk", json!(8), "moe_topk"),
         ("mellum", "mlp_layer_types", json!("dense"), "mlp_layer_types"),
         ("mistral3", "text_config", Value::Null, "text_config"),
         ("mistral3", "text_config", json!({"model_type": "llama"}), "text_config.model_type"),

@@ -265,6 +265,7 @@ fn with_latent_attention(
         value: width("v_head_dim", value)?,
         apart: fields.flag_or("kv_b_apart", false)?,
         scale,
+        latent_scale: None,
         indexer,
     };
     Ok(RmsConfig {
@@ -292,7 +293,10 @@ fn with_growth(fields: &Fields<'_>, config: RmsConfig, head: usize) -> Result<Rm
 }
 
 /// What scores are multiplied by for a context that is stretched.
-fn softmax_stretch(fields: &Fields<'_>, rope: &RopeConfig) -> Result<f64, Error> {
+pub(in super::super) fn softmax_stretch(
+    fields: &Fields<'_>,
+    rope: &RopeConfig,
+) -> Result<f64, Error> {
     let Some(object) = rope_object(fields)? else {
         return Ok(1.0);
     };
@@ -331,7 +335,7 @@ const SHARED: &[KnownField] = &[
 ];
 
 /// Of attention over a compressed cache.
-const LATENT: &[KnownField] = &[
+pub(in super::super) const LATENT: &[KnownField] = &[
     // As GGUF files have it.
     ("kv_b_apart", Read),
     ("kv_lora_rank", Read),
