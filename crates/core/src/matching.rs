@@ -277,15 +277,16 @@ fn find(
     }
     match packed {
         Ok(packed) => {
-            let part = packed.map(|part| (part, None));
-            let stack = || options.names.stack(&plain.tensor).map(|(part, n)| (part, Some(n)));
-            let Some((part, modules)) = part.or_else(stack) else {
-                return Ok(Err(plain.to_string()));
-            };
-            Ok(match position(&part.tensor, parameter, table, options) {
-                Some(at) => Ok(Found { modules, ..found(at, part) }),
-                None => Err(format!("{plain} or {part}")),
-            })
+            let packed = packed.map(|part| (part, None)).into_iter();
+            let stacks = options.names.stacks(&plain.tensor).map(|(part, n)| (part, Some(n)));
+            let mut names = plain.to_string();
+            for (part, modules) in packed.chain(stacks) {
+                if let Some(at) = position(&part.tensor, parameter, table, options) {
+                    return Ok(Ok(Found { modules, ..found(at, part) }));
+                }
+                names.push_str(&format!(" or {part}"));
+            }
+            Ok(Err(names))
         }
         Err(_) if knows_norms(parameter, table, &options.names) => {
             Err(Error::NormOrder { path: parameter.path.clone() })

@@ -144,7 +144,7 @@ impl Names {
     }
 
     /// Says how a parameter may be called whose name matches the regular expression `pattern` and that has no tensor of that
-    /// name: as `with` makes it.
+    /// name: as `with` makes it. Of several such rules the first one counts that makes the name of a tensor.
     ///
     /// # Errors
     /// [`Error::Rule`] if `pattern` is no regular expression.
@@ -157,12 +157,12 @@ impl Names {
     /// Where a parameter is that has no tensor of this name, if it may be [stacked](Self::stacked) or have
     /// [another name](Self::or_rename).
     pub fn otherwise(&self, tensor: &str) -> Option<Location> {
-        self.stack(tensor).map(|(location, _)| location)
+        self.stacks(tensor).next().map(|(location, _)| location)
     }
 
-    /// The same with how many modules are stacked.
-    pub(crate) fn stack(&self, tensor: &str) -> Option<(Location, usize)> {
-        self.stacks.iter().find_map(|stack| {
+    /// All such places, the preferred one first, with how many modules are stacked.
+    pub(crate) fn stacks(&self, tensor: &str) -> impl Iterator<Item = (Location, usize)> {
+        self.stacks.iter().filter_map(move |stack| {
             let number = stack.pattern.captures(tensor)?.name("n");
             let number: usize = number.map_or(Ok(0), |number| number.as_str().parse()).ok()?;
             let location = || Location {

@@ -1,12 +1,13 @@
-//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1, Sarvam, Hunyuan 3 and Step 3.7: experts in groups, beside shared
-//! ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an indexer chooses.
+//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1, Sarvam, Hunyuan 3 and Step 3.7: experts in groups,
+//! beside shared ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an indexer chooses.
 //! DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
 
 mod absent;
 mod config;
+mod hunyuan;
 mod indexer;
 
-pub(super) use config::{LATENT, softmax_stretch};
+pub(super) use config::{LATENT, fields, read, softmax_stretch};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -87,8 +88,8 @@ impl RmsFeedForward for RmsMoE {
 
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
-        let [limit, others] = config.mlp_limits[index];
-        let one = |_| config.mlp(experts.intermediate_size, init).clamped(limit);
+        let [clamp, others] = config.mlp_clamps[index];
+        let one = |_| config.mlp(experts.intermediate_size, init).clamped(clamp);
         let shared = |inner| config.mlp(inner, init).clamped(others);
         let gate = Router::new(config.hidden_size, experts.count, experts.routing, init);
         Self {

@@ -200,6 +200,8 @@ fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         apart: fields.flag_or("kv_b_apart", false)?,
         scale: scale * softmax_stretch(fields, &config.rope)?,
         latent_scale: Some((hidden / rank as f64).sqrt()),
+        has_sinks: false,
+        is_gated: false,
         indexer: None,
     });
     Ok(RmsConfig { num_hidden_layers: layers, rope_interleaved: true, ..config })

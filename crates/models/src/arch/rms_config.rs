@@ -13,8 +13,8 @@ use crate::config::{
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Attention, AttentionConfig, AttentionGate, Either, GatedDeltaNetConfig,
-    LatentAttention, LatentAttentionConfig, LatentChoice, LayerNorm, Mamba2Config, Mlp, Norm,
-    QueryGrowth, RmsNorm, Rope, Routing,
+    HyperConnectionConfig, LatentAttention, LatentAttentionConfig, LatentChoice, LayerNorm,
+    Mamba2Config, Mlp, MlpClamp, Norm, QueryGrowth, RmsNorm, Rope, Routing,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
@@ -70,7 +70,9 @@ pub struct RmsConfig {
     /// Whether the MLP's projections have a bias.
     pub mlp_bias: bool,
     /// Of each layer, what gate and up are clamped to, if they are: in its experts, and in other MLPs.
-    pub mlp_limits: Vec<[Option<f64>; 2]>,
+    pub mlp_clamps: Vec<[Option<MlpClamp>; 2]>,
+    /// Several residual streams, if there are.
+    pub hyper_connections: Option<HyperConnectionConfig>,
     /// Experts in place of an MLP.
     pub experts: Option<ExpertsConfig>,
     /// Of each layer, whether it has experts, if any has.
@@ -225,7 +227,8 @@ impl RmsConfig {
             attention_sinks: SinkLayers::None,
             values: None,
             mlp_bias: false,
-            mlp_limits: vec![[None; 2]; num_hidden_layers],
+            mlp_clamps: vec![[None; 2]; num_hidden_layers],
+            hyper_connections: None,
             experts: None,
             sparse_layers: vec![true; num_hidden_layers],
             norms: BlockNorms::Before,

@@ -10,7 +10,7 @@ use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
-use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
+use crate::layers::{Embedding, HyperConnection, Linear, Norm, Rope, Rotation};
 use crate::pass::Pass;
 use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
 
@@ -149,6 +149,8 @@ pub struct RmsModel<B: Module> {
     pub embeddings: Option<Embedding>,
     /// In order of execution.
     pub layers: Vec<B>,
+    /// The sum of several residual streams.
+    pub hc_head: Option<HyperConnection>,
     /// `[hidden]`.
     pub norm: Option<Norm>,
     /// The same where it has this name.
@@ -163,6 +165,11 @@ impl<B: Module> RmsModel<B> {
     fn table(&self) -> &Embedding {
         let table = self.embed_tokens.as_ref().or(self.embeddings.as_ref());
         table.expect("a model is made with one of them")
+    }
+
+    /// How many residual streams there are.
+    fn streams(&self) -> usize {
+        self.hc_head.as_ref().map_or(1, HyperConnection::streams)
     }
 }
 
@@ -187,6 +194,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("PhiMlp", "PhiMLP"),
         ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
         ("Starcoder2Mlp", "Starcoder2MLP"),
+        ("HyV4DecoderLayer", "HYV4DecoderLayer"),
+        ("HyperConnection", "HYV4HyperConnection"),
         ("LongcatDecoderLayer", "LongcatFlashDecoderLayer"),
         ("LongcatMoe", "LongcatFlashMoE"),
         ("MixtralMoe", "MixtralSparseMoeBlock"),
@@ -247,6 +256,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 embed_tokens: table(EmbeddingsName::EmbedTokens),
                 embeddings: table(EmbeddingsName::Embeddings),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
+                hc_head: (config.hyper_connections)
+                    .map(|hyper| HyperConnection::last(hidden, hyper, init)),
                 norm: norm(FinalNormName::Norm),
                 final_layernorm: norm(FinalNormName::FinalLayernorm),
                 embedding_norm: norm(FinalNormName::EmbeddingNorm),
@@ -325,8 +336,9 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         let most = layers.fold(self.head().activations(pass), Activations::or);
         // Alive throughout: the residual stream, and the rotations.
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
-        let alive = self.model.table().width() + rotations;
-        most.and(Activations::values(pass.rows() * alive as u64))
+        let alive = self.model.streams() * self.model.table().width() + rotations;
+        let head = self.model.hc_head.as_ref().map(|head| head.activations(pass));
+        most.or(head.unwrap_or_default()).and(Activations::values(pass.rows() * alive as u64))
     }
 }
 
@@ -341,6 +353,11 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
             x = x * scale;
         }
         let x = pass.embed_images(x);
+        // All streams begin alike.
+        let x = match self.model.streams() {
+            1 => x,
+            streams => x.repeat_dim(2, streams),
+        };
         let rotations = self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
         Ok(BlockInputs { residual: Residual::new(x), rotations })
     }
@@ -361,7 +378,12 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
         let norms = [norm, final_layernorm, embedding_norm, norm_f];
         let norm = norms.into_iter().flatten().next();
         let norm = norm.expect("a model is made with one of them");
-        let Residual { stream, pending } = residual.wanted(pass);
+        let residual = residual.wanted(pass);
+        let residual = match &self.model.hc_head {
+            Some(head) => Residual::new(head.sum(residual.summed())),
+            None => residual,
+        };
+        let Residual { stream, pending } = residual;
         let x = norm.after(stream, pending).1;
         // Of the head's input, which is narrower than the logits.
         match self.logit_scale {

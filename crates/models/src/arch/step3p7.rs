@@ -15,7 +15,7 @@ use crate::config::{
     COMMON, Fields, KnownField, MAX_EXPERTS, MAX_HEADS, MAX_INTERMEDIATE, MAX_LAYERS,
     MAX_POSITIONS, RopeConfig, check, theta,
 };
-use crate::layers::{AttentionGate, GateFunction, GateProjection, Shares};
+use crate::layers::{AttentionGate, GateFunction, GateProjection, MlpClamp, Shares};
 
 const ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
@@ -68,8 +68,8 @@ fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         true => Some(fields.size("sliding_window", MAX_POSITIONS)?),
         false => None,
     };
-    let limits = |field| limits(fields, field, layers);
-    let (experts, others) = (limits("swiglu_limits")?, limits("swiglu_limits_shared")?);
+    let clamps = |field| clamps(fields, field, layers);
+    let (experts, others) = (clamps("swiglu_limits")?, clamps("swiglu_limits_shared")?);
     let (rope, rotary_dim) = rope_of(fields, &config, &slides, false)?;
     let local = slides.contains(&true).then(|| rope_of(fields, &config, &slides, true));
     let (local, local_dim) = local.transpose()?.unzip();
@@ -86,7 +86,7 @@ fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
             of_heads: true,
         }),
         layer_heads: Some(layer_heads(fields, &config, &slides)?),
-        mlp_limits: experts.into_iter().zip(others).map(<[_; 2]>::from).collect(),
+        mlp_clamps: experts.into_iter().zip(others).map(<[_; 2]>::from).collect(),
         sparse_layers: sparse_layers(fields, layers)?,
         windows: slides.iter().map(|slides| window.filter(|_| *slides)).collect(),
         rope,
@@ -184,13 +184,15 @@ fn layer_heads(
 }
 
 /// What gate and up are clamped to in each layer, if they are.
-fn limits(fields: &Fields<'_>, field: &str, layers: usize) -> Result<Vec<Option<f64>>, Error> {
+fn clamps(fields: &Fields<'_>, field: &str, layers: usize) -> Result<Vec<Option<MlpClamp>>, Error> {
     let Some(limits) = of_layers(fields, field, layers)? else {
         return Ok(vec![None; layers]);
     };
     let limit = |limit: &Value| match (limit, limit.as_f64()) {
         (Value::Null, _) | (_, Some(0.0)) => Some(None),
-        (_, Some(limit)) if limit > 0.0 && limit <= f64::from(f32::MAX) => Some(Some(limit)),
+        (_, Some(limit)) if limit > 0.0 && limit <= f64::from(f32::MAX) => {
+            Some(Some(MlpClamp::Behind(limit)))
+        }
         _ => None,
     };
     let limits = limits.iter().map(limit).collect::<Option<_>>();

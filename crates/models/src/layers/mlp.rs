@@ -17,9 +17,17 @@ pub struct Mlp {
     pub down_proj: Linear,
     #[module(skip)]
     activation: Activation,
-    /// What the function of the gate stays below, and what it multiplies stays within.
     #[module(skip)]
-    limit: Option<f64>,
+    clamp: Option<MlpClamp>,
+}
+
+/// What a gate is clamped to from above, and what it multiplies either way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum MlpClamp {
+    /// Before the function of the gate.
+    Before(f64),
+    /// Behind it.
+    Behind(f64),
 }
 
 impl Mlp {
@@ -37,19 +45,19 @@ impl Mlp {
             up_proj: linear(hidden, inner),
             down_proj: linear(inner, hidden),
             activation,
-            limit: None,
+            clamp: None,
         }
     }
 
-    /// The same with the function of the gate clamped to `limit` from above, and what it multiplies either way, if there is one.
-    pub fn clamped(self, limit: Option<f64>) -> Self {
-        Self { limit, ..self }
+    /// The same with its gate and what it multiplies clamped, if they are.
+    pub fn clamped(self, clamp: Option<MlpClamp>) -> Self {
+        Self { clamp, ..self }
     }
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let gated = gated_activations(&self.gate_proj, pass);
-        match self.limit {
+        match self.clamp {
             // Clamped by Burn's own operations.
             Some(_) => {
                 let [inner, _]: [usize; 2] = self.gate_proj.weight.lazy_shape().dims();
@@ -62,14 +70,18 @@ impl Mlp {
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let layers = [&self.gate_proj, &self.up_proj];
-        self.down_proj.forward(match self.limit {
-            None => gated(layers, self.activation, x),
-            Some(limit) => {
-                let x = entered(x, &self.gate_proj.weight);
-                let gate = self.activation.activate(self.gate_proj.forward(x.clone()));
-                gate.clamp_max(limit) * self.up_proj.forward(x).clamp(-limit, limit)
-            }
-        })
+        let (limit, is_before) = match self.clamp {
+            None => return self.down_proj.forward(gated(layers, self.activation, x)),
+            Some(MlpClamp::Before(limit)) => (limit, true),
+            Some(MlpClamp::Behind(limit)) => (limit, false),
+        };
+        let x = entered(x, &self.gate_proj.weight);
+        let gate = self.gate_proj.forward(x.clone());
+        let gate = match is_before {
+            true => self.activation.activate(gate.clamp_max(limit)),
+            false => self.activation.activate(gate).clamp_max(limit),
+        };
+        self.down_proj.forward(gate * self.up_proj.forward(x).clamp(-limit, limit))
     }
 }
 

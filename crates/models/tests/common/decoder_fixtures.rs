@@ -216,6 +216,8 @@ pub const FIXTURES: &[&str] = &[
     "step3p7-published-bf16",
     "longcat_flash",
     "longcat_flash-published-bf16",
+    "hy_v4",
+    "hy_v4-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -253,6 +255,7 @@ pub const EXPERTS: &[&str] = &[
     "mimo_v2_flash",
     "step3p7",
     "longcat_flash",
+    "hy_v4",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -334,4 +337,5 @@ pub const BATCHES: &[&str] = &[
     "mimo_v2_flash",
     "step3p7",
     "longcat_flash",
+    "hy_v4",
 ];

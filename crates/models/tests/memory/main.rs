@@ -9,9 +9,9 @@ use outsize_models::arch::{
     ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
     Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
     GptjForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm,
-    Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm,
-    NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
-    SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
+    HyV4ForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
+    MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm,
+    Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{CacheOptions, Decoder, Init, KvDtype, ModelConfig, WhenFull, presets};
 use passes::{
@@ -421,6 +421,8 @@ fn experts_need_what_is_said() {
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
+        let streams = latent_with("hy_v4", &queries, &chosen(100, 4));
+        activations_stay_below_their_bound::<HyV4ForCausalLm>(&streams, &one(700));
         let twice = format!(
             r#"{{"model_type": "longcat_flash", "hidden_size": {hidden}, "ffn_hidden_size": {inner},
                 "expert_ffn_hidden_size": {inner}, "num_layers": 2, "num_attention_heads": {heads}, "vocab_size": 512,

@@ -5,10 +5,10 @@ use outsize_models::arch::{
     ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
     ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
     Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm, GraniteMoeForCausalLm,
-    GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
-    LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm,
-    Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm,
+    GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, HyV4ForCausalLm, Lfm2ForCausalLm,
+    Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm,
+    NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
+    SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -75,6 +75,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("laguna"),
         of::<DeepseekForCausalLm>("mimo_v2_flash"),
         of::<LongcatForCausalLm>("longcat_flash"),
+        of::<HyV4ForCausalLm>("hy_v4"),
         of::<SparseMoeForCausalLm>("mellum"),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
@@ -291,6 +292,8 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ),
         ("step3p7", "text_config", json!({"swiglu_limits": [1, 2]}), "text_config.swiglu_limits"),
         ("step3p7", "text_config", json!({"sink": true}), "text_config.sink"),
+        ("hy_v4", "swiglu_limit", json!(0), "swiglu_limit"),
+        ("hy_v4", "indexer_types", json!(["shared", "full", "full"]), "indexer_types"),
         ("longcat_flash", "num_hidden_layers", json!(2), "num_hidden_layers"),
         ("longcat_flash", "moe_topk", json!(8), "moe_topk"),
         ("mellum", "mlp_layer_types", json!("dense"), "mlp_layer_types"),

@@ -219,6 +219,26 @@ impl Absent {
                 latent: LatentWidths { query_rank: None, ..v3.latent },
                 ..v3
             },
+            "hy_v4" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 120_832),
+                        ("hidden_size", 2816),
+                        ("intermediate_size", 6912),
+                        ("num_hidden_layers", 34),
+                        ("num_attention_heads", 32),
+                    ],
+                    max_position_embeddings: 262_144,
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                moe_intermediate_size: 768,
+                dense: 1,
+                scale: 2.827,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: Some(1536), rank: 512, plain: 192, value: 256 },
+                ..v3
+            },
             "hy_v3" => Self {
                 sizes: RmsDefaults {
                     sizes: &[

@@ -11,6 +11,7 @@ use super::super::rms_config::{
 };
 use super::super::{afmoe, laguna, mimo_v2, mistral3, step3p7};
 use super::absent::{Absent, LatentWidths};
+use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -22,7 +23,7 @@ use crate::config::{
 use crate::layers::{LatentAttentionConfig, Routing, Shares};
 
 /// The fields of that type.
-pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
     match model_type {
         "deepseek_v2" => &[V2, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "dots1" => &[DOTS1, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
@@ -45,6 +46,7 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
             EXPERTS,
             FIELDS,
         ],
+        "hy_v4" => &[HY_V4, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
         "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "mistral4" => MISTRAL4,
@@ -60,7 +62,10 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
 }
 
 /// Reads the configuration of a model of that type.
-pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+pub(in super::super) fn read(
+    model_type: &'static str,
+    fields: &Fields<'_>,
+) -> Result<RmsConfig, Error> {
     if let "mistral3" | "kimi_k25" = model_type {
         return read_text_part(model_type, fields);
     }
@@ -136,7 +141,11 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         *experts = ExpertsConfig {
             intermediate_size: inner,
             shared_intermediate_size: shared,
-            renamed: if is_hy { HY_NAMES } else { &[] },
+            renamed: match model_type {
+                "hy_v3" => HY_NAMES,
+                "hy_v4" => HY_V4_NAMES,
+                _ => &[],
+            },
             routing: Routing {
                 shares: if is_softmax { Shares::Softmax } else { Shares::Sigmoid },
                 scale,
@@ -230,12 +239,13 @@ fn with_latent_attention(
         false => (rotated, "qk_rope_head_dim"),
     };
     let config = RmsConfig::read(fields, &RmsDefaults { head_dim: Some(head), ..absent.sizes })?;
-    if config.num_key_value_heads != config.num_attention_heads {
+    let is_hy = model_type == "hy_v4";
+    if config.num_key_value_heads != config.num_attention_heads && !is_hy {
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
-    // Of Sarvam it was published as something else, which does not count.
-    if config.head_dim != head && model_type != "sarvam_mla" {
+    // Of Sarvam it was published as something else, which does not count; nor does either of Hunyuan 4.
+    if config.head_dim != head && model_type != "sarvam_mla" && !is_hy {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
     let config = RmsConfig { head_dim: rotated, rotary_dim: rotated, ..config };
@@ -250,7 +260,9 @@ fn with_latent_attention(
         None => query_rank.filter(|_| !fields.has(field)),
     };
     let indexer = match model_type {
-        "deepseek_v32" | "glm_moe_dsa" => Some(indexer::read(model_type, fields, rotated)?),
+        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" => {
+            Some(indexer::read(model_type, fields, rotated, config.rms_norm_eps)?)
+        }
         _ => None,
     };
     if query_rank.is_none() && (indexer.is_some() || model_type == "axk1") {
@@ -266,12 +278,15 @@ fn with_latent_attention(
         apart: fields.flag_or("kv_b_apart", false)?,
         scale,
         latent_scale: None,
+        has_sinks: is_hy,
+        is_gated: is_hy,
         indexer,
     };
     Ok(RmsConfig {
         latent_attention: Some(latent),
         choices: indexer::choices(model_type, fields, config.num_hidden_layers)?,
-        rope_interleaved: model_type == "deepseek_v2" || fields.flag_or("rope_interleave", true)?,
+        rope_interleaved: model_type == "deepseek_v2"
+            || fields.flag_or("rope_interleave", !is_hy)?,
         ..config.with_attention_bias(fields)?
     })
 }
@@ -384,26 +399,6 @@ const KIMI_IMAGES: &[KnownField] = &[
     ("vision_config", Harmless),
     ("vision_end_token_id", Harmless),
     ("vision_start_token_id", Harmless),
-];
-
-/// As it is published.
-const HY_NAMES: &[(&str, &str)] = &[
-    (r"\.mlp\.gate\.weight$", ".mlp.router.gate.weight"),
-    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.expert_bias"),
-    (r"\.mlp\.shared_experts\.", ".mlp.shared_mlp."),
-];
-
-const HY: &[KnownField] = &[
-    // Sums are f32 anyway.
-    ("enable_moe_fp32_combine", Harmless),
-    ("first_k_dense_replace", Effect::ONE),
-    ("mlp_layer_types", Read),
-    ("moe_router_enable_expert_bias", Effect::ON),
-    ("moe_router_use_sigmoid", Effect::ON),
-    ("num_shared_experts", Read),
-    ("qk_norm", Effect::ON),
-    ("route_norm", Effect::ON),
-    ("router_scaling_factor", Read),
 ];
 
 /// As it is published.
