@@ -59,7 +59,7 @@ impl Stored {
                     return None;
                 }
                 let rows = rows / parts;
-                weight.slice(location.part * rows..(location.part + 1) * rows)
+                weight.slice(location.part * rows..(location.part + location.count) * rows)
             }
         };
         Some(Self { key: (at, location.part, location.parts), name: location.to_string(), weight })
@@ -188,7 +188,7 @@ pub(crate) fn match_parameters(
                     None => {
                         let mut wanted = wanted_shape(&entry);
                         if let Some(rows) = wanted.first_mut() {
-                            *rows = rows.saturating_mul(location.parts);
+                            *rows = rows.saturating_mul(location.parts) / location.count;
                         }
                         misfit.misshaped.push((tensor.name.clone(), tensor.shape.clone(), wanted));
                     }
@@ -424,8 +424,9 @@ struct Used(HashMap<usize, HashSet<(usize, usize)>>);
 
 impl Used {
     fn add(&mut self, at: usize, location: &Location) {
-        let parts = self.0.entry(at).or_default();
-        parts.insert((location.part, location.parts));
+        let used = self.0.entry(at).or_default();
+        let parts = location.part..location.part + location.count;
+        used.extend(parts.map(|part| (part, location.parts)));
     }
 
     /// What belongs to no parameter.
@@ -465,6 +466,6 @@ fn unused_parts<'a>(
     let parts = if let [parts] = counts[..] { parts } else { 0 };
     (0..parts).filter(move |part| !used.contains(&(*part, parts))).map(move |part| {
         let tensor = name.to_string();
-        Location { tensor, part, parts }.to_string()
+        Location { tensor, part, parts, count: 1 }.to_string()
     })
 }

@@ -54,6 +54,7 @@ impl RmsFeedForward for RmsMoE {
         ("kimi_k25", "DeepseekV3"),
         ("axk1", "AXK1"),
         ("sarvam_mla", "DeepseekV3"),
+        ("sarvam_moe", "Glm4Moe"),
         ("hy_v3", "HYV3"),
         ("afmoe", "Afmoe"),
         ("laguna", "Laguna"),

@@ -63,6 +63,8 @@ pub struct RmsConfig {
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
     pub attention_out_bias: bool,
+    /// What stands in checkpoints for `.self_attn.q_proj.` and the like where the three are one, if they may be.
+    pub fused_projections: Option<&'static str>,
     /// Which layers have a [sink](Attention::sinks) for each head of attention.
     pub attention_sinks: SinkLayers,
     /// Width of a head of values and what these are multiplied by, where that is not as of keys.
@@ -224,6 +226,7 @@ impl RmsConfig {
             choices: vec![LatentChoice::Own; num_hidden_layers],
             attention_in_bias: false,
             attention_out_bias: false,
+            fused_projections: None,
             attention_sinks: SinkLayers::None,
             values: None,
             mlp_bias: false,

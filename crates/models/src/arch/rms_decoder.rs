@@ -12,7 +12,9 @@ use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
 use crate::layers::{Embedding, HyperConnection, Linear, Norm, Rope, Rotation};
 use crate::pass::Pass;
-use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
+use crate::{
+    Activations, BlockInputs, Blocks, CacheLayer, CacheSpec, Error, KvCache, PassShape, Residual,
+};
 
 /// A decoder layer, and what its models have besides such layers.
 pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
@@ -136,6 +138,8 @@ pub struct RmsForCausalLm<B: Module> {
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
+    #[module(skip)]
+    fused_projections: Option<&'static str>,
     /// Whether an indexer chooses the tokens that are seen: gradients through what is gathered are not bounded.
     chooses_tokens: bool,
 }
@@ -270,6 +274,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
+            fused_projections: config.fused_projections,
             chooses_tokens: config.latent_attention.is_some_and(|latent| latent.indexer.is_some()),
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
@@ -306,10 +311,21 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
-        match &self.experts {
-            Some(experts) => B::stacked(names, experts),
-            None => Ok(names),
-        }
+        let names = match &self.experts {
+            Some(experts) => B::stacked(names, experts)?,
+            None => names,
+        };
+        let attention = self.cache.layers.iter().find_map(CacheLayer::attention);
+        let (Some(fused), Some(layer)) = (self.fused_projections, attention) else {
+            return Ok(names);
+        };
+        let (queries, keys) = (layer.heads, layer.heads + layer.key_value_heads);
+        let all = keys + layer.key_value_heads;
+        let rule = |names: Names, (projection, heads)| {
+            names.or_parts(&format!(r"\.self_attn\.{projection}\."), fused, heads, all)
+        };
+        let parts = [("q_proj", 0..queries), ("k_proj", queries..keys), ("v_proj", keys..all)];
+        parts.into_iter().try_fold(names, rule)
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {

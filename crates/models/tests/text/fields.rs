@@ -70,6 +70,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("mistral4"),
         of::<DeepseekForCausalLm>("axk1"),
         of::<DeepseekForCausalLm>("sarvam_mla"),
+        of::<DeepseekForCausalLm>("sarvam_moe"),
         of::<DeepseekForCausalLm>("hy_v3"),
         of::<DeepseekForCausalLm>("afmoe"),
         of::<DeepseekForCausalLm>("laguna"),

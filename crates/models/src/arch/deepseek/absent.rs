@@ -219,6 +219,28 @@ impl Absent {
                 latent: LatentWidths { query_rank: None, ..v3.latent },
                 ..v3
             },
+            "sarvam_moe" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 262_144),
+                        ("hidden_size", 4096),
+                        ("intermediate_size", 8192),
+                        ("num_hidden_layers", 19),
+                        ("num_attention_heads", 64),
+                    ],
+                    key_value_heads: Some(4),
+                    head_dim: Some(64),
+                    max_position_embeddings: 131_072,
+                    rope_theta: 8e6,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                per_token: Some(6),
+                moe_intermediate_size: 1024,
+                dense: 1,
+                groups: (1, 1),
+                ..v3
+            },
             "hy_v4" => Self {
                 sizes: RmsDefaults {
                     sizes: &[

@@ -49,6 +49,7 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         "hy_v4" => &[HY_V4, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
         "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
+        "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "mistral4" => MISTRAL4,
         "mistral3" => &[mistral3::MULTIMODAL],
         "kimi_k25" => &[KIMI_IMAGES],
@@ -79,7 +80,8 @@ pub(in super::super) fn read(
     let absent = Absent::of(model_type);
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
-        "glm4_moe" => with_attention(fields, &absent.sizes)?,
+        "glm4_moe" => with_attention(fields, &absent.sizes, 0.5, false)?,
+        "sarvam_moe" => with_attention_of_sarvam(fields, &absent.sizes)?,
         "exaone_moe" => {
             if fields.flag_or("attention_bias", false)? {
                 let expected = "only false is supported".to_owned();
@@ -121,7 +123,7 @@ pub(in super::super) fn read(
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
     let field = match model_type {
-        "exaone_moe" | "hy_v3" | "sarvam_mla" => {
+        "exaone_moe" | "hy_v3" | "sarvam_mla" | "sarvam_moe" => {
             field_of(fields, ["num_shared_experts", "n_shared_experts"])?
         }
         _ => "n_shared_experts",
@@ -144,6 +146,7 @@ pub(in super::super) fn read(
             renamed: match model_type {
                 "hy_v3" => HY_NAMES,
                 "hy_v4" => HY_V4_NAMES,
+                "sarvam_moe" => SARVAM_NAMES,
                 _ => &[],
             },
             routing: Routing {
@@ -158,18 +161,36 @@ pub(in super::super) fn read(
     Ok(config)
 }
 
-/// Attention as Llama's, of whose heads a part is rotated.
-fn with_attention(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
+/// Attention as Llama's, of whose heads a part is rotated: so much, and with norms or not, if the file says nothing else.
+fn with_attention(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults<'_>,
+    part: f64,
+    normed: bool,
+) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?;
     let names = ["rope_theta", "partial_rotary_factor"];
-    let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, 0.5)?;
-    let normed = fields.flag_or("use_qk_norm", false)?;
+    let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, part)?;
+    let normed = fields.flag_or("use_qk_norm", normed)?;
     Ok(RmsConfig {
         rope,
         rotary_dim,
         attention_in_bias: fields.flag_or("attention_bias", false)?,
         query_key_norms: normed.then_some(QueryKeyNorms::EachHead),
         ..config
+    })
+}
+
+/// The same, whose projections are one in checkpoints.
+fn with_attention_of_sarvam(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults<'_>,
+) -> Result<RmsConfig, Error> {
+    let bias = field_of(fields, ["attention_bias", "use_qkv_bias"])?;
+    Ok(RmsConfig {
+        attention_in_bias: fields.flag_or(bias, false)?,
+        fused_projections: Some(".attention.query_key_value."),
+        ..with_attention(fields, absent, 1.0, true)?
     })
 }
 
@@ -403,6 +424,27 @@ const KIMI_IMAGES: &[KnownField] = &[
 
 /// As it is published.
 const SARVAM: &[KnownField] = &[("num_shared_experts", Read), ("q_head_dim", Harmless)];
+
+/// As it is published.
+const SARVAM_NAMES: &[(&str, &str)] = &[
+    (r"^model\.embed_tokens\.", "model.word_embeddings."),
+    (r"\.self_attn\.o_proj\.", ".attention.dense."),
+    (r"\.self_attn\.q_norm\.", ".attention.query_layernorm."),
+    (r"\.self_attn\.k_norm\.", ".attention.key_layernorm."),
+    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.expert_bias"),
+];
+
+const SARVAM_MOE: &[KnownField] = &[
+    ("max_window_layers", Harmless),
+    ("moe_router_enable_expert_bias", Effect::ON),
+    ("norm_head", Effect::OFF),
+    ("num_shared_experts", Read),
+    ("output_dropout", Harmless),
+    ("router_dtype", Harmless),
+    ("score_function", Only(&["\"sigmoid\""])),
+    ("use_qkv_bias", Read),
+    ("use_rmsnorm", Effect::ON),
+];
 
 const DENSE_FIRST: &[KnownField] = &[("first_k_dense_replace", Read)];
 
