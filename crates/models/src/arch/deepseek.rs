@@ -1,5 +1,6 @@
-//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1, Sarvam, Hunyuan 3 and Step 3.7: experts in groups,
-//! beside shared ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an indexer chooses.
+//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1, Sarvam, Hunyuan 3, Step 3.7 and MiniMax-M3: experts
+//! in groups, beside shared ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an
+//! indexer chooses.
 //! DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
 
 mod absent;
@@ -17,7 +18,7 @@ use super::rms_config::{ExpertLayout, ExpertsConfig, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
-use super::{gemma3, step3p7};
+use super::{gemma3, minimax_m3, step3p7};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::layers::{Either, Mlp, Router, Shares, announce_all, beside_activations, mixed_beside};
@@ -60,6 +61,7 @@ impl RmsFeedForward for RmsMoE {
         ("laguna", "Laguna"),
         ("mimo_v2_flash", "MiMoV2Flash"),
         ("step3p7", "Step3p7"),
+        ("minimax_m3_vl", "MiniMaxM3VL"),
     ];
 
     fn text_types(model_type: &str) -> &'static [&'static str] {
@@ -71,6 +73,7 @@ impl RmsFeedForward for RmsMoE {
             "mistral3" => Some(&gemma3::NAMES),
             "kimi_k25" => Some(&KIMI_NAMES),
             "step3p7" => Some(&step3p7::NAMES),
+            "minimax_m3_vl" => Some(&minimax_m3::NAMES),
             _ => None,
         }
     }

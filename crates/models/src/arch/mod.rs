@@ -42,6 +42,7 @@ mod mamba2_fields;
 mod mellum;
 mod mimo_v2;
 mod minimax_m2;
+mod minimax_m3;
 mod mistral3;
 mod mixtral;
 mod nemotron;

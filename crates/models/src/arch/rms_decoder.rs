@@ -216,6 +216,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",
         "Step3p7ForConditionalGeneration",
+        "MiniMaxM3SparseForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
@@ -275,7 +276,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             logit_softcap: config.logit_softcap,
             experts: config.experts,
             fused_projections: config.fused_projections,
-            chooses_tokens: config.latent_attention.is_some_and(|latent| latent.indexer.is_some()),
+            chooses_tokens: config.block_indexer.is_some()
+                || config.latent_attention.is_some_and(|latent| latent.indexer.is_some()),
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
     }

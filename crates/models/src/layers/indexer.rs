@@ -4,14 +4,14 @@ use burn::module::Module;
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_kernels::{ActivationDtype, RotaryPairs, linear_with};
 
-use super::attention::QueryPositions;
+use super::attention::query_positions::QueryPositions;
 use super::{LayerNorm, Linear, Rotation};
 use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::Seen;
 use crate::{Activations, Init, PassShape};
 
 /// Products of queries and keys that are made at a time, unless one token has more.
-const PRODUCTS_AT_ONCE: usize = 1 << 20;
+pub(super) const PRODUCTS_AT_ONCE: usize = 1 << 20;
 
 /// The sizes of an [`Indexer`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -167,12 +167,12 @@ impl Indexer {
     }
 }
 
-fn fetched<const D: usize>(x: Tensor<D>) -> TensorData {
+pub(super) fn fetched<const D: usize>(x: Tensor<D>) -> TensorData {
     x.cast(DType::F32).into_data()
 }
 
 /// What was fetched, where it is.
-fn values(data: &TensorData) -> &[f32] {
+pub(super) fn values(data: &TensorData) -> &[f32] {
     data.as_slice().expect("they are f32")
 }
 

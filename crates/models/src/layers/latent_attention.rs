@@ -11,7 +11,9 @@ use outsize_kernels::{
     ActivationDtype, WeightTensor, add_linear_in_out, fetched_linear, is_gpu, linear_with,
 };
 
-use super::attention::{QueryPositions, Scores, attend_seen};
+use super::attention::query_positions::QueryPositions;
+use super::attention::scores::Scores;
+use super::attention::seen::attend_seen;
 use super::chosen_attention::{attend_chosen, chosen_activations};
 use super::indexer::IndexerInputs;
 use super::linear::{differentiated, matrix, whole, zeros};

@@ -28,6 +28,8 @@ pub enum MlpClamp {
     Before(f64),
     /// Behind it.
     Behind(f64),
+    /// Before it, and what it multiplies is one more.
+    BeforeAndOneMore(f64),
 }
 
 impl Mlp {
@@ -70,18 +72,23 @@ impl Mlp {
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let layers = [&self.gate_proj, &self.up_proj];
-        let (limit, is_before) = match self.clamp {
-            None => return self.down_proj.forward(gated(layers, self.activation, x)),
-            Some(MlpClamp::Before(limit)) => (limit, true),
-            Some(MlpClamp::Behind(limit)) => (limit, false),
+        let Some(clamp) = self.clamp else {
+            return self.down_proj.forward(gated(layers, self.activation, x));
         };
         let x = entered(x, &self.gate_proj.weight);
         let gate = self.gate_proj.forward(x.clone());
-        let gate = match is_before {
-            true => self.activation.activate(gate.clamp_max(limit)),
-            false => self.activation.activate(gate).clamp_max(limit),
+        let (gate, limit) = match clamp {
+            MlpClamp::Before(limit) | MlpClamp::BeforeAndOneMore(limit) => {
+                (self.activation.activate(gate.clamp_max(limit)), limit)
+            }
+            MlpClamp::Behind(limit) => (self.activation.activate(gate).clamp_max(limit), limit),
         };
-        self.down_proj.forward(gate * self.up_proj.forward(x).clamp(-limit, limit))
+        let up = self.up_proj.forward(x).clamp(-limit, limit);
+        let up = match clamp {
+            MlpClamp::BeforeAndOneMore(_) => up + 1.0,
+            MlpClamp::Before(_) | MlpClamp::Behind(_) => up,
+        };
+        self.down_proj.forward(gate * up)
     }
 }
 

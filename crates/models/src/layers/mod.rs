@@ -3,6 +3,7 @@
 mod activation;
 mod attention;
 mod axial_rope;
+mod block_indexer;
 mod causal_conv1d;
 mod chosen_attention;
 mod conv1d;
@@ -49,6 +50,7 @@ pub(crate) use attention::{
     attend_with,
 };
 pub(crate) use axial_rope::{AxialRope, axis_widths};
+pub use block_indexer::{BlockIndexer, BlockIndexerConfig};
 pub use causal_conv1d::CausalConv1d;
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};

@@ -220,6 +220,8 @@ pub const FIXTURES: &[&str] = &[
     "longcat_flash-published-bf16",
     "hy_v4",
     "hy_v4-published-bf16",
+    "minimax_m3",
+    "minimax_m3-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -259,6 +261,7 @@ pub const EXPERTS: &[&str] = &[
     "step3p7",
     "longcat_flash",
     "hy_v4",
+    "minimax_m3",
 ];
 
 /// Those with a batch of texts of several lengths.

@@ -361,6 +361,18 @@ fn experts_need_what_is_said() {
             &ModelConfig::from_json(&clamped).unwrap(),
             &one(700),
         );
+        let blocks = format!(
+            r#"{{"model_type": "minimax_m3_vl", "text_config": {{"hidden_size": {hidden}, "intermediate_size": {inner},
+                "dense_intermediate_size": {inner}, "shared_intermediate_size": {inner}, "vocab_size": 512,
+                "num_attention_heads": {query_heads}, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 2,
+                "num_local_experts": 3, "num_experts_per_tok": 3, "index_n_heads": 2, "index_head_dim": 32,
+                "index_block_size": 50, "index_topk_blocks": 4, "partial_rotary_factor": 0.5, "rotary_dim": 32,
+                "layer_types": ["full_attention", "minimax_m3_sparse"]}}}}"#
+        );
+        let blocks = ModelConfig::from_json(&blocks).unwrap();
+        for options in [one(700), bf16(700), sliding, CacheOptions { batch: 2, ..one(700) }] {
+            activations_stay_below_their_bound::<DeepseekForCausalLm>(&blocks, &options);
+        }
         let of_elements = format!(r#"{shared}, "gating": "per-element""#);
         for (model_type, more, options) in [
             ("afmoe", &gated, one(700)),

@@ -293,6 +293,13 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ),
         ("step3p7", "text_config", json!({"swiglu_limits": [1, 2]}), "text_config.swiglu_limits"),
         ("step3p7", "text_config", json!({"sink": true}), "text_config.sink"),
+        ("minimax_m3", "text_config", json!({"rotary_dim": 64}), "text_config.rotary_dim"),
+        (
+            "minimax_m3",
+            "text_config",
+            json!({"sparse_attention_config": {"sparse_init_block": 1}}),
+            "text_config.sparse_attention_config.sparse_init_block",
+        ),
         ("hy_v4", "swiglu_limit", json!(0), "swiglu_limit"),
         ("hy_v4", "indexer_types", json!(["shared", "full", "full"]), "indexer_types"),
         ("longcat_flash", "num_hidden_layers", json!(2), "num_hidden_layers"),

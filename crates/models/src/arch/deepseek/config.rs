@@ -9,7 +9,7 @@ use super::super::llama::first_window;
 use super::super::rms_config::{
     BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
-use super::super::{afmoe, laguna, mimo_v2, mistral3, step3p7};
+use super::super::{afmoe, laguna, mimo_v2, minimax_m3, mistral3, step3p7};
 use super::absent::{Absent, LatentWidths};
 use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
@@ -58,6 +58,7 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         "laguna" => laguna::FIELDS,
         "mimo_v2_flash" => mimo_v2::FIELDS,
         "step3p7" => &[step3p7::MULTIMODAL],
+        "minimax_m3_vl" => &[minimax_m3::MULTIMODAL],
         _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
     }
 }
@@ -75,6 +76,7 @@ pub(in super::super) fn read(
         "laguna" => return laguna::read(fields),
         "mimo_v2_flash" => return mimo_v2::read(fields),
         "step3p7" => return step3p7::read(fields),
+        "minimax_m3_vl" => return minimax_m3::read(fields),
         _ => {}
     }
     let absent = Absent::of(model_type);
