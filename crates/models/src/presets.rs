@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 28);
+        assert_eq!(names().count(), 29);
     }
 
     #[test]
