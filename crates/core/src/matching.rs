@@ -59,7 +59,7 @@ impl Stored {
                     return None;
                 }
                 let rows = rows / parts;
-                weight.slice(location.part * rows..(location.part + 1) * rows)
+                weight.slice(location.part * rows..(location.part + location.count) * rows)
             }
         };
         Some(Self { key: (at, location.part, location.parts), name: location.to_string(), weight })
@@ -188,7 +188,7 @@ pub(crate) fn match_parameters(
                     None => {
                         let mut wanted = wanted_shape(&entry);
                         if let Some(rows) = wanted.first_mut() {
-                            *rows = rows.saturating_mul(location.parts);
+                            *rows = rows.saturating_mul(location.parts) / location.count;
                         }
                         misfit.misshaped.push((tensor.name.clone(), tensor.shape.clone(), wanted));
                     }
@@ -277,15 +277,16 @@ fn find(
     }
     match packed {
         Ok(packed) => {
-            let part = packed.map(|part| (part, None));
-            let stack = || options.names.stack(&plain.tensor).map(|(part, n)| (part, Some(n)));
-            let Some((part, modules)) = part.or_else(stack) else {
-                return Ok(Err(plain.to_string()));
-            };
-            Ok(match position(&part.tensor, parameter, table, options) {
-                Some(at) => Ok(Found { modules, ..found(at, part) }),
-                None => Err(format!("{plain} or {part}")),
-            })
+            let packed = packed.map(|part| (part, None)).into_iter();
+            let stacks = options.names.stacks(&plain.tensor).map(|(part, n)| (part, Some(n)));
+            let mut names = plain.to_string();
+            for (part, modules) in packed.chain(stacks) {
+                if let Some(at) = position(&part.tensor, parameter, table, options) {
+                    return Ok(Ok(Found { modules, ..found(at, part) }));
+                }
+                names.push_str(&format!(" or {part}"));
+            }
+            Ok(Err(names))
         }
         Err(_) if knows_norms(parameter, table, &options.names) => {
             Err(Error::NormOrder { path: parameter.path.clone() })
@@ -423,8 +424,9 @@ struct Used(HashMap<usize, HashSet<(usize, usize)>>);
 
 impl Used {
     fn add(&mut self, at: usize, location: &Location) {
-        let parts = self.0.entry(at).or_default();
-        parts.insert((location.part, location.parts));
+        let used = self.0.entry(at).or_default();
+        let parts = location.part..location.part + location.count;
+        used.extend(parts.map(|part| (part, location.parts)));
     }
 
     /// What belongs to no parameter.
@@ -464,6 +466,6 @@ fn unused_parts<'a>(
     let parts = if let [parts] = counts[..] { parts } else { 0 };
     (0..parts).filter(move |part| !used.contains(&(*part, parts))).map(move |part| {
         let tensor = name.to_string();
-        Location { tensor, part, parts }.to_string()
+        Location { tensor, part, parts, count: 1 }.to_string()
     })
 }

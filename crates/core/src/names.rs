@@ -3,6 +3,7 @@
 use crate::torch::{self, NormOrder};
 use crate::{Error, Location, Parameter};
 use regex::Regex;
+use std::ops::Range;
 
 /// Whose conventions a checkpoint follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +62,8 @@ struct Stack {
     slot: usize,
     slots: usize,
     modules: usize,
+    /// How many parts it takes.
+    count: usize,
 }
 
 impl Names {
@@ -139,36 +142,61 @@ impl Names {
         if slot >= slots || slots.checked_mul(modules).is_none() {
             return Err(fault(format!("there is no part {slot} of {slots}: they count from 0")));
         }
-        self.stacks.push(Stack { pattern: regex, with: with.to_string(), slot, slots, modules });
+        let with = with.to_string();
+        self.stacks.push(Stack { pattern: regex, with, slot, slots, modules, count: 1 });
+        Ok(self)
+    }
+
+    /// Says that a parameter whose name matches the regular expression `pattern` and that has no tensor of that name may be some
+    /// of `of` equal parts of one, along the first axis: as projections of attention are that have fewer heads of keys than of
+    /// queries.
+    ///
+    /// # Errors
+    /// [`Error::Rule`] if `pattern` is no regular expression, or there are no such parts.
+    pub fn or_parts(
+        mut self,
+        pattern: &str,
+        with: &str,
+        parts: Range<usize>,
+        of: usize,
+    ) -> Result<Self, Error> {
+        if parts.is_empty() || parts.end > of {
+            let reason = format!("there are no parts {parts:?} of {of}");
+            return Err(Error::Rule { pattern: pattern.to_string(), reason });
+        }
+        let (pattern, with) = (regex(pattern)?, with.to_string());
+        let (slot, count) = (parts.start, parts.len());
+        self.stacks.push(Stack { pattern, with, slot, slots: of, modules: 1, count });
         Ok(self)
     }
 
     /// Says how a parameter may be called whose name matches the regular expression `pattern` and that has no tensor of that
-    /// name: as `with` makes it.
+    /// name: as `with` makes it. Of several such rules the first one counts that makes the name of a tensor.
     ///
     /// # Errors
     /// [`Error::Rule`] if `pattern` is no regular expression.
     pub fn or_rename(mut self, pattern: &str, with: &str) -> Result<Self, Error> {
         let (pattern, with) = (regex(pattern)?, with.to_string());
-        self.stacks.push(Stack { pattern, with, slot: 0, slots: 1, modules: 1 });
+        self.stacks.push(Stack { pattern, with, slot: 0, slots: 1, modules: 1, count: 1 });
         Ok(self)
     }
 
     /// Where a parameter is that has no tensor of this name, if it may be [stacked](Self::stacked) or have
     /// [another name](Self::or_rename).
     pub fn otherwise(&self, tensor: &str) -> Option<Location> {
-        self.stack(tensor).map(|(location, _)| location)
+        self.stacks(tensor).next().map(|(location, _)| location)
     }
 
-    /// The same with how many modules are stacked.
-    pub(crate) fn stack(&self, tensor: &str) -> Option<(Location, usize)> {
-        self.stacks.iter().find_map(|stack| {
+    /// All such places, the preferred one first, with how many modules are stacked.
+    pub(crate) fn stacks(&self, tensor: &str) -> impl Iterator<Item = (Location, usize)> {
+        self.stacks.iter().filter_map(move |stack| {
             let number = stack.pattern.captures(tensor)?.name("n");
             let number: usize = number.map_or(Ok(0), |number| number.as_str().parse()).ok()?;
             let location = || Location {
                 tensor: stack.pattern.replace(tensor, stack.with.as_str()).into_owned(),
                 part: number * stack.slots + stack.slot,
                 parts: stack.modules * stack.slots,
+                count: stack.count,
             };
             (number < stack.modules).then(|| (location(), stack.modules))
         })

@@ -77,7 +77,7 @@ pub(crate) fn location(
         }
     }
     let (_, part, parts) = packed.unwrap_or((Packed::Projection, 0, 1));
-    Ok(Location { tensor: name.join("."), part, parts })
+    Ok(Location { tensor: name.join("."), part, parts, count: 1 })
 }
 
 /// What a packed tensor consists of.

@@ -22,6 +22,9 @@ pub trait Decoder: Architecture {
     /// The table that serves where that weight is not stored, whatever the configuration says.
     const SPARE_HEAD: Option<&'static str> = None;
 
+    /// Layers of the cache that each block has.
+    const ATTENTIONS: usize = 1;
+
     /// Whether checkpoints are published with experts [stacked](Names::stacked).
     const IS_STACKED: bool = false;
 

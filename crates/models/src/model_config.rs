@@ -309,7 +309,7 @@ impl ModelConfig {
     pub fn cache_devices(&self, map: &DeviceMap, devices: &Devices) -> Vec<Device> {
         let layers = 0..self.cache().layers.len();
         let tier = |layer: usize| {
-            let name = format!("{}.{layer}", self.row.layers);
+            let name = format!("{}.{}", self.row.layers, layer / self.row.attentions);
             let block = map.blocks().iter().find(|block| block.name == name);
             block.map_or(Tier::Cpu, |block| block.decode_on)
         };

@@ -28,6 +28,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
     ("mistral-small-4", include_str!("presets/mistral-small-4.json")),
     ("llama-4-maverick", include_str!("presets/llama-4-maverick.json")),
+    ("longcat-flash", include_str!("presets/longcat-flash.json")),
     ("deepseek-v3", include_str!("presets/deepseek-v3.json")),
     ("deepseek-v3.2", include_str!("presets/deepseek-v3.2.json")),
     ("glm-5", include_str!("presets/glm-5.json")),
@@ -62,6 +63,7 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
 /// | `mistral-small-4` | 119 B | 238 GB | Mistral Small 4, its text part: 128 experts, of which a token uses 4, and one more |
 /// | `llama-4-maverick` | 401 B | 801 GB | Llama 4 Maverick, its text part: in every other layer 128 experts, of which a token uses 1, and one more |
+/// | `longcat-flash` | 561 B | 1.12 TB | LongCat-Flash: 512 experts and 256 without weights, of which a token uses 12 |
 /// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
 /// | `deepseek-v3.2` | 672 B | 674 GB, in fp8 | DeepSeek-V3.2: the same, and attention over 2,048 tokens that an indexer chooses |
 /// | `glm-5` | 744 B | 1.49 TB | GLM-5: 256 experts, of which a token uses 8, and such attention |
@@ -111,6 +113,7 @@ mod tests {
             ("llama-4-scout", 107_769_861_120),
             ("llama-4-maverick", 400_711_848_960),
             ("gpt-oss-120b", 116_829_156_672),
+            ("longcat-flash", 560_664_980_480),
             ("deepseek-v3", 671_026_419_200),
             ("deepseek-v3.2", 671_877_929_216 + 58 * 256),
             ("glm-5", 743_911_199_232 + 75 * 256),
@@ -121,7 +124,7 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 28);
+        assert_eq!(names().count(), 29);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) struct Row {
     pub head: &'static str,
     /// The tensor that serves as head where the configuration has one of its own and the checkpoint has none.
     pub spare_head: Option<&'static str>,
+    /// Layers of the cache that each block has.
+    pub attentions: usize,
     pub is_stacked: bool,
     pub has_more_layers: bool,
     /// Whether a parameter is used for the prompt alone.
@@ -55,6 +57,8 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::Gemma3nForCausalLm>(),
         decoder::<arch::Gemma4ForCausalLm>(),
         decoder::<arch::GptOssForCausalLm>(),
+        decoder::<arch::LongcatForCausalLm>(),
+        decoder::<arch::HyV4ForCausalLm>(),
         decoder::<arch::DeepseekForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),
         decoder::<arch::GptjForCausalLm>(),
@@ -85,6 +89,7 @@ fn decoder<D: Decoder>() -> Vec<Row> {
         layers: D::LAYERS,
         head: D::HEAD,
         spare_head: D::SPARE_HEAD,
+        attentions: D::ATTENTIONS,
         is_stacked: D::IS_STACKED,
         has_more_layers: D::has_more_layers(model_type),
         is_of_prompt: D::is_of_prompt,

@@ -78,7 +78,7 @@ impl ModelConfig {
         tensors: &'t [TensorInfo],
     ) -> impl Iterator<Item = &'t TensorInfo> {
         let others = self.row.multimodal.map_or(&[][..], |names| names.others);
-        let layers = self.cache().layers.len();
+        let layers = self.cache().layers.len() / self.row.attentions;
         let is_behind = move |name: &str| {
             let rest = name.strip_prefix(self.row.layers)?.strip_prefix('.')?;
             let (number, _) = rest.split_once('.')?;
@@ -251,9 +251,9 @@ impl ModelConfig {
     /// it keeps in a cache that is made for `cache`, and its operations when the logits of `logits` are wanted.
     pub fn add_work(&self, tree: &mut Tree, cache: &CacheOptions, logits: Logits) {
         let spec = self.cache();
-        let layers: HashMap<String, _> = (spec.layers.iter().enumerate())
-            .map(|(index, layer)| {
-                (format!("{}.{index}", self.row.layers), (layer, spec.cross.get(index)))
+        let layers: HashMap<String, _> = (spec.layers.chunks(self.row.attentions).enumerate())
+            .map(|(index, layers)| {
+                (format!("{}.{index}", self.row.layers), (layers, spec.cross.get(index)))
             })
             .collect();
         // What blocks hand on is as wide as a row of the table, or narrower.
@@ -278,7 +278,9 @@ impl ModelConfig {
                 input_values: if flops(false).max(flops(true)) > 0 { width } else { 0 },
                 ..BlockCost::default()
             };
-            if let Some((layer, cross)) = layers.get(&block.name) {
+            // Layers of the cache of one block are alike.
+            if let Some((all @ [layer, ..], cross)) = layers.get(&block.name) {
+                let times = |one: u64| one.saturating_mul(all.len() as u64);
                 if let (Some(_), Some(state)) = (layer.attention(), layer.recurrent()) {
                     let flops = block.work.flops_per_token.unwrap_or(0);
                     block.work.flops_per_token = Some(flops.saturating_add(state.flops()));
@@ -288,10 +290,10 @@ impl ModelConfig {
                 let window = chosen.map_or(window, |most| window.min(most));
                 let cross = cross.map_or(0, |layer| KvCache::cross_bytes(layer, cache));
                 block.work.cross_kv_bytes = cross;
-                block.work.kv_bytes = layer.bytes(cache).saturating_add(cross);
-                block.work.kv_bytes_per_position = layer.position_bytes(cache);
+                block.work.kv_bytes = times(layer.bytes(cache)).saturating_add(cross);
+                block.work.kv_bytes_per_position = times(layer.position_bytes(cache));
                 block.work.window = (window < usize::MAX).then_some(window as u64);
-                block.work.attention_flops = Some(layer.flops());
+                block.work.attention_flops = Some(times(layer.flops()));
             } else if let (Some(cross), 1..) = (spec.cross.first(), block.work.flops_once) {
                 // A layer of the encoder, which has as many heads: each token sees all of the prompt.
                 let seen = (cache.prompt as u64).saturating_pow(2);
@@ -310,7 +312,7 @@ impl ModelConfig {
     /// Modules of `transformers` that hold no tensor, by their paths, with their classes.
     pub fn modules_without_parameters(&self) -> Vec<(String, String)> {
         let row = self.row;
-        let layers = 0..self.cache().layers.len();
+        let layers = 0..self.cache().layers.len() / self.row.attentions;
         let head = self.tied_head().map(|_| (row.head.to_owned(), "Linear".to_owned()));
         (row.without_parameters.iter())
             .flat_map(|(path, class)| {

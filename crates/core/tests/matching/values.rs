@@ -268,3 +268,46 @@ fn numbers_that_do_not_fit_are_errors() {
         assert!(error.to_string().contains("`shifts`"), "{error}");
     }
 }
+
+#[derive(Module, Debug)]
+struct Parts {
+    first: Param<Tensor<2>>,
+    last: Param<Tensor<2>>,
+}
+
+/// Of several names that a tensor may have the first counts that there is, and a parameter may be some parts of a tensor.
+#[test]
+fn a_parameter_may_be_several_parts_of_a_tensor() {
+    let lazy = |rows: usize| {
+        Param::uninitialized(
+            ParamId::new(),
+            move |device: &Device, _| Tensor::ones([rows, WIDTH], device),
+            Device::flex(),
+            false,
+            [rows, WIDTH].into(),
+        )
+    };
+    let module = || Parts { first: lazy(20), last: lazy(10) };
+    let weights =
+        |module: &Parts| [&module.first, &module.last].map(|weight| weight.val().into_data());
+    let filled = fill(module());
+    let wanted = weights(&filled);
+    let both = Tensor::cat(vec![filled.first.val(), filled.last.val()], 0).into_data();
+    let names = || {
+        let names = Names::default().or_rename("^(first|last)$", "other.${1}")?;
+        names.or_parts("^first$", "both", 0..2, 3)?.or_parts("^last$", "both", 2..3, 3)
+    };
+    let options = Options { names: names().unwrap(), ..options(None) };
+    let (_dir, path) = folder();
+    write(&path, &[("both".to_string(), both)], Dtype::F32);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let model = streamed(module(), &checkpoint, &options).unwrap();
+    assert_eq!(model.run(weights).unwrap(), wanted);
+    let (_dir, path) = folder();
+    write(&path, &[("both".to_string(), wanted[0].clone())], Dtype::F32);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let misfit = misfit(tree(&module(), &checkpoint, &options));
+    assert_eq!(misfit.misshaped[0].2, [30, WIDTH]);
+    let error = Names::default().or_parts("x", "y", 2..4, 3).unwrap_err().to_string();
+    assert!(error.contains("no parts 2..4 of 3"), "{error}");
+}

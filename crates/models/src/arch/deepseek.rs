@@ -1,20 +1,24 @@
-//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1 and Hunyuan 3: experts in groups, beside shared
-//! ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an indexer chooses.
+//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1, Sarvam, Hunyuan 3, Step 3.7 and MiniMax-M3: experts
+//! in groups, beside shared ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an
+//! indexer chooses.
 //! DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
 
 mod absent;
 mod config;
+mod hunyuan;
 mod indexer;
+
+pub(super) use config::{LATENT, fields, read, softmax_stretch};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
-use super::gemma3;
-use super::rms_config::{ExpertsConfig, RmsConfig};
+use super::rms_config::{ExpertLayout, ExpertsConfig, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
+use super::{gemma3, minimax_m3, step3p7};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::layers::{Either, Mlp, Router, Shares, announce_all, beside_activations, mixed_beside};
@@ -50,10 +54,14 @@ impl RmsFeedForward for RmsMoE {
         ("mistral3", "Mistral4"),
         ("kimi_k25", "DeepseekV3"),
         ("axk1", "AXK1"),
+        ("sarvam_mla", "DeepseekV3"),
+        ("sarvam_moe", "Glm4Moe"),
         ("hy_v3", "HYV3"),
         ("afmoe", "Afmoe"),
         ("laguna", "Laguna"),
         ("mimo_v2_flash", "MiMoV2Flash"),
+        ("step3p7", "Step3p7"),
+        ("minimax_m3_vl", "MiniMaxM3VL"),
     ];
 
     fn text_types(model_type: &str) -> &'static [&'static str] {
@@ -64,6 +72,8 @@ impl RmsFeedForward for RmsMoE {
         match model_type {
             "mistral3" => Some(&gemma3::NAMES),
             "kimi_k25" => Some(&KIMI_NAMES),
+            "step3p7" => Some(&step3p7::NAMES),
+            "minimax_m3_vl" => Some(&minimax_m3::NAMES),
             _ => None,
         }
     }
@@ -80,9 +90,11 @@ impl RmsFeedForward for RmsMoE {
         config::read(model_type, fields)
     }
 
-    fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
+    fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
-        let one = |_| config.mlp(experts.intermediate_size, init);
+        let [clamp, others] = config.mlp_clamps[index];
+        let one = |_| config.mlp(experts.intermediate_size, init).clamped(clamp);
+        let shared = |inner| config.mlp(inner, init).clamped(others);
         let gate = Router::new(config.hidden_size, experts.count, experts.routing, init);
         Self {
             gate: match experts.routing.shares {
@@ -90,14 +102,22 @@ impl RmsFeedForward for RmsMoE {
                 Shares::Softmax | Shares::SigmoidOfChosen => gate,
             },
             experts: (0..experts.count).map(one).collect(),
-            shared_experts: experts.shared_intermediate_size.map(|inner| config.mlp(inner, init)),
+            shared_experts: experts.shared_intermediate_size.map(shared),
         }
     }
 
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         let renamed = |names: Names, (pattern, with): &(&str, &str)| names.or_rename(pattern, with);
         let names = experts.renamed.iter().try_fold(names, renamed)?;
-        stacked(names, r"\.mlp", ["gate_proj", "up_proj", "down_proj"], experts.count)?
+        let layers = ["gate_proj", "up_proj", "down_proj"];
+        if experts.layout == ExpertLayout::StacksApart {
+            let one = |names: Names, layer| {
+                let module = format!(r"\.mlp\.experts\.(?<n>\d+)\.{layer}\.weight$");
+                names.stacked(&module, &format!(".moe.{layer}.weight"), [0, 1], experts.count)
+            };
+            return layers.into_iter().try_fold(names, one);
+        }
+        stacked(names, r"\.mlp", layers, experts.count)?
             // As K-EXAONE is published.
             .or_rename(r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.e_score_correction_bias")
     }

@@ -53,7 +53,7 @@ impl GptOssExpert {
         let inner = experts.intermediate_size;
         let linear = |inputs, outputs| match experts.layout {
             ExpertLayout::InOut => Linear::in_out(inputs, outputs, true, init),
-            ExpertLayout::OutIn | ExpertLayout::Apart => Linear::new(inputs, outputs, true, init),
+            _ => Linear::new(inputs, outputs, true, init),
         };
         let is_apart = experts.layout == ExpertLayout::Apart;
         let half = || is_apart.then(|| linear(hidden, inner));
@@ -177,7 +177,7 @@ impl RmsFeedForward for GptOssMlp {
         let weights = match experts.layout {
             ExpertLayout::OutIn => ".experts.${2}_blocks",
             ExpertLayout::InOut => ".experts.${2}",
-            ExpertLayout::Apart => return Ok(names),
+            ExpertLayout::Apart | ExpertLayout::StacksApart => return Ok(names),
         };
         let (part, count) = ([0, 1], experts.count);
         names.stacked(&format!(r"{module}\.weight$"), weights, part, count)?.stacked(

@@ -12,9 +12,10 @@ use crate::config::{
 };
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
-    Activation, Attention, AttentionConfig, AttentionGate, Either, GatedDeltaNetConfig,
-    LatentAttention, LatentAttentionConfig, LatentChoice, LayerNorm, Mamba2Config, Mlp, Norm,
-    QueryGrowth, RmsNorm, Rope, Routing,
+    Activation, Attention, AttentionConfig, AttentionGate, BlockIndexer, BlockIndexerConfig,
+    Either, GatedDeltaNetConfig, HyperConnectionConfig, LatentAttention, LatentAttentionConfig,
+    LatentChoice, LayerNorm, Mamba2Config, Mlp, MlpClamp, Norm, QueryGrowth, RmsNorm, Rope,
+    Routing,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
@@ -59,16 +60,26 @@ pub struct RmsConfig {
     pub latent_attention: Option<LatentAttentionConfig>,
     /// Of each layer, which tokens it sees, if an indexer chooses them.
     pub choices: Vec<LatentChoice>,
+    /// The sizes of what chooses blocks of tokens, if some layers see such alone.
+    pub block_indexer: Option<BlockIndexerConfig>,
+    /// Of each layer, whether it is one of these.
+    pub indexed_layers: Vec<bool>,
     /// Whether the projections to queries, keys and values have a bias.
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
     pub attention_out_bias: bool,
+    /// What stands in checkpoints for `.self_attn.q_proj.` and the like where the three are one, if they may be.
+    pub fused_projections: Option<&'static str>,
     /// Which layers have a [sink](Attention::sinks) for each head of attention.
     pub attention_sinks: SinkLayers,
     /// Width of a head of values and what these are multiplied by, where that is not as of keys.
     pub values: Option<(usize, f64)>,
     /// Whether the MLP's projections have a bias.
     pub mlp_bias: bool,
+    /// Of each layer, what gate and up are clamped to, if they are: in its experts, and in other MLPs.
+    pub mlp_clamps: Vec<[Option<MlpClamp>; 2]>,
+    /// Several residual streams, if there are.
+    pub hyper_connections: Option<HyperConnectionConfig>,
     /// Experts in place of an MLP.
     pub experts: Option<ExpertsConfig>,
     /// Of each layer, whether it has experts, if any has.
@@ -218,11 +229,16 @@ impl RmsConfig {
             mixers: vec![LayerMixer::Attention; num_hidden_layers],
             latent_attention: None,
             choices: vec![LatentChoice::Own; num_hidden_layers],
+            block_indexer: None,
+            indexed_layers: vec![false; num_hidden_layers],
             attention_in_bias: false,
             attention_out_bias: false,
+            fused_projections: None,
             attention_sinks: SinkLayers::None,
             values: None,
             mlp_bias: false,
+            mlp_clamps: vec![[None; 2]; num_hidden_layers],
+            hyper_connections: None,
             experts: None,
             sparse_layers: vec![true; num_hidden_layers],
             norms: BlockNorms::Before,
@@ -346,6 +362,11 @@ impl RmsConfig {
         local.unwrap_or(self.num_key_value_heads)
     }
 
+    /// What chooses the blocks of tokens that the layer of that number sees, if anything.
+    fn block_indexer(&self, index: usize) -> Option<BlockIndexerConfig> {
+        self.block_indexer.filter(|_| self.indexed_layers[index])
+    }
+
     /// The same of a model whose cache is not compressed.
     pub(super) fn plain_attention(&self, index: usize, init: &Init) -> Attention {
         let (hidden, heads) = (self.hidden_size, self.heads(index));
@@ -385,6 +406,10 @@ impl RmsConfig {
         };
         if has_sinks {
             attention = attention.with_sinks(init);
+        }
+        if let Some(indexer) = self.block_indexer(index) {
+            let norms = [(); 2].map(|()| self.norm(indexer.head_dim, init));
+            attention = attention.choosing(BlockIndexer::new(hidden, indexer, norms, init));
         }
         if let Some(gate) = self.attention_gate {
             attention = attention.gated(gate, &shape, init);
@@ -437,6 +462,7 @@ impl RmsConfig {
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
             latent_size: None,
+            identities: 0,
             is_corrected: false,
             renamed: &[],
             swiglu_limit: None,
@@ -446,16 +472,18 @@ impl RmsConfig {
     }
 
     pub(super) fn cache(&self) -> CacheSpec {
-        let attention =
-            |[heads, key_value_heads]: [usize; 2], window, choice| match &self.latent_attention {
+        let attention = |[heads, key_value_heads]: [usize; 2], window, choice, indexer| {
+            let indexer: Option<BlockIndexerConfig> = indexer;
+            match &self.latent_attention {
                 None => AttentionCache {
                     heads,
-                    key_value_heads,
+                    // One more is the indexer's.
+                    key_value_heads: key_value_heads + usize::from(indexer.is_some()),
                     head_dim: self.head_dim,
                     window,
                     is_chunked: self.chunked,
                     keys_are_values: false,
-                    chosen: None,
+                    chosen: indexer.map(|indexer| indexer.block.saturating_mul(indexer.top_k)),
                 },
                 Some(latent) => AttentionCache {
                     heads,
@@ -466,7 +494,8 @@ impl RmsConfig {
                     keys_are_values: true,
                     chosen: latent.indexer.map(|indexer| indexer.top_k),
                 },
-            };
+            }
+        };
         let convolution = self.convolution.map(|convolution| RecurrentCache {
             heads: None,
             channels: self.hidden_size,
@@ -477,7 +506,8 @@ impl RmsConfig {
         let layer = |(index, mixer): (usize, &LayerMixer)| {
             let attention = || {
                 let heads = [self.heads(index), self.key_value_heads(index)];
-                attention(heads, self.windows[index], self.choices[index])
+                let indexer = self.block_indexer(index);
+                attention(heads, self.windows[index], self.choices[index], indexer)
             };
             let state = state.filter(|_| mixer.has_linear());
             match (state, mixer.has_attention()) {

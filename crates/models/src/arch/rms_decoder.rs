@@ -10,9 +10,11 @@ use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
-use crate::layers::{Embedding, Linear, Norm, Rope, Rotation};
+use crate::layers::{Embedding, HyperConnection, Linear, Norm, Rope, Rotation};
 use crate::pass::Pass;
-use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
+use crate::{
+    Activations, BlockInputs, Blocks, CacheLayer, CacheSpec, Error, KvCache, PassShape, Residual,
+};
 
 /// A decoder layer, and what its models have besides such layers.
 pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
@@ -30,6 +32,9 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
 
     /// What checkpoints call the table of embeddings.
     const EMBEDDINGS: EmbeddingsName = EmbeddingsName::EmbedTokens;
+
+    /// As [`Decoder::ATTENTIONS`].
+    const ATTENTIONS: usize = 1;
 
     /// As [`Decoder::IS_STACKED`].
     const IS_STACKED: bool = false;
@@ -133,6 +138,8 @@ pub struct RmsForCausalLm<B: Module> {
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
+    #[module(skip)]
+    fused_projections: Option<&'static str>,
     /// Whether an indexer chooses the tokens that are seen: gradients through what is gathered are not bounded.
     chooses_tokens: bool,
 }
@@ -146,6 +153,8 @@ pub struct RmsModel<B: Module> {
     pub embeddings: Option<Embedding>,
     /// In order of execution.
     pub layers: Vec<B>,
+    /// The sum of several residual streams.
+    pub hc_head: Option<HyperConnection>,
     /// `[hidden]`.
     pub norm: Option<Norm>,
     /// The same where it has this name.
@@ -160,6 +169,11 @@ impl<B: Module> RmsModel<B> {
     fn table(&self) -> &Embedding {
         let table = self.embed_tokens.as_ref().or(self.embeddings.as_ref());
         table.expect("a model is made with one of them")
+    }
+
+    /// How many residual streams there are.
+    fn streams(&self) -> usize {
+        self.hc_head.as_ref().map_or(1, HyperConnection::streams)
     }
 }
 
@@ -184,6 +198,10 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("PhiMlp", "PhiMLP"),
         ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
         ("Starcoder2Mlp", "Starcoder2MLP"),
+        ("HyV4DecoderLayer", "HYV4DecoderLayer"),
+        ("HyperConnection", "HYV4HyperConnection"),
+        ("LongcatDecoderLayer", "LongcatFlashDecoderLayer"),
+        ("LongcatMoe", "LongcatFlashMoE"),
         ("MixtralMoe", "MixtralSparseMoeBlock"),
         ("MixtralExpert", "MixtralMLP"),
     ];
@@ -197,6 +215,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Mistral3ForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",
+        "Step3p7ForConditionalGeneration",
+        "MiniMaxM3SparseForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
@@ -241,6 +261,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 embed_tokens: table(EmbeddingsName::EmbedTokens),
                 embeddings: table(EmbeddingsName::Embeddings),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
+                hc_head: (config.hyper_connections)
+                    .map(|hyper| HyperConnection::last(hidden, hyper, init)),
                 norm: norm(FinalNormName::Norm),
                 final_layernorm: norm(FinalNormName::FinalLayernorm),
                 embedding_norm: norm(FinalNormName::EmbeddingNorm),
@@ -253,7 +275,9 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
-            chooses_tokens: config.latent_attention.is_some_and(|latent| latent.indexer.is_some()),
+            fused_projections: config.fused_projections,
+            chooses_tokens: config.block_indexer.is_some()
+                || config.latent_attention.is_some_and(|latent| latent.indexer.is_some()),
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
     }
@@ -262,6 +286,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
 impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     const LAYERS: &'static str = "model.layers";
     const IS_STACKED: bool = B::IS_STACKED;
+    const ATTENTIONS: usize = B::ATTENTIONS;
 
     fn has_more_layers(model_type: &str) -> bool {
         B::has_more_layers(model_type)
@@ -288,10 +313,21 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
-        match &self.experts {
-            Some(experts) => B::stacked(names, experts),
-            None => Ok(names),
-        }
+        let names = match &self.experts {
+            Some(experts) => B::stacked(names, experts)?,
+            None => names,
+        };
+        let attention = self.cache.layers.iter().find_map(CacheLayer::attention);
+        let (Some(fused), Some(layer)) = (self.fused_projections, attention) else {
+            return Ok(names);
+        };
+        let (queries, keys) = (layer.heads, layer.heads + layer.key_value_heads);
+        let all = keys + layer.key_value_heads;
+        let rule = |names: Names, (projection, heads)| {
+            names.or_parts(&format!(r"\.self_attn\.{projection}\."), fused, heads, all)
+        };
+        let parts = [("q_proj", 0..queries), ("k_proj", queries..keys), ("v_proj", keys..all)];
+        parts.into_iter().try_fold(names, rule)
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
@@ -318,8 +354,9 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         let most = layers.fold(self.head().activations(pass), Activations::or);
         // Alive throughout: the residual stream, and the rotations.
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
-        let alive = self.model.table().width() + rotations;
-        most.and(Activations::values(pass.rows() * alive as u64))
+        let alive = self.model.streams() * self.model.table().width() + rotations;
+        let head = self.model.hc_head.as_ref().map(|head| head.activations(pass));
+        most.or(head.unwrap_or_default()).and(Activations::values(pass.rows() * alive as u64))
     }
 }
 
@@ -334,6 +371,11 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
             x = x * scale;
         }
         let x = pass.embed_images(x);
+        // All streams begin alike.
+        let x = match self.model.streams() {
+            1 => x,
+            streams => x.repeat_dim(2, streams),
+        };
         let rotations = self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
         Ok(BlockInputs { residual: Residual::new(x), rotations })
     }
@@ -354,7 +396,12 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
         let norms = [norm, final_layernorm, embedding_norm, norm_f];
         let norm = norms.into_iter().flatten().next();
         let norm = norm.expect("a model is made with one of them");
-        let Residual { stream, pending } = residual.wanted(pass);
+        let residual = residual.wanted(pass);
+        let residual = match &self.model.hc_head {
+            Some(head) => Residual::new(head.sum(residual.summed())),
+            None => residual,
+        };
+        let Residual { stream, pending } = residual;
         let x = norm.after(stream, pending).1;
         // Of the head's input, which is narrower than the logits.
         match self.logit_scale {

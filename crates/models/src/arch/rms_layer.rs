@@ -195,7 +195,10 @@ impl<E: RmsFeedForward> RmsFeedForward for Either<Mlp, E> {
 
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         match config.sparse_layers[index] {
-            false => Self::One(config.mlp(config.intermediate_size, init)),
+            false => {
+                let [_, clamp] = config.mlp_clamps[index];
+                Self::One(config.mlp(config.intermediate_size, init).clamped(clamp))
+            }
             true => Self::Other(E::new(config, index, init)),
         }
     }

@@ -84,6 +84,8 @@ pub struct ExpertsConfig {
     pub shared_intermediate_size: Option<usize>,
     /// Width of what they take and give, where that is not the residual stream's.
     pub latent_size: Option<usize>,
+    /// How many of them, the last ones, have no weights and give what they take.
+    pub identities: usize,
     /// Whether something is added to their shares while they are chosen that is beside the router, in LFM2.
     pub is_corrected: bool,
     /// What checkpoints call parts of the block otherwise: patterns, and what stands in their place.
@@ -106,6 +108,8 @@ impl ExpertsConfig {
 pub enum ExpertLayout {
     /// `[out, in]`, gate and up apart.
     Apart,
+    /// The same, or each of the three in one stack of all experts.
+    StacksApart,
     /// `[out, in]`, the rows of gate and up in turns.
     OutIn,
     /// `[in, out]`, the columns of gate and up in turns.

@@ -210,7 +210,8 @@ impl RopeConfig {
             "default" => RopeScaling::Default,
             "linear" => RopeScaling::Linear { factor: factor(object)? },
             "dynamic" => dynamic(object, around)?,
-            "yarn" => yarn(object, around, theta)?,
+            // The latter as Sarvam was published.
+            "yarn" | "deepseek_yarn" => yarn(object, around, theta)?,
             "llama3" => llama3(object, around)?,
             "longrope" | "su" => longrope(object, around)?,
             _ => {

@@ -3,17 +3,19 @@
 mod composed;
 mod gate;
 mod position_bias;
-
-use std::ops::Range;
+pub(super) mod query_positions;
+pub(super) mod scores;
+pub(super) mod seen;
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::attention::{Alibi, AttentionMask};
-use outsize_kernels::{has_kernels, is_flex};
 
 pub use self::gate::{AttentionGate, GateFunction, GateProjection};
 pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
-use super::{Linear, RmsNorm, Rotation, linear, rotated, unit_rms_norm};
+pub use self::query_positions::QueryPositions;
+pub(crate) use self::scores::Scores;
+use self::seen::attend_seen;
+use super::{BlockIndexer, Linear, RmsNorm, Rotation, linear, rotated, unit_rms_norm};
 
 use crate::kv_cache::{Part, Seen};
 use crate::{ActivationDtype, Activations, Error, Init, KvCache, PassShape};
@@ -67,6 +69,8 @@ pub struct Attention {
     pub o_proj: Option<Linear>,
     /// The same where it has this name.
     pub out_proj: Option<Linear>,
+    /// What chooses the blocks of tokens that are seen.
+    pub indexer: Option<BlockIndexer>,
     /// `[heads]`: scores that take a share of each softmax and give no value.
     pub sinks: Option<Param<Tensor<1>>>,
     heads: usize,
@@ -91,22 +95,6 @@ pub struct Attention {
     unit_epsilon: Option<f64>,
 }
 
-/// Where the tokens of a pass are, which decides what they see, and how well.
-#[derive(Debug)]
-pub struct QueryPositions<'a> {
-    /// The column of the first.
-    pub start: usize,
-    /// Of each sequence, how many columns at the start have no token.
-    pub padding: &'a [usize],
-    /// Of each sequence, one past the last column that is seen, by those behind it too; if there is none, a token sees all
-    /// before it.
-    pub lengths: &'a [usize],
-    /// Columns that see each other, later ones too: the tokens of an image.
-    pub groups: &'a [Range<usize>],
-    /// What is added to scores, if anything.
-    pub alibi: Option<&'a Alibi>,
-}
-
 impl Attention {
     /// A block without storage.
     pub fn new(shape: &AttentionConfig, init: &Init) -> Self {
@@ -127,6 +115,7 @@ impl Attention {
             g_proj: None,
             o_proj: Some(Linear::new(queries, hidden, out_bias, init)),
             out_proj: None,
+            indexer: None,
             sinks: None,
             heads,
             key_value_heads,
@@ -200,6 +189,11 @@ impl Attention {
         Self { sinks: Some(linear::zeros(self.heads, &init.device)), ..self }
     }
 
+    /// The same that sees blocks of tokens that an indexer chooses.
+    pub fn choosing(self, indexer: BlockIndexer) -> Self {
+        Self { indexer: Some(indexer), ..self }
+    }
+
     /// The same with what comes of each head multiplied by a gate.
     pub fn gated(self, gate: AttentionGate, shape: &AttentionConfig, init: &Init) -> Self {
         let AttentionConfig { hidden, heads, head_dim, in_bias, .. } = *shape;
@@ -230,6 +224,7 @@ impl Attention {
         let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
         let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
         let own_gate = self.own_gate().map(|projection| (projection, x.clone()));
+        let indexed = self.indexer.as_ref().map(|indexer| (indexer, x.clone()));
         let [queries, keys, values] = linear::three(layers, x).map(|y| match self.clip {
             Some(clip) => y.clamp(-clip, clip),
             None => y,
@@ -274,7 +269,19 @@ impl Attention {
             bias: None,
             sinks: sinks.as_ref(),
         };
-        let mixed = attend_with([queries, keys, values], scores, positions, cache, layer)?;
+        let mixed = match indexed {
+            None => attend_with([queries, keys, values], scores, positions, cache, layer)?,
+            Some((indexer, x)) => {
+                let kept = indexer.beside(x.clone(), rotation, [keys, values]);
+                let [keys, values] = kept.map(|kept| kept.swap_dims(1, 2));
+                let mut seen = cache.see(layer, keys, values)?;
+                let mixed = indexer.attend((x, queries), rotation, &seen, positions, scores);
+                let held_back = seen.held_back.take();
+                drop(seen);
+                cache.keep(layer, held_back)?;
+                mixed
+            }
+        };
         let mixed = match self.value_dim < self.head_dim {
             true => split(mixed, self.heads).narrow(3, 0, self.value_dim).reshape([
                 batch,
@@ -350,6 +357,10 @@ impl Attention {
             true => pass.score_values(self.heads),
             false => 0,
         };
+        let indexed = self
+            .indexer
+            .as_ref()
+            .map(|indexer| indexer.activations(pass, self.heads * self.head_dim, self.head_dim));
         Activations::values(pass.rows() * most + scores)
             .with_unpooled(
                 pass.rows()
@@ -361,6 +372,7 @@ impl Attention {
                         + AttentionGate::values(self.own_gate())),
             )
             .with_scratch(pass.attention_scratch(self.heads, self.key_value_heads, self.head_dim))
+            .and(indexed.unwrap_or_default())
     }
 }
 
@@ -377,21 +389,6 @@ pub(crate) fn attend(
 ) -> Result<Tensor<3>, Error> {
     let scores = Scores { compute, scale, softcap: None, bias: None, sinks: None };
     attend_with(all, scores, positions, cache, layer)
-}
-
-/// What becomes of the products of queries and keys before their softmax.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Scores<'a> {
-    /// What they may be products of.
-    pub compute: ActivationDtype,
-    /// What they are multiplied by, if not by `1 / √head_dim`.
-    pub scale: Option<f64>,
-    /// What they stay below in magnitude then, if anything.
-    pub softcap: Option<f64>,
-    /// What is added then.
-    pub bias: Option<&'a PositionBias>,
-    /// `[heads]` f32: what each head's softmax has besides.
-    pub sinks: Option<&'a Tensor<1>>,
 }
 
 /// As [`attend`], with other scores.
@@ -451,70 +448,6 @@ pub(crate) fn attend_prompt(
         &QueryPositions { start: 0, padding, lengths: &[], groups: &[], alibi: None },
         scores,
     ))
-}
-
-/// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
-pub(super) fn attend_seen(
-    queries: Tensor<4>,
-    seen: &Seen,
-    positions: &QueryPositions<'_>,
-    scores: Scores<'_>,
-) -> Tensor<3> {
-    // Attention is computed where the keys are.
-    let queries = match seen.parts.first() {
-        Some(part) => queries.to_device(&part.keys.device()),
-        None => queries,
-    };
-    match seen.parts.as_slice() {
-        [older @ .., newest]
-            if has_kernel(&queries, older, newest, scores)
-                && (positions.groups.is_empty() || is_flex(&queries.device())) =>
-        {
-            let [batch, tokens, heads, width] = queries.dims();
-            let mask = AttentionMask {
-                start: positions.start,
-                end: seen.all.then_some(newest.len),
-                window: seen.window,
-                chunk: seen.chunk,
-                padding: positions.padding.to_vec(),
-                lengths: positions.lengths.to_vec(),
-                groups: positions.groups.to_vec(),
-                softcap: scores.softcap.map(|cap| cap as f32),
-                alibi: positions.alibi.cloned(),
-                relative_bias: scores.bias.map(PositionBias::values),
-                sinks: scores.sinks.map(|sinks| sinks.to_data().iter::<f32>().collect()),
-            };
-            let older = older.first().map(Part::cached);
-            outsize_kernels::attend(
-                scores.compute,
-                queries,
-                older,
-                newest.cached(),
-                mask,
-                scores.scale.map(|scale| scale as f32),
-            )
-            .reshape([batch, tokens, heads * width])
-        }
-        _ => composed::attend(queries, seen, positions, scores),
-    }
-}
-
-/// Whether there is a kernel for it: with autodiff, for what a pass without a cache sees.
-fn has_kernel(queries: &Tensor<4>, older: &[Part], newest: &Part, scores: Scores<'_>) -> bool {
-    let device = queries.device();
-    let alone = || {
-        let ring = newest.cached().ring;
-        let stored = newest.keys.dtype();
-        older.is_empty() && (ring.first, ring.origin) == (0, 0) && stored == DType::F32
-    };
-    match is_flex(&device) {
-        true => older.len() < 2,
-        false => {
-            let Scores { softcap, bias, sinks, .. } = scores;
-            let is_plain = softcap.is_none() && bias.is_none() && sinks.is_none();
-            has_kernels(&device) && is_plain && alone()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use super::attention::{QueryPositions, Scores, attend_seen};
+use super::attention::query_positions::QueryPositions;
+use super::attention::scores::Scores;
+use super::attention::seen::attend_seen;
 use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::{Part, Seen};
 use crate::{Activations, PassShape};
@@ -39,7 +41,7 @@ pub(super) fn attend_chosen(
             ));
         }
         for (token, columns) in (all..).zip(columns[all..].iter().flatten()) {
-            let kept = gathered(seen, row, columns).narrow(3, 0, width);
+            let kept = gathered(seen, [row, 0], |part| &part.keys, columns).narrow(3, 0, width);
             let seen = Seen::whole(Part::of(kept.clone(), kept));
             let positions =
                 QueryPositions { start: 0, padding: &[0], lengths: &[], groups: &[], alibi: None };
@@ -84,30 +86,45 @@ impl QueryPositions<'_> {
 impl Seen {
     /// The same of some sequences, of keys and values of which the first `width` elements count.
     pub(super) fn narrowed(&self, rows: Range<usize>, width: usize) -> Self {
-        let part = |part: &Part| {
-            let narrow =
-                |x: &Tensor<4>| x.clone().narrow(0, rows.start, rows.len()).narrow(3, 0, width);
-            part.like(narrow(&part.keys), narrow(&part.values))
-        };
+        self.of(|x| x.clone().narrow(0, rows.start, rows.len()).narrow(3, 0, width))
+    }
+
+    /// The same of some sequences.
+    pub(super) fn of_rows(&self, rows: Range<usize>) -> Self {
+        self.of(|x| x.clone().narrow(0, rows.start, rows.len()))
+    }
+
+    /// The same of some heads.
+    pub(super) fn of_heads(&self, heads: Range<usize>) -> Self {
+        self.of(|x| x.clone().narrow(1, heads.start, heads.len()))
+    }
+
+    fn of(&self, narrow: impl Fn(&Tensor<4>) -> Tensor<4>) -> Self {
+        let part = |part: &Part| part.like(narrow(&part.keys), narrow(&part.values));
         Self { parts: self.parts.iter().map(part).collect(), held_back: None, ..*self }
     }
 }
 
-/// What is held of some columns of a sequence, in this order: `[1, 1, columns, width]`.
-fn gathered(seen: &Seen, row: usize, columns: &[u32]) -> Tensor<4> {
+/// What is held, as keys or values, of some columns of a sequence for a head, in this order: `[1, 1, columns, width]`.
+pub(super) fn gathered(
+    seen: &Seen,
+    [row, head]: [usize; 2],
+    held: fn(&Part) -> &Tensor<4>,
+    columns: &[u32],
+) -> Tensor<4> {
     let parts = seen.parts.iter().filter_map(|part| {
-        let [batch, _, capacity, width] = part.keys.dims();
+        let held = held(part);
+        let [batch, heads, capacity, width] = held.dims();
         let places: Vec<i64> = (columns.iter())
             .filter_map(|column| part.place(*column as usize))
-            .map(|place| (row * capacity + place) as i64)
+            .map(|place| ((row * heads + head) * capacity + place) as i64)
             .collect();
         (!places.is_empty()).then(|| {
             let count = places.len();
             let places = TensorData::new(places, [count]);
-            let places: Tensor<1, Int> =
-                Tensor::from_data(places, (&part.keys.device(), DType::I64));
+            let places: Tensor<1, Int> = Tensor::from_data(places, (&held.device(), DType::I64));
             // As rows of one matrix, so that nothing but these is copied.
-            let rows = part.keys.clone().reshape([batch * capacity, width]);
+            let rows = held.clone().reshape([batch * heads * capacity, width]);
             rows.select(0, places).reshape([1, 1, count, width])
         })
     });

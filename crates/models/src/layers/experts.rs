@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
 
 use super::router::{Router, Routing, Shares};
-use super::{FusedMlp, Linear, Mlp, entered};
+use super::{Either, FusedMlp, Linear, Mlp, Parameterless, entered};
 use crate::{Activations, PassShape};
 
 /// Rows that experts give, up to which they need not work in their order.
@@ -52,6 +52,31 @@ impl Expert for FusedMlp {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         Self::activations(self, pass)
+    }
+}
+
+/// One that has no weights gives what it takes.
+impl Expert for Either<Mlp, Parameterless> {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        match self {
+            Self::One(mlp) => mlp.forward(x),
+            Self::Other(_) => x,
+        }
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Linear> {
+        let mlp = match self {
+            Self::One(mlp) => Some(mlp),
+            Self::Other(_) => None,
+        };
+        mlp.into_iter().flat_map(Expert::layers)
+    }
+
+    fn activations(&self, pass: &PassShape) -> Activations {
+        match self {
+            Self::One(mlp) => mlp.activations(pass),
+            Self::Other(_) => Activations::default(),
+        }
     }
 }
 

@@ -4,20 +4,17 @@ use burn::module::Module;
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_kernels::{ActivationDtype, RotaryPairs, linear_with};
 
-use super::attention::QueryPositions;
+use super::attention::query_positions::QueryPositions;
 use super::{LayerNorm, Linear, Rotation};
 use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::Seen;
 use crate::{Activations, Init, PassShape};
 
-/// The norm of keys adds this, whatever others add.
-const EPSILON: f64 = 1e-6;
-
 /// Products of queries and keys that are made at a time, unless one token has more.
-const PRODUCTS_AT_ONCE: usize = 1 << 20;
+pub(super) const PRODUCTS_AT_ONCE: usize = 1 << 20;
 
 /// The sizes of an [`Indexer`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IndexerConfig {
     /// Heads of queries; all share one of keys.
     pub heads: usize,
@@ -27,6 +24,10 @@ pub struct IndexerConfig {
     pub top_k: usize,
     /// Which elements of a head are rotated together.
     pub pairs: RotaryPairs,
+    /// Elements of a head before those that are rotated.
+    pub plain: usize,
+    /// What the norm of keys adds.
+    pub epsilon: f64,
 }
 
 /// The lightning indexer of sparse attention ([DeepSeek-AI, 2025](https://arxiv.org/abs/2512.02556)): it scores the tokens
@@ -66,7 +67,7 @@ impl Indexer {
         Self {
             wq_b: linear(query_rank, heads * head_dim),
             wk: linear(hidden, head_dim),
-            k_norm: LayerNorm::new(head_dim, EPSILON, init),
+            k_norm: LayerNorm::new(head_dim, config.epsilon, init),
             weights_proj: linear(hidden, heads),
             config,
         }
@@ -81,8 +82,14 @@ impl Indexer {
     }
 
     fn rotated(&self, rotation: Option<&Rotation>, x: Tensor<4>) -> Tensor<4> {
+        let IndexerConfig { pairs, plain, head_dim, .. } = self.config;
         match rotation {
-            Some(rotation) => rotation.apply_to_pairs(self.config.pairs, x),
+            Some(rotation) if plain == 0 => rotation.apply_to_pairs(pairs, x),
+            Some(rotation) => {
+                let [first, last] = [(0, plain), (plain, head_dim - plain)]
+                    .map(|(at, n)| x.clone().narrow(3, at, n));
+                Tensor::cat(vec![first, rotation.apply_to_pairs(pairs, last)], 3)
+            }
             None => x,
         }
     }
@@ -160,12 +167,12 @@ impl Indexer {
     }
 }
 
-fn fetched<const D: usize>(x: Tensor<D>) -> TensorData {
+pub(super) fn fetched<const D: usize>(x: Tensor<D>) -> TensorData {
     x.cast(DType::F32).into_data()
 }
 
 /// What was fetched, where it is.
-fn values(data: &TensorData) -> &[f32] {
+pub(super) fn values(data: &TensorData) -> &[f32] {
     data.as_slice().expect("they are f32")
 }
 

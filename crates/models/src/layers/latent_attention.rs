@@ -4,16 +4,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
+use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, Tensor};
 use outsize_core::Streamed;
 use outsize_kernels::{
     ActivationDtype, WeightTensor, add_linear_in_out, fetched_linear, is_gpu, linear_with,
 };
 
-use super::attention::{QueryPositions, Scores, attend_seen};
+use super::attention::query_positions::QueryPositions;
+use super::attention::scores::Scores;
+use super::attention::seen::attend_seen;
 use super::chosen_attention::{attend_chosen, chosen_activations};
 use super::indexer::IndexerInputs;
-use super::linear::{differentiated, matrix, whole};
+use super::linear::{differentiated, matrix, whole, zeros};
 use super::{Indexer, IndexerConfig, Linear, RmsNorm, Rotation, entered, rope};
 use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::Seen;
@@ -45,6 +48,12 @@ pub struct LatentAttentionConfig {
     pub apart: bool,
     /// What scores are multiplied by.
     pub scale: f64,
+    /// What keys and values are made of is multiplied by this once it is normed, in LongCat-Flash.
+    pub latent_scale: Option<f64>,
+    /// Whether each head has a [sink](super::Attention::sinks).
+    pub has_sinks: bool,
+    /// Whether what comes of each head is multiplied by the sigmoid of a projection.
+    pub is_gated: bool,
     /// The sizes of what chooses the tokens that are seen, if not all are.
     pub indexer: Option<IndexerConfig>,
 }
@@ -99,6 +108,10 @@ pub struct LatentAttention {
     pub kv_b_proj: HeadMatrices,
     /// `[hidden, heads · value]`.
     pub o_proj: Linear,
+    /// `[heads]`: scores that take a share of each softmax and give no value.
+    pub sinks: Option<Param<Tensor<1>>>,
+    /// `[heads · value, hidden]`, of a gate.
+    pub gate_proj: Option<Linear>,
     /// What chooses the tokens that are seen.
     pub indexer: Option<Indexer>,
     heads: usize,
@@ -203,7 +216,7 @@ impl LatentAttention {
         bias: bool,
         init: &Init,
     ) -> Self {
-        let LatentAttentionConfig { query_rank, rank, value, .. } = config;
+        let LatentAttentionConfig { query_rank, rank, value, has_sinks, is_gated, .. } = config;
         let queries = heads * config.query();
         Self {
             q_proj: query_rank.is_none().then(|| Linear::new(hidden, queries, false, init)),
@@ -214,6 +227,8 @@ impl LatentAttention {
             kv_a_layernorm: RmsNorm::new(rank, EPSILON, init),
             kv_b_proj: HeadMatrices::new(heads, &config, init),
             o_proj: Linear::new(heads * value, hidden, bias, init),
+            sinks: has_sinks.then(|| zeros(heads, &init.device)),
+            gate_proj: is_gated.then(|| Linear::new(hidden, heads * value, false, init)),
             indexer: None,
             heads,
             config,
@@ -250,6 +265,10 @@ impl LatentAttention {
         let compressed = self.kv_a_proj_with_mqa.forward(x.clone());
         let part = |from, width| compressed.clone().narrow(2, from, width);
         let latent = self.kv_a_layernorm.forward(part(0, rank)).reshape([batch, tokens, 1, rank]);
+        let latent = match self.config.latent_scale {
+            Some(scale) => latent * scale,
+            None => latent,
+        };
         let turned = part(rank, rotated).reshape([batch, tokens, 1, rotated]);
         let turned = rope::rotated(rotation, turned);
         drop(compressed);
@@ -257,11 +276,12 @@ impl LatentAttention {
         let kept = [Some(latent), Some(turned), key].into_iter().flatten();
         let kept = Tensor::cat(kept.collect(), 3).swap_dims(1, 2);
         let mut seen = cache.see(layer, kept.clone(), kept)?;
+        let gate = self.gate_proj.as_ref().map(|projection| (projection, x.clone()));
         let inputs = IndexerInputs { x, compressed: queried, rotation, positions };
         let chosen = self.chosen(inputs, &seen, cache, layer)?;
 
         let compute = self.o_proj.compute;
-        let scores = Scores { compute, scale: Some(scale), softcap: None, bias: None, sinks: None };
+        let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         // Without what the cache has for the indexer.
         let narrow = self.indexer.as_ref().map(|_| seen.narrowed(0..batch, rank + rotated));
         let matrices = self.kv_b_proj.held(self.config, &queries);
@@ -276,6 +296,10 @@ impl LatentAttention {
             for first in (0..self.heads).step_by(heads_at_once) {
                 let heads = first..self.heads.min(first + heads_at_once);
                 let of_heads = queries.clone().narrow(2, heads.start, heads.len());
+                let sinks =
+                    sinks.as_ref().map(|sinks| sinks.clone().narrow(0, heads.start, heads.len()));
+                let (scale, sinks) = (Some(scale), sinks.as_ref());
+                let scores = Scores { compute, scale, softcap: None, bias: None, sinks };
                 let turned = rope::rotated(rotation, of_heads.clone().narrow(3, plain, rotated));
                 let over_latents = heads.clone().map(|head| {
                     let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
@@ -315,9 +339,13 @@ impl LatentAttention {
         let held_back = seen.held_back.take();
         drop(seen);
         cache.keep(layer, held_back)?;
-        Ok(self.o_proj.forward(match mixed.len() {
+        let mixed = match mixed.len() {
             1 => mixed.remove(0),
             _ => Tensor::cat(mixed, 1),
+        };
+        Ok(self.o_proj.forward(match gate {
+            Some((projection, x)) => mixed * sigmoid(projection.forward(x)),
+            None => mixed,
         }))
     }
 
@@ -390,8 +418,14 @@ impl LatentAttention {
         let block = 2 * query + rank + 3 * cached;
         let of_block = (batch * at_once[0] * at_once[1]) as u64 * block;
         let attend = pass.rows() * (queries + values + 4 * kept) + of_block;
-        let output = 2 * values + 2 * hidden;
+        // What the gate is made of waits for all of that; then the gate, its sigmoid and what comes of it.
+        let (waits, gate) = match self.gate_proj {
+            Some(_) => (hidden, 4 * values),
+            None => (0, 0),
+        };
+        let output = (2 * values + 2 * hidden).max(values + gate);
         let most = (pass.rows() * project).max(attend).max(pass.rows() * output);
+        let most = most + pass.rows() * waits;
         // And the matrices of one head, if they are stored in blocks.
         let decoded = (plain as u64) * rank;
         let scratch = pass.attention_scratch(at_once[1], 1, self.config.seen());
@@ -400,9 +434,9 @@ impl LatentAttention {
             return all;
         };
         // The norm's output and compressed queries wait for the indexer; then attention is over what it chose.
-        let waits = pass.rows() * (hidden + query_rank.unwrap_or(0) as u64);
+        let inputs = pass.rows() * (hidden + query_rank.unwrap_or(0) as u64);
         let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
-        let chooses = Activations::values(waits).and(chooses.unwrap_or_default());
+        let chooses = Activations::values(inputs).and(chooses.unwrap_or_default());
         let attends = Activations::values(pass.rows() * values + of_block).and(chosen_activations(
             pass,
             at_once[0] * at_once[1],
@@ -410,7 +444,7 @@ impl LatentAttention {
             top_k,
         ));
         // With the rotations of the tokens at hand.
-        let held = pass.rows() * (queries + 4 * kept + 2 * rotated as u64) + decoded;
+        let held = pass.rows() * (queries + 4 * kept + 2 * rotated as u64 + waits) + decoded;
         all.or(Activations::values(held).with_scratch(scratch).and(chooses.or(attends)))
     }
 }
@@ -476,7 +510,8 @@ mod tests {
         let device = Device::default();
         let init = &Init::new(&device);
         let pairs = RotaryPairs::Halves;
-        let indexer = IndexerConfig { heads: 4, head_dim: 8, top_k, pairs };
+        let indexer =
+            IndexerConfig { heads: 4, head_dim: 8, top_k, pairs, plain: 0, epsilon: EPSILON };
         let config = LatentAttentionConfig {
             query_rank: Some(16),
             rank: 24,
@@ -485,6 +520,9 @@ mod tests {
             value: 8,
             apart: false,
             scale: 5.0,
+            latent_scale: None,
+            has_sinks: false,
+            is_gated: false,
             indexer: Some(indexer),
         };
         // So many that the queries of some tokens are made at a time.

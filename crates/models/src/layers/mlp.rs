@@ -17,6 +17,19 @@ pub struct Mlp {
     pub down_proj: Linear,
     #[module(skip)]
     activation: Activation,
+    #[module(skip)]
+    clamp: Option<MlpClamp>,
+}
+
+/// What a gate is clamped to from above, and what it multiplies either way.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum MlpClamp {
+    /// Before the function of the gate.
+    Before(f64),
+    /// Behind it.
+    Behind(f64),
+    /// Before it, and what it multiplies is one more.
+    BeforeAndOneMore(f64),
 }
 
 impl Mlp {
@@ -34,17 +47,48 @@ impl Mlp {
             up_proj: linear(hidden, inner),
             down_proj: linear(inner, hidden),
             activation,
+            clamp: None,
         }
+    }
+
+    /// The same with its gate and what it multiplies clamped, if they are.
+    pub fn clamped(self, clamp: Option<MlpClamp>) -> Self {
+        Self { clamp, ..self }
     }
 
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
-        gated_activations(&self.gate_proj, pass)
+        let gated = gated_activations(&self.gate_proj, pass);
+        match self.clamp {
+            // Clamped by Burn's own operations.
+            Some(_) => {
+                let [inner, _]: [usize; 2] = self.gate_proj.weight.lazy_shape().dims();
+                gated.with_unpooled(pass.rows() * 3 * inner as u64)
+            }
+            None => gated,
+        }
     }
 
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.down_proj.forward(gated([&self.gate_proj, &self.up_proj], self.activation, x))
+        let layers = [&self.gate_proj, &self.up_proj];
+        let Some(clamp) = self.clamp else {
+            return self.down_proj.forward(gated(layers, self.activation, x));
+        };
+        let x = entered(x, &self.gate_proj.weight);
+        let gate = self.gate_proj.forward(x.clone());
+        let (gate, limit) = match clamp {
+            MlpClamp::Before(limit) | MlpClamp::BeforeAndOneMore(limit) => {
+                (self.activation.activate(gate.clamp_max(limit)), limit)
+            }
+            MlpClamp::Behind(limit) => (self.activation.activate(gate).clamp_max(limit), limit),
+        };
+        let up = self.up_proj.forward(x).clamp(-limit, limit);
+        let up = match clamp {
+            MlpClamp::BeforeAndOneMore(_) => up + 1.0,
+            MlpClamp::Before(_) | MlpClamp::Behind(_) => up,
+        };
+        self.down_proj.forward(gate * up)
     }
 }
 

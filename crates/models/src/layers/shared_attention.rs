@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::attention::attend_seen;
+use super::attention::seen::attend_seen;
 use super::{Linear, QueryPositions, RmsNorm, Rotation, Scores, rotated, unit_rms_norm};
 use crate::kv_cache::Seen;
 use crate::{Activations, Error, Init, KvCache, PassShape};

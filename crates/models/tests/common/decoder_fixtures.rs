@@ -200,6 +200,10 @@ pub const FIXTURES: &[&str] = &[
     "kimi_k25-published-bf16",
     "axk1",
     "axk1-published-bf16",
+    "sarvam_mla",
+    "sarvam_mla-published-bf16",
+    "sarvam_moe",
+    "sarvam_moe-published-bf16",
     "hy_v3",
     "hy_v3-published-bf16",
     "mellum",
@@ -210,6 +214,14 @@ pub const FIXTURES: &[&str] = &[
     "laguna-published-bf16",
     "mimo_v2_flash",
     "mimo_v2_flash-published-bf16",
+    "step3p7",
+    "step3p7-published-bf16",
+    "longcat_flash",
+    "longcat_flash-published-bf16",
+    "hy_v4",
+    "hy_v4-published-bf16",
+    "minimax_m3",
+    "minimax_m3-published-bf16",
 ];
 
 /// What the names of those with experts begin with.
@@ -239,11 +251,17 @@ pub const EXPERTS: &[&str] = &[
     "mistral4",
     "kimi_k25",
     "axk1",
+    "sarvam_mla",
+    "sarvam_moe",
     "hy_v3",
     "mellum",
     "afmoe",
     "laguna",
     "mimo_v2_flash",
+    "step3p7",
+    "longcat_flash",
+    "hy_v4",
+    "minimax_m3",
 ];
 
 /// Those with a batch of texts of several lengths.
@@ -317,9 +335,14 @@ pub const BATCHES: &[&str] = &[
     "glm_moe_dsa",
     "mistral4",
     "axk1",
+    "sarvam_mla",
+    "sarvam_moe",
     "hy_v3",
     "mellum",
     "afmoe",
     "laguna",
     "mimo_v2_flash",
+    "step3p7",
+    "longcat_flash",
+    "hy_v4",
 ];

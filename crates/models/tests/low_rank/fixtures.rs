@@ -12,7 +12,7 @@ use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfi
 use outsize_plan::{Budget, infer};
 
 /// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens that are chosen.
-pub const ALL: [&str; 32] = [
+pub const ALL: [&str; 34] = [
     "afmoe",
     "apertus",
     "arcee",
@@ -33,6 +33,7 @@ pub const ALL: [&str; 32] = [
     "llama",
     "llama-tied",
     "llama4",
+    "longcat_flash",
     "mimo_v2_flash",
     "minimax_m2",
     "mistral-window",
@@ -45,6 +46,7 @@ pub const ALL: [&str; 32] = [
     "qwen3-tied",
     "qwen3_next",
     "starcoder2",
+    "step3p7",
 ];
 
 #[derive(serde::Deserialize)]

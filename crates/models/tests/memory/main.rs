@@ -9,9 +9,9 @@ use outsize_models::arch::{
     ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
     Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
     GptjForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm,
-    Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm,
-    OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm, T5ForConditionalGeneration,
+    HyV4ForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
+    MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm,
+    Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{CacheOptions, Decoder, Init, KvDtype, ModelConfig, WhenFull, presets};
 use passes::{
@@ -269,7 +269,8 @@ fn dense_models_need_what_is_said() {
 fn experts_need_what_is_said() {
     let (one, sliding) = (CacheOptions::new, sliding());
     // At worst all tokens go to the same expert: here they go to all.
-    for (hidden, inner, heads) in [(512, 1408, 8), (256, 2048, 4), (1024, 64, 8)] {
+    for (hidden, inner, query_heads) in [(512, 1408, 8), (256, 2048, 4), (1024, 64, 8)] {
+        let heads = query_heads;
         let experts = |model_type, more: &str| {
             let more = format!(
                 r#", "model_type": "{model_type}", "num_experts": 3, "num_experts_per_tok": 3{more}"#
@@ -349,6 +350,29 @@ fn experts_need_what_is_said() {
                     "sliding_attention": {{"partial_rotary_factor": 0.25}}}},
                 "layer_types": ["full_attention", "sliding_attention"]"#
         );
+        let limits = r#""swiglu_limits": [null, 7], "swiglu_limits_shared": [16, 16]"#;
+        let clamped = format!(
+            r#"{{"model_type": "step3p7", "text_config": {{"hidden_size": {hidden}, "intermediate_size": {inner},
+                "num_attention_heads": {query_heads}, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512,
+                "num_hidden_layers": 2, "n_routed_experts": 3, "num_experts_per_tok": 3, "share_expert_dim": {inner},
+                "moe_layers_enum": "1", {limits}{narrow}}}}}"#
+        );
+        activations_stay_below_their_bound::<DeepseekForCausalLm>(
+            &ModelConfig::from_json(&clamped).unwrap(),
+            &one(700),
+        );
+        let blocks = format!(
+            r#"{{"model_type": "minimax_m3_vl", "text_config": {{"hidden_size": {hidden}, "intermediate_size": {inner},
+                "dense_intermediate_size": {inner}, "shared_intermediate_size": {inner}, "vocab_size": 512,
+                "num_attention_heads": {query_heads}, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 2,
+                "num_local_experts": 3, "num_experts_per_tok": 3, "index_n_heads": 2, "index_head_dim": 32,
+                "index_block_size": 50, "index_topk_blocks": 4, "partial_rotary_factor": 0.5, "rotary_dim": 32,
+                "layer_types": ["full_attention", "minimax_m3_sparse"]}}}}"#
+        );
+        let blocks = ModelConfig::from_json(&blocks).unwrap();
+        for options in [one(700), bf16(700), sliding, CacheOptions { batch: 2, ..one(700) }] {
+            activations_stay_below_their_bound::<DeepseekForCausalLm>(&blocks, &options);
+        }
         let of_elements = format!(r#"{shared}, "gating": "per-element""#);
         for (model_type, more, options) in [
             ("afmoe", &gated, one(700)),
@@ -409,6 +433,19 @@ fn experts_need_what_is_said() {
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
+        let streams = latent_with("hy_v4", &queries, &chosen(100, 4));
+        activations_stay_below_their_bound::<HyV4ForCausalLm>(&streams, &one(700));
+        let twice = format!(
+            r#"{{"model_type": "longcat_flash", "hidden_size": {hidden}, "ffn_hidden_size": {inner},
+                "expert_ffn_hidden_size": {inner}, "num_layers": 2, "num_attention_heads": {heads}, "vocab_size": 512,
+                "n_routed_experts": 3, "zero_expert_num": 2, "moe_topk": 5, "q_lora_rank": {queries},
+                "kv_lora_rank": {rank}, "qk_nope_head_dim": {plain}, "qk_rope_head_dim": {rotated},
+                "v_head_dim": {value}}}"#
+        );
+        activations_stay_below_their_bound::<LongcatForCausalLm>(
+            &ModelConfig::from_json(&twice).unwrap(),
+            &bf16(700),
+        );
     }
 }
 

@@ -12,7 +12,7 @@ use outsize_models::arch::{
     ApertusForCausalLm, ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
     FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
     GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
-    LlamaForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm,
+    LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm,
     SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{
@@ -34,8 +34,8 @@ const LLAMAS: [&str; 9] = [
 ];
 
 /// Those with the experts of DeepSeek.
-const DEEPSEEKS: [&str; 6] =
-    ["deepseek_v3", "deepseek_v32", "axk1", "afmoe", "laguna", "mimo_v2_flash"];
+const DEEPSEEKS: [&str; 7] =
+    ["deepseek_v3", "deepseek_v32", "axk1", "afmoe", "laguna", "mimo_v2_flash", "step3p7"];
 
 /// Greatest difference of a gradient over the greatest in its tensor.
 const TOLERANCE: f32 = 1e-4;
@@ -157,6 +157,7 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<SparseMoeForCausalLm>("qwen2_moe");
     check_gradients::<GptOssForCausalLm>("gpt_oss");
     DEEPSEEKS.into_iter().for_each(check_gradients::<DeepseekForCausalLm>);
+    check_gradients::<LongcatForCausalLm>("longcat_flash");
     check_gradients::<SparseMoeForCausalLm>("qwen3_next");
     check_gradients::<Llama4ForCausalLm>("llama4");
     check_gradients::<Gemma4ForCausalLm>("gemma4");
@@ -182,6 +183,7 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<SparseMoeForCausalLm>("qwen2_moe");
     check_steps::<GptOssForCausalLm>("gpt_oss");
     DEEPSEEKS.into_iter().for_each(check_steps::<DeepseekForCausalLm>);
+    check_steps::<LongcatForCausalLm>("longcat_flash");
     check_steps::<SparseMoeForCausalLm>("qwen3_next");
     check_steps::<Llama4ForCausalLm>("llama4");
     check_steps::<Gemma4ForCausalLm>("gemma4");

@@ -20,7 +20,8 @@ pub(super) struct Absent {
 /// The widths of attention over a compressed cache.
 #[derive(Clone, Copy)]
 pub(super) struct LatentWidths {
-    pub query_rank: usize,
+    /// `None`: queries are not compressed.
+    pub query_rank: Option<usize>,
     pub rank: usize,
     pub plain: usize,
     pub value: usize,
@@ -48,7 +49,7 @@ impl Absent {
             scale: 2.5,
             normalized: true,
             groups: (8, 4),
-            latent: LatentWidths { query_rank: 1536, rank: 512, plain: 128, value: 128 },
+            latent: LatentWidths { query_rank: Some(1536), rank: 512, plain: 128, value: 128 },
         };
         match model_type {
             "deepseek_v2" => Self {
@@ -142,7 +143,7 @@ impl Absent {
                 dense: 1,
                 scale: 1.8,
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: 768, rank: 512, plain: 192, value: 256 },
+                latent: LatentWidths { query_rank: Some(768), rank: 512, plain: 192, value: 256 },
                 ..v3
             },
             "deepseek_v32" => {
@@ -162,7 +163,7 @@ impl Absent {
                     ..DEFAULTS
                 },
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: 2048, rank: 512, plain: 192, value: 256 },
+                latent: LatentWidths { query_rank: Some(2048), rank: 512, plain: 192, value: 256 },
                 ..v3
             },
             "mistral4" => Self {
@@ -182,7 +183,7 @@ impl Absent {
                 dense: 0,
                 scale: 1.0,
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: 1024, rank: 256, plain: 64, value: 128 },
+                latent: LatentWidths { query_rank: Some(1024), rank: 256, plain: 64, value: 128 },
                 ..v3
             },
             "axk1" => Self {
@@ -199,6 +200,65 @@ impl Absent {
                 },
                 experts: 192,
                 dense: 1,
+                ..v3
+            },
+            "sarvam_mla" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 262_144),
+                        ("hidden_size", 4096),
+                        ("intermediate_size", 16_384),
+                        ("num_hidden_layers", 32),
+                        ("num_attention_heads", 64),
+                    ],
+                    ..v3.sizes
+                },
+                experts: 128,
+                dense: 1,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: None, ..v3.latent },
+                ..v3
+            },
+            "sarvam_moe" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 262_144),
+                        ("hidden_size", 4096),
+                        ("intermediate_size", 8192),
+                        ("num_hidden_layers", 19),
+                        ("num_attention_heads", 64),
+                    ],
+                    key_value_heads: Some(4),
+                    head_dim: Some(64),
+                    max_position_embeddings: 131_072,
+                    rope_theta: 8e6,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                per_token: Some(6),
+                moe_intermediate_size: 1024,
+                dense: 1,
+                groups: (1, 1),
+                ..v3
+            },
+            "hy_v4" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 120_832),
+                        ("hidden_size", 2816),
+                        ("intermediate_size", 6912),
+                        ("num_hidden_layers", 34),
+                        ("num_attention_heads", 32),
+                    ],
+                    max_position_embeddings: 262_144,
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                moe_intermediate_size: 768,
+                dense: 1,
+                scale: 2.827,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: Some(1536), rank: 512, plain: 192, value: 256 },
                 ..v3
             },
             "hy_v3" => Self {

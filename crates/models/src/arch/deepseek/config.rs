@@ -9,8 +9,9 @@ use super::super::llama::first_window;
 use super::super::rms_config::{
     BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
-use super::super::{afmoe, laguna, mimo_v2, mistral3};
+use super::super::{afmoe, laguna, mimo_v2, minimax_m3, mistral3, step3p7};
 use super::absent::{Absent, LatentWidths};
+use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -22,7 +23,7 @@ use crate::config::{
 use crate::layers::{LatentAttentionConfig, Routing, Shares};
 
 /// The fields of that type.
-pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
     match model_type {
         "deepseek_v2" => &[V2, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "dots1" => &[DOTS1, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
@@ -45,7 +46,10 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
             EXPERTS,
             FIELDS,
         ],
+        "hy_v4" => &[HY_V4, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
         "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
+        "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
+        "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "mistral4" => MISTRAL4,
         "mistral3" => &[mistral3::MULTIMODAL],
         "kimi_k25" => &[KIMI_IMAGES],
@@ -53,12 +57,17 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         "afmoe" => afmoe::FIELDS,
         "laguna" => laguna::FIELDS,
         "mimo_v2_flash" => mimo_v2::FIELDS,
+        "step3p7" => &[step3p7::MULTIMODAL],
+        "minimax_m3_vl" => &[minimax_m3::MULTIMODAL],
         _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
     }
 }
 
 /// Reads the configuration of a model of that type.
-pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+pub(in super::super) fn read(
+    model_type: &'static str,
+    fields: &Fields<'_>,
+) -> Result<RmsConfig, Error> {
     if let "mistral3" | "kimi_k25" = model_type {
         return read_text_part(model_type, fields);
     }
@@ -66,12 +75,15 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         "afmoe" => return afmoe::read(fields),
         "laguna" => return laguna::read(fields),
         "mimo_v2_flash" => return mimo_v2::read(fields),
+        "step3p7" => return step3p7::read(fields),
+        "minimax_m3_vl" => return minimax_m3::read(fields),
         _ => {}
     }
     let absent = Absent::of(model_type);
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
-        "glm4_moe" => with_attention(fields, &absent.sizes)?,
+        "glm4_moe" => with_attention(fields, &absent.sizes, 0.5, false)?,
+        "sarvam_moe" => with_attention_of_sarvam(fields, &absent.sizes)?,
         "exaone_moe" => {
             if fields.flag_or("attention_bias", false)? {
                 let expected = "only false is supported".to_owned();
@@ -113,7 +125,9 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
     let field = match model_type {
-        "exaone_moe" | "hy_v3" => field_of(fields, ["num_shared_experts", "n_shared_experts"])?,
+        "exaone_moe" | "hy_v3" | "sarvam_mla" | "sarvam_moe" => {
+            field_of(fields, ["num_shared_experts", "n_shared_experts"])?
+        }
         _ => "n_shared_experts",
     };
     let shared = shared_width(fields, field, absent.shared, inner)?;
@@ -131,7 +145,12 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         *experts = ExpertsConfig {
             intermediate_size: inner,
             shared_intermediate_size: shared,
-            renamed: if is_hy { HY_NAMES } else { &[] },
+            renamed: match model_type {
+                "hy_v3" => HY_NAMES,
+                "hy_v4" => HY_V4_NAMES,
+                "sarvam_moe" => SARVAM_NAMES,
+                _ => &[],
+            },
             routing: Routing {
                 shares: if is_softmax { Shares::Softmax } else { Shares::Sigmoid },
                 scale,
@@ -144,18 +163,36 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
     Ok(config)
 }
 
-/// Attention as Llama's, of whose heads a part is rotated.
-fn with_attention(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
+/// Attention as Llama's, of whose heads a part is rotated: so much, and with norms or not, if the file says nothing else.
+fn with_attention(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults<'_>,
+    part: f64,
+    normed: bool,
+) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?;
     let names = ["rope_theta", "partial_rotary_factor"];
-    let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, 0.5)?;
-    let normed = fields.flag_or("use_qk_norm", false)?;
+    let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, part)?;
+    let normed = fields.flag_or("use_qk_norm", normed)?;
     Ok(RmsConfig {
         rope,
         rotary_dim,
         attention_in_bias: fields.flag_or("attention_bias", false)?,
         query_key_norms: normed.then_some(QueryKeyNorms::EachHead),
         ..config
+    })
+}
+
+/// The same, whose projections are one in checkpoints.
+fn with_attention_of_sarvam(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults<'_>,
+) -> Result<RmsConfig, Error> {
+    let bias = field_of(fields, ["attention_bias", "use_qkv_bias"])?;
+    Ok(RmsConfig {
+        attention_in_bias: fields.flag_or(bias, false)?,
+        fused_projections: Some(".attention.query_key_value."),
+        ..with_attention(fields, absent, 1.0, true)?
     })
 }
 
@@ -225,11 +262,13 @@ fn with_latent_attention(
         false => (rotated, "qk_rope_head_dim"),
     };
     let config = RmsConfig::read(fields, &RmsDefaults { head_dim: Some(head), ..absent.sizes })?;
-    if config.num_key_value_heads != config.num_attention_heads {
+    let is_hy = model_type == "hy_v4";
+    if config.num_key_value_heads != config.num_attention_heads && !is_hy {
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
-    if config.head_dim != head {
+    // Of Sarvam it was published as something else, which does not count; nor does either of Hunyuan 4.
+    if config.head_dim != head && model_type != "sarvam_mla" && !is_hy {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
     let config = RmsConfig { head_dim: rotated, rotary_dim: rotated, ..config };
@@ -238,12 +277,15 @@ fn with_latent_attention(
         false => config.with_rope(fields)?,
     };
     let field = "q_lora_rank";
-    let query_rank = match fields.has(field) && fields.get(field).is_none() {
-        true => None,
-        false => Some(fields.size_or(field, query_rank, MAX_HIDDEN)?),
+    let query_rank = match fields.get(field) {
+        Some(_) => Some(fields.size(field, MAX_HIDDEN)?),
+        // Absent and null are not the same here.
+        None => query_rank.filter(|_| !fields.has(field)),
     };
     let indexer = match model_type {
-        "deepseek_v32" | "glm_moe_dsa" => Some(indexer::read(model_type, fields, rotated)?),
+        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" => {
+            Some(indexer::read(model_type, fields, rotated, config.rms_norm_eps)?)
+        }
         _ => None,
     };
     if query_rank.is_none() && (indexer.is_some() || model_type == "axk1") {
@@ -258,12 +300,16 @@ fn with_latent_attention(
         value: width("v_head_dim", value)?,
         apart: fields.flag_or("kv_b_apart", false)?,
         scale,
+        latent_scale: None,
+        has_sinks: is_hy,
+        is_gated: is_hy,
         indexer,
     };
     Ok(RmsConfig {
         latent_attention: Some(latent),
         choices: indexer::choices(model_type, fields, config.num_hidden_layers)?,
-        rope_interleaved: model_type == "deepseek_v2" || fields.flag_or("rope_interleave", true)?,
+        rope_interleaved: model_type == "deepseek_v2"
+            || fields.flag_or("rope_interleave", !is_hy)?,
         ..config.with_attention_bias(fields)?
     })
 }
@@ -285,7 +331,10 @@ fn with_growth(fields: &Fields<'_>, config: RmsConfig, head: usize) -> Result<Rm
 }
 
 /// What scores are multiplied by for a context that is stretched.
-fn softmax_stretch(fields: &Fields<'_>, rope: &RopeConfig) -> Result<f64, Error> {
+pub(in super::super) fn softmax_stretch(
+    fields: &Fields<'_>,
+    rope: &RopeConfig,
+) -> Result<f64, Error> {
     let Some(object) = rope_object(fields)? else {
         return Ok(1.0);
     };
@@ -324,7 +373,7 @@ const SHARED: &[KnownField] = &[
 ];
 
 /// Of attention over a compressed cache.
-const LATENT: &[KnownField] = &[
+pub(in super::super) const LATENT: &[KnownField] = &[
     // As GGUF files have it.
     ("kv_b_apart", Read),
     ("kv_lora_rank", Read),
@@ -376,23 +425,27 @@ const KIMI_IMAGES: &[KnownField] = &[
 ];
 
 /// As it is published.
-const HY_NAMES: &[(&str, &str)] = &[
-    (r"\.mlp\.gate\.weight$", ".mlp.router.gate.weight"),
-    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.expert_bias"),
-    (r"\.mlp\.shared_experts\.", ".mlp.shared_mlp."),
+const SARVAM: &[KnownField] = &[("num_shared_experts", Read), ("q_head_dim", Harmless)];
+
+/// As it is published.
+const SARVAM_NAMES: &[(&str, &str)] = &[
+    (r"^model\.embed_tokens\.", "model.word_embeddings."),
+    (r"\.self_attn\.o_proj\.", ".attention.dense."),
+    (r"\.self_attn\.q_norm\.", ".attention.query_layernorm."),
+    (r"\.self_attn\.k_norm\.", ".attention.key_layernorm."),
+    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.expert_bias"),
 ];
 
-const HY: &[KnownField] = &[
-    // Sums are f32 anyway.
-    ("enable_moe_fp32_combine", Harmless),
-    ("first_k_dense_replace", Effect::ONE),
-    ("mlp_layer_types", Read),
+const SARVAM_MOE: &[KnownField] = &[
+    ("max_window_layers", Harmless),
     ("moe_router_enable_expert_bias", Effect::ON),
-    ("moe_router_use_sigmoid", Effect::ON),
+    ("norm_head", Effect::OFF),
     ("num_shared_experts", Read),
-    ("qk_norm", Effect::ON),
-    ("route_norm", Effect::ON),
-    ("router_scaling_factor", Read),
+    ("output_dropout", Harmless),
+    ("router_dtype", Harmless),
+    ("score_function", Only(&["\"sigmoid\""])),
+    ("use_qkv_bias", Read),
+    ("use_rmsnorm", Effect::ON),
 ];
 
 const DENSE_FIRST: &[KnownField] = &[("first_k_dense_replace", Read)];

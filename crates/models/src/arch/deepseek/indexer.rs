@@ -8,23 +8,31 @@ use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS};
 use crate::layers::{IndexerConfig, LatentChoice};
 
-/// The sizes of an indexer; of each head the first `rotated` elements are rotated.
+/// The sizes of an indexer; of each head `rotated` elements are rotated.
 pub(super) fn read(
     model_type: &str,
     fields: &Fields<'_>,
     rotated: usize,
+    rms_norm_eps: f64,
 ) -> Result<IndexerConfig, Error> {
-    let is_glm = model_type == "glm_moe_dsa";
+    let (heads, is_glm, is_hy) = match model_type {
+        "glm_moe_dsa" => (32, true, false),
+        "hy_v4" => (16, false, true),
+        _ => (64, false, false),
+    };
     let head_dim = fields.size_or("index_head_dim", 128, MAX_HEAD_DIM)?;
     if head_dim < rotated {
         let expected = format!("of its elements {rotated} are rotated");
         return Err(fields.refuse("index_head_dim", expected));
     }
     Ok(IndexerConfig {
-        heads: fields.size_or("index_n_heads", if is_glm { 32 } else { 64 }, MAX_HEADS)?,
+        heads: fields.size_or("index_n_heads", heads, MAX_HEADS)?,
         head_dim,
         top_k: fields.size_or("index_topk", 2048, MAX_POSITIONS)?,
         pairs: if is_glm { RotaryPairs::Interleaved } else { RotaryPairs::Halves },
+        // The last elements are rotated there.
+        plain: if is_hy { head_dim - rotated } else { 0 },
+        epsilon: if is_hy { rms_norm_eps } else { 1e-6 },
     })
 }
 
@@ -34,11 +42,17 @@ pub(super) fn choices(
     fields: &Fields<'_>,
     layers: usize,
 ) -> Result<Vec<LatentChoice>, Error> {
-    if model_type != "glm_moe_dsa" {
+    let is_hy = model_type == "hy_v4";
+    if model_type != "glm_moe_dsa" && !is_hy {
         return Ok(vec![LatentChoice::Own; layers]);
     }
-    let (field, own) = match (fields.get("indexer_types"), fields.get("index_topk_pattern")) {
+    let pattern = fields.get("index_topk_pattern").filter(|_| !is_hy);
+    let (field, own) = match (fields.get("indexer_types"), pattern) {
         (Some(types), _) => ("indexer_types", listed(types)),
+        (None, None) if is_hy => {
+            let is_own = |layer: usize| layer == 0 || (layer - 1).is_multiple_of(4);
+            ("indexer_types", Some((0..layers).map(is_own).collect()))
+        }
         (None, Some(pattern)) => ("index_topk_pattern", listed(pattern)),
         (None, None) => {
             let step = fields.size_or("index_topk_freq", 1, MAX_LAYERS)?;

@@ -105,6 +105,7 @@ impl Architecture for Qwen3TextEncoder {
                 embed_tokens: Some(Embedding::new(run.vocab_size, run.hidden_size, init)),
                 embeddings: None,
                 layers: layers.map(|index| RmsDecoderLayer::new(&run, index, init)).collect(),
+                hc_head: None,
                 norm: None,
                 final_layernorm: None,
                 embedding_norm: None,

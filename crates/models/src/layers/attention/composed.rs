@@ -6,7 +6,8 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
 use outsize_kernels::is_gpu;
 
-use super::{QueryPositions, Scores};
+use super::query_positions::QueryPositions;
+use super::scores::Scores;
 use crate::kv_cache::{Part, Seen};
 
 /// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own operations: queries are processed in

@@ -1,4 +1,5 @@
 use burn::tensor::{DType, Device, Distribution};
+use outsize_kernels::attention::Alibi;
 use proptest::prelude::*;
 
 use super::composed::chunk_tokens;

@@ -1,0 +1,50 @@
+//! Fields and names that Hunyuan 3 and 4 have beside those of DeepSeek.
+
+use crate::config::Effect::{self, Harmless, Read};
+use crate::config::KnownField;
+
+/// Hunyuan 3 as it is published.
+pub(super) const HY_NAMES: &[(&str, &str)] = &[
+    (r"\.mlp\.gate\.weight$", ".mlp.router.gate.weight"),
+    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.expert_bias"),
+    (r"\.mlp\.shared_experts\.", ".mlp.shared_mlp."),
+];
+
+pub(super) const HY: &[KnownField] = &[
+    // Sums are f32 anyway.
+    ("enable_moe_fp32_combine", Harmless),
+    ("first_k_dense_replace", Effect::ONE),
+    ("mlp_layer_types", Read),
+    ("moe_router_enable_expert_bias", Effect::ON),
+    ("moe_router_use_sigmoid", Effect::ON),
+    ("num_shared_experts", Read),
+    ("qk_norm", Effect::ON),
+    ("route_norm", Effect::ON),
+    ("router_scaling_factor", Read),
+];
+
+/// Hunyuan 4's as transformers saves them, as its mapping also reads them, and as it has them in memory.
+pub(super) const HY_V4_NAMES: &[(&str, &str)] = &[
+    (r"\.hc_attn_layer\.hc_", ".hc_pre.hc_attn_layer.hc_"),
+    (r"\.hc_attn_layer\.hc_", ".hc_attn_layer.hc_pre.hc_"),
+    (r"\.hc_attn_layer\.hc_", ".attn_hc."),
+    (r"\.hc_mlp_layer\.hc_", ".hc_pre.hc_mlp_layer.hc_"),
+    (r"\.hc_mlp_layer\.hc_", ".hc_mlp_layer.hc_pre.hc_"),
+    (r"\.hc_mlp_layer\.hc_", ".ffn_hc."),
+    (r"\.hc_head\.hc_", ".hc_pre.hc_head.hc_head_"),
+    (r"\.hc_head\.hc_", ".hc_head.hc_head_"),
+    (r"\.self_attn\.sinks$", ".self_attn.learnable_sink_param"),
+    (r"\.gate_proj\.", ".linear_gate."),
+];
+
+/// Of Hunyuan 4, beside those of DeepSeek-V3.2.
+pub(super) const HY_V4: &[KnownField] = &[
+    ("first_k_dense_replace", Effect::ONE),
+    ("hc_eps", Read),
+    ("hc_magnitude", Read),
+    ("hc_mult", Read),
+    ("indexer_types", Read),
+    // What weights began with.
+    ("learnable_sink_init", Harmless),
+    ("swiglu_limit", Read),
+];
