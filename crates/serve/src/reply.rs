@@ -67,17 +67,17 @@ impl Reply {
     /// What the answer of that number begins with in a stream, if with anything.
     pub fn beginning(&self, index: usize) -> Option<Value> {
         let delta = json!({ "role": "assistant", "content": "" });
-        self.is_chat.then(|| self.part(index, delta, "", [Value::Null, Value::Null]))
+        self.is_chat.then(|| self.more(index, delta, ""))
     }
 
     /// Some more text.
     pub fn text(&self, index: usize, text: &str) -> Value {
-        self.part(index, json!({ "content": text }), text, [Value::Null, Value::Null])
+        self.more(index, json!({ "content": text }), text)
     }
 
     /// Some more of what is thought before.
     pub fn thought(&self, index: usize, text: &str) -> Value {
-        self.part(index, json!({ "reasoning_content": text }), "", [Value::Null, Value::Null])
+        self.more(index, json!({ "reasoning_content": text }), "")
     }
 
     /// The answer's call of that number: its function, then the arguments.
@@ -85,9 +85,11 @@ impl Reply {
         let ToolCall { id, name, arguments } = call;
         let begun = json!({ "index": number, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
         let rest = json!({ "index": number, "function": { "arguments": arguments } });
-        [begun, rest].map(|part| {
-            self.part(index, json!({ "tool_calls": [part] }), "", [Value::Null, Value::Null])
-        })
+        [begun, rest].map(|part| self.more(index, json!({ "tool_calls": [part] }), ""))
+    }
+
+    fn more(&self, index: usize, delta: Value, text: &str) -> Value {
+        self.part(index, delta, text, [Value::Null, Value::Null])
     }
 
     /// The end of the text, with what is told of its tokens.

@@ -261,19 +261,19 @@ async fn whole(
     let mut answers = Answers::new(count);
     loop {
         match event {
-            (number, Event::Done(answered)) => answers.add(number, *answered),
+            (number, Event::Done(answered)) => {
+                if let Some(all) = answers.add(number, *answered) {
+                    return Ok(all);
+                }
+            }
             (_, Event::Failed(error)) => return Err(error),
             (_, Event::Text(_) | Event::Thought(_) | Event::Call(_)) => {}
-        }
-        match answers.all() {
-            Ok(all) => return Ok(all),
-            Err(some) => answers = some,
         }
         event = events.recv().await.ok_or_else(ApiError::ending)?;
     }
 }
 
-/// The answers to a request that have ended.
+/// The answers to a request that have ended, by their numbers.
 struct Answers(Vec<Option<Answered>>);
 
 impl Answers {
@@ -281,16 +281,11 @@ impl Answers {
         Self((0..count).map(|_| None).collect())
     }
 
-    fn add(&mut self, number: usize, answered: Answered) {
+    /// Adds one; gives all of them once none is missing.
+    fn add(&mut self, number: usize, answered: Answered) -> Option<Vec<Answered>> {
         self.0[number] = Some(answered);
-    }
-
-    /// All of them, once none is missing.
-    fn all(self) -> Result<Vec<Answered>, Self> {
-        match self.0.iter().all(Option::is_some) {
-            true => Ok(self.0.into_iter().flatten().collect()),
-            false => Err(self),
-        }
+        let all = self.0.iter().all(Option::is_some);
+        all.then(|| std::mem::take(&mut self.0).into_iter().flatten().collect())
     }
 }
 
@@ -326,7 +321,12 @@ fn stream(
                 }
                 Some((number, Event::Done(answered))) => {
                     let reads = send(reply.end(number, &answered));
-                    answers.add(number, *answered);
+                    if let Some(all) = answers.add(number, *answered) {
+                        if includes_usage {
+                            send(reply.usage(&all));
+                        }
+                        return done();
+                    }
                     reads
                 }
                 Some((_, Event::Failed(error))) => {
@@ -338,15 +338,6 @@ fn stream(
                     return done();
                 }
             };
-            match answers.all() {
-                Ok(all) => {
-                    if includes_usage {
-                        send(reply.usage(&all));
-                    }
-                    return done();
-                }
-                Err(some) => answers = some,
-            }
             event = events.recv().await;
         }
     });
