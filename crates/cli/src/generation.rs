@@ -53,13 +53,12 @@ pub fn run(
         settings.workload.least_pass = images.least_pass;
     }
     model::draft(&args.drafts, folder, &mut model, &mut settings)?;
-    let tokenizer = model.tokenizer_file(folder, &mut settings);
+    let tokenizer = model.load_tokenizer(folder, &mut settings);
     let tokenizer = match args.ids {
         Some(_) => tokenizer?,
         None => tokenizer.map_err(without_prompts)?,
     };
     let asked = GenerateRequest::new(args, model.config(), tokenizer, images.as_ref())?;
-    model.count_loaded_tokenizer(&mut settings);
     let prompt = asked.request.ids.len();
     let begins = model.config().context_of_prompt(prompt);
     let needed = begins.saturating_add(asked.request.max_new_tokens);

@@ -8,7 +8,7 @@ use crate::views::output::{note_unknown, say};
 use outsize::core::Error as CoreError;
 use outsize::generate::{
     ChatOptions, DEFAULT_NEW_TOKENS, Error as TextError, GenerationConfig, PipelineError, Request,
-    Sampling, StopStrings, TextOptions, Tokenizer, TokenizerFile,
+    Sampling, StopStrings, TextOptions, Tokenizer,
 };
 use outsize::models::ModelConfig;
 use outsize::plan::Error as PlanError;
@@ -26,14 +26,13 @@ pub struct GenerateRequest {
 }
 
 impl GenerateRequest {
-    /// Loads the tokenizer and reads the checkpoint's small files; the weights are not touched.
+    /// Reads the checkpoint's small files; the weights are not touched.
     pub fn new(
         args: &RunArgs,
         config: &ModelConfig,
-        tokenizer: outsize::generate::Result<TokenizerFile>,
+        tokenizer: outsize::generate::Result<Tokenizer>,
         images: Option<&PromptImages>,
     ) -> Result<Self, Failure> {
-        let tokenizer = tokenizer.and_then(Tokenizer::load);
         if let (Some(_), Err(missing)) = (&args.prompt, &tokenizer) {
             return Err(missing.into());
         }

@@ -4,12 +4,12 @@ use crate::args::{ModelArgs, SessionArgs};
 use crate::error::Failure;
 use crate::images::{self, IMAGE_TOKENS};
 use crate::request::TextRules;
-use crate::views::output::{picture, say, say_wrapped};
-use crate::views::run::predicted;
+use crate::views::output::say;
+use crate::views::run::say_planned;
 use crate::{cache, model};
 use outsize::generate::{
     ChatAnswer, ChatImages, ChatOptions, ChatSession, ChatTemplate, ChatTemplates,
-    Error as TextError, Tokenizer,
+    Error as TextError,
 };
 use outsize::machine::Machine;
 use outsize::models::WhenFull;
@@ -63,8 +63,7 @@ pub fn open(
     model::draft(drafts, folder, &mut opened, &mut settings)?;
     settings.workload.scores = scores;
     settings.workload.position = settings.workload.cache.context.div_ceil(2);
-    let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
-    opened.count_loaded_tokenizer(&mut settings);
+    let tokenizer = opened.load_tokenizer(folder, &mut settings)??;
     if constrains {
         settings.workload.tokenizer += tokenizer.constraint_memory(batch);
     }
@@ -84,8 +83,7 @@ pub fn open(
     settings.planning.figures = profile;
     let vocab_size = opened.config().vocab_size();
     let pipeline = opened.dispatch(&settings, |_| {})?;
-    say(picture(pipeline.device_map()));
-    say_wrapped(&predicted(pipeline.prediction(), &figures));
+    say_planned(pipeline.device_map(), pipeline.prediction(), &figures);
     let session = ChatSession::new(pipeline, tokenizer, template, vocab_size);
     let session = match images {
         Some(images) => session.with_images(images),

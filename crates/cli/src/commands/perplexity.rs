@@ -3,9 +3,9 @@
 use crate::args::PerplexityArgs;
 use crate::error::Failure;
 use crate::views::memory::MemoryHeld;
-use crate::views::output::{picture, print, print_json, say, say_wrapped};
+use crate::views::output::{print, print_json, say};
 use crate::views::progress;
-use crate::views::run::predicted;
+use crate::views::run::say_planned;
 use crate::{cache, interrupt, model};
 use outsize::checkpoint::shown;
 use outsize::generate::{Perplexity, ScoreWindows, Tokenizer};
@@ -104,12 +104,10 @@ pub fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
     let mut pipeline = opened.dispatch(&settings, |_| {})?;
     let placement = pipeline.device_map().clone();
     if !args.json {
-        say(picture(&placement));
-        say_wrapped(&predicted(pipeline.prediction(), &figures));
+        say_planned(&placement, pipeline.prediction(), &figures);
     }
     let bar = progress::steps(count.div_ceil(batch) as u64);
     let began = Instant::now();
-    let windows = ScoreWindows { batch, ..windows };
     let sum = pipeline.perplexity(&ids, windows, |sum| {
         bar.inc(1);
         bar.set_message(format!("perplexity {:.3}", sum.value()));

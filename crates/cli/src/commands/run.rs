@@ -3,8 +3,8 @@
 use super::run_many;
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::views::output::{picture, print, print_json, say, say_wrapped};
-use crate::views::run::predicted;
+use crate::views::output::{print, print_json, say_wrapped};
+use crate::views::run::say_planned;
 use crate::{generation, interrupt};
 use outsize::generate::{Finish, Step};
 use std::io::IsTerminal;
@@ -22,8 +22,7 @@ pub fn run(args: &RunArgs, began: Instant) -> Result<(), Failure> {
     }
     let opening = |step: &Step<'_>, figures: &_| {
         if let (Step::Planned { map, prediction }, false) = (step, args.json) {
-            say(picture(map));
-            say_wrapped(&predicted(prediction, figures));
+            say_planned(map, prediction, figures);
         }
         Ok(())
     };

@@ -5,11 +5,11 @@ use crate::error::Failure;
 use crate::prompts::{PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
 use crate::request::{TextRules, encoded, without_prompts};
 use crate::views::memory::MemoryHeld;
-use crate::views::output::{picture, print_json, refuse_to_overwrite, say, say_wrapped};
+use crate::views::output::{print_json, refuse_to_overwrite, say, say_wrapped};
 use crate::views::progress;
-use crate::views::run::predicted;
+use crate::views::run::say_planned;
 use crate::{cache, interrupt, model};
-use outsize::generate::{Request, Tokenizer, generate_many};
+use outsize::generate::{Request, generate_many};
 use outsize::machine::Machine;
 use outsize::models::WhenFull;
 use outsize::plan::{DeviceMap, format_size};
@@ -100,9 +100,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     let mut settings = model::settings(&args.model, opened.config(), [1, 1], &machine)?;
     let cache = &mut settings.workload.cache;
     (cache.batch, cache.when_full) = (batch, WhenFull::Replace);
-    let tokenizer = opened.tokenizer_file(folder, &mut settings).map_err(without_prompts)?;
-    let tokenizer = tokenizer.and_then(Tokenizer::load);
-    opened.count_loaded_tokenizer(&mut settings);
+    let tokenizer = opened.load_tokenizer(folder, &mut settings).map_err(without_prompts)?;
     let config = opened.config().clone();
     let rules = TextRules::new(&args.text, folder, &config, tokenizer.as_ref())?;
     let request = |line: &PromptLine| -> Result<Request, Failure> {
@@ -146,8 +144,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     let mut pipeline = opened.dispatch(&settings, |_| {})?;
     let placement = pipeline.device_map().clone();
     if !args.json {
-        say(picture(&placement));
-        say_wrapped(&predicted(pipeline.prediction(), &figures));
+        say_planned(&placement, pipeline.prediction(), &figures);
     }
     let watched = pipeline.watch();
     let bar = progress::count(left as u64, "prompts");

@@ -2,6 +2,7 @@
 
 use super::human::seconds;
 use super::memory::MemoryHeld;
+use super::output::{picture, say, say_wrapped};
 use outsize::bench::RepeatedRun;
 use outsize::generate::{DraftStats, Finish};
 use outsize::machine::Provenance;
@@ -129,8 +130,14 @@ pub fn drafted(stats: DraftStats) -> String {
     format!("{tokens:.1} tokens a pass: {accepted} of {drafted} guesses were right")
 }
 
+/// Says where everything lives, and how fast that is predicted to be.
+pub fn say_planned(map: &DeviceMap, prediction: &Prediction, figures: &Provenance) {
+    say(picture(map));
+    say_wrapped(&predicted(prediction, figures));
+}
+
 /// One line on the predicted speed.
-pub fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
+fn predicted(prediction: &Prediction, figures: &Provenance) -> String {
     format!(
         "predicted {} per token, prompt {} with loading ({figures})",
         seconds(prediction.decode.seconds),

@@ -18,6 +18,7 @@ use super::{Pipeline, PipelineError, PipelineSettings, Step};
 use crate::error::Error;
 use crate::gpu_context::gpu_contexts;
 use crate::planning::{GenerationWorkload, Plan, Planner};
+use crate::tokenizer::Tokenizer;
 use crate::tokenizer_file::TokenizerFile;
 
 /// Bytes of a tokenizer.json that the account of the process itself has room for.
@@ -186,6 +187,20 @@ impl OpenedModel {
         settings.workload.tokenizer = file.as_ref().map_or(0, TokenizerFile::memory);
         self.check(settings)?;
         Ok(file)
+    }
+
+    /// Loads the tokenizer in `folder`, and counts in `settings` first what that may take, then what it holds.
+    ///
+    /// # Errors
+    /// As [`tokenizer_file`](Self::tokenizer_file); the inner error is that of loading too.
+    pub fn load_tokenizer(
+        &self,
+        folder: &Path,
+        settings: &mut PipelineSettings,
+    ) -> Result<Result<Tokenizer, Error>, PipelineError> {
+        let tokenizer = self.tokenizer_file(folder, settings)?.and_then(Tokenizer::load);
+        self.count_loaded_tokenizer(settings);
+        Ok(tokenizer)
     }
 
     /// Counts the tokenizer in `settings` as what the process has grown by, once it is loaded: loading it may take much more.

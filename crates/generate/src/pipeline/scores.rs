@@ -72,15 +72,14 @@ impl Pipeline {
         let batch = Batch::left_padded(rows)?;
         let beside = self.replaces_rows();
         let scored = self.without_drafts(rows[0], |pipeline| {
-            if beside {
-                pipeline.cache.begin_behind(&vec![None; rows.len()], &batch)?;
+            let run = |pipeline: &mut Self| pipeline.scored_passes(texts, &batch, top, goes_on);
+            match beside {
+                true => pipeline.run_behind(&vec![None; rows.len()], &batch, run),
+                false => run(pipeline),
             }
-            pipeline.scored_passes(texts, &batch, top, goes_on)
         });
-        match &scored {
-            Ok(_) if beside => self.cache.join(),
-            Ok(_) => {}
-            Err(_) => self.clear(),
+        if scored.is_err() {
+            self.clear();
         }
         scored
     }

@@ -126,12 +126,22 @@ impl Pipeline {
         rows: &[&[u32]],
     ) -> Result<Vec<f32>, PipelineError> {
         let batch = Batch::left_padded(rows)?;
-        self.cache.begin_behind(prefixes, &batch)?;
-        let logits = self.run(&batch);
-        match &logits {
+        self.run_behind(prefixes, &batch, |pipeline| pipeline.run(&batch))
+    }
+
+    /// Has `run` run the texts of a batch, each behind its prefix; they join those that are there if nothing fails.
+    pub(super) fn run_behind<T>(
+        &mut self,
+        prefixes: &[Option<RowPrefix>],
+        batch: &Batch,
+        run: impl FnOnce(&mut Self) -> Result<T, PipelineError>,
+    ) -> Result<T, PipelineError> {
+        self.cache.begin_behind(prefixes, batch)?;
+        let done = run(self);
+        match &done {
             Ok(_) => self.cache.join(),
             Err(_) => self.cache.forget_new(),
         }
-        logits
+        done
     }
 }

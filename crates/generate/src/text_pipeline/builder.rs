@@ -11,7 +11,6 @@ use crate::generation_config::GenerationConfig;
 use crate::pipeline::{OpenedModel, PipelineError, PipelineSettings, read_config};
 use crate::planning::GenerationWorkload;
 use crate::task::TextTask;
-use crate::tokenizer::Tokenizer;
 
 /// Tokens of context, and of a prompt that an encoder reads, where the caller does not say.
 const DEFAULT_TOKENS: usize = 512;
@@ -139,9 +138,7 @@ impl PipelineTask for TextTask {
             model.adapt(adapter)?;
         }
         let mut settings = builder.settings(&model, &defaults);
-        let file = model.tokenizer_file(folder, &mut settings)?;
-        let tokenizer = Tokenizer::load(file?)?;
-        model.count_loaded_tokenizer(&mut settings);
+        let tokenizer = model.load_tokenizer(folder, &mut settings)??;
         let config = model.config().clone();
         let pipeline = model.dispatch(&settings, |_| {})?;
         Ok(TextPipeline { pipeline, tokenizer, defaults, config })
