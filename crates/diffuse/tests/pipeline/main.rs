@@ -1,8 +1,13 @@
 //! Pictures are those of diffusers, wherever weights live; scripts/fixtures/text_to_image.py recorded them.
 
+mod adapter;
 #[path = "../common/mod.rs"]
 mod common;
 mod flux2;
+mod folder;
+mod schedulers;
+mod single_file;
+mod tokenizer;
 mod z_image;
 
 use std::fs;

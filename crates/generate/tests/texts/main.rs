@@ -3,18 +3,23 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod adapter;
 mod batch;
 mod beams;
 mod chat;
 mod chat_batch;
 mod chat_templates;
+mod drafts;
+mod encoder;
 mod generate;
 mod gguf_tokenizer;
 mod many;
+mod pipeline;
 mod recomputed;
 mod sampling;
 mod text;
 mod text_pipeline;
 mod text_stream;
 mod tokenizer;
+mod torch_save;
 mod vision;

@@ -1,8 +1,6 @@
 //! A model behind a budget computes what it computes without one, and what transformers computes.
 
-mod common;
-
-use common::checkpoint::{fixture, random};
+use crate::common::checkpoint::{fixture, random};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
@@ -143,7 +141,7 @@ fn placement_never_changes_a_bit() {
 #[test]
 fn a_repetition_penalty_gives_the_tokens_of_transformers() {
     let expected: serde_json::Value =
-        serde_json::from_str(include_str!("fixtures/penalty.json")).unwrap();
+        serde_json::from_str(include_str!("../fixtures/penalty.json")).unwrap();
     let ids = |key: &str| -> Vec<u32> { serde_json::from_value(expected[key].clone()).unwrap() };
     for (key, penalty) in [("1.2", 1.2), ("0.8", 0.8)] {
         let request = Request {

@@ -1,8 +1,6 @@
 //! Places that somebody chose.
 
-mod common;
-
-use common::{Model, budget, modules};
+use crate::common::{Model, budget, modules};
 use outsize_plan::{
     Assignment, Budget, Error, ManualMap, MemoryOverhead, Options, Residency, Strategy as Planning,
     Tier, assign, from_assignment, infer,
@@ -224,7 +222,7 @@ proptest! {
 
     /// A map that was made, written as Accelerate's, gives every tensor the same place.
     #[test]
-    fn maps_of_strategies_come_back(model in common::random::model(), on in common::random::budget(), strategy in common::random::strategy()) {
+    fn maps_of_strategies_come_back(model in crate::common::random::model(), on in crate::common::random::budget(), strategy in crate::common::random::strategy()) {
         let tree = model.tree();
         let options = Options { strategy, ..Options::default() };
         let made = assign(&tree, &on, &options).unwrap();
@@ -236,7 +234,7 @@ proptest! {
     /// The map of blocks that Accelerate reads gives every block the same place again.
     #[test]
     fn device_maps_come_back(sizes in prop::collection::vec(200_000u64..2_000_000, 1..8), cpu in 0u64..20_000_000, gpu in 0u64..8_000_000) {
-        let tree = common::random::blocks(&sizes);
+        let tree = crate::common::random::blocks(&sizes);
         let mut on = Budget::default();
         on.set(Tier::Cpu, cpu);
         on.set(Tier::Gpu(0), gpu);

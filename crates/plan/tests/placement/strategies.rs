@@ -1,8 +1,6 @@
 //! Accelerate's strategies on the cases of its own tests, and where ours differ from it on purpose.
 
-mod common;
-
-use common::{Model, budget, modules};
+use crate::common::{Model, budget, modules};
 use outsize_plan::{
     Casts, Error, MemoryOverhead, Options, Strategy, TensorKind, Tier, WeightDtype, assign,
 };

@@ -1,8 +1,6 @@
 //! What `infer` and `place` decide.
 
-mod common;
-
-use common::{block, cpu, tree};
+use crate::common::{block, cpu, tree};
 use outsize_plan::{
     Access, Budget, DeviceMap, Error, MemoryOverhead, Options, Residency, Tensor, Tier, Tree,
     infer, place, unit_footprint,
@@ -11,7 +9,7 @@ use outsize_plan::{
 const MIB: u64 = 1 << 20;
 
 fn tensor(name: &str, bytes: u64, access: Access) -> Tensor {
-    Tensor { access, ..common::tensor(name, bytes) }
+    Tensor { access, ..crate::common::tensor(name, bytes) }
 }
 
 /// An embedding read by rows, four layers of a 10 MiB tensor and a norm, and a head by tiles.

@@ -1,7 +1,7 @@
 //! A model in PyTorch's own files computes what its safetensors twin computes, resident and
 //! streamed. `scripts/fixtures/torch_bin.py` wrote the small ones with torch.
 
-#[path = "../../checkpoint/tests/common/torch.rs"]
+#[path = "../../../checkpoint/tests/common/torch.rs"]
 mod made;
 
 use made::{Archive, Entry, Pickle};

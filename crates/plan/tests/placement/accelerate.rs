@@ -4,9 +4,7 @@
 //!
 //! The cases are made by `scripts/fixtures/device_maps.py`.
 
-mod common;
-
-use common::{Model, place};
+use crate::common::{Model, place};
 use outsize_plan::{
     Assignment, Budget, Casts, Options, Strategy, TensorKind, Tree, WeightDtype, assign,
 };
@@ -93,7 +91,8 @@ enum Outcome {
 
 fn fixture() -> &'static Fixture {
     static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| {
-        serde_json::from_str(include_str!("fixtures/accelerate.json")).expect("the fixture is read")
+        serde_json::from_str(include_str!("../fixtures/accelerate.json"))
+            .expect("the fixture is read")
     });
     &FIXTURE
 }
@@ -371,7 +370,7 @@ fn maps_are_those_of_accelerate_or_differ_for_a_reason() {
             Ok(verdict) => *counts.entry(verdict).or_insert(0) += 1,
             Err(why) => unexplained.push(format!(
                 "case {number}: {why}\n  ours:   {:?}\n  theirs: {:?}\n  {:?} {:?} no_split {:?} fallback {} ties {:?}",
-                common::modules(&case.assign()), case.outcomes, case.strategy, case.budget, case.no_split, case.fallback, case.ties
+                crate::common::modules(&case.assign()), case.outcomes, case.strategy, case.budget, case.no_split, case.fallback, case.ties
             )),
         }
     }

@@ -1,11 +1,9 @@
 //! Checkpoints in one file; scripts/fixtures/single_file.py and transformer_files.py wrote them, and checked them with diffusers.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{complete_transformer, fixture, time_embedder};
+use crate::common::{complete_transformer, fixture, time_embedder};
 use outsize_checkpoint::{Checkpoint, FileWriter, TensorInfo, TensorSpec};
 use outsize_diffuse::{
     ImagePipeline, ImageRequest, ImageSettings, ImageTask, PipelinePart, SingleFile,

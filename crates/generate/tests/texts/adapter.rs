@@ -1,12 +1,10 @@
 //! Pipelines with an adapter: all that a pipeline does, it does with the weights that the adapter
 //! makes.
 
-mod common;
-
 use std::path::Path;
 
-use common::adapter::random_adapter;
-use common::checkpoint::with_tokenizer;
+use crate::common::adapter::random_adapter;
+use crate::common::checkpoint::with_tokenizer;
 use outsize_generate::{
     BeamSearch, GenerateOptions, PipelineBuilder, PipelineError, TextTask, pipeline,
 };

@@ -1,10 +1,8 @@
 //! Files of adapters: what they may be called and hold, and what is refused.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::fixture;
+use crate::common::fixture;
 use outsize_diffuse::{ImageModel, ImagePipeline, ImageRequest, ImageSettings, adapter_file};
 use outsize_plan::Budget;
 use proptest::prelude::*;

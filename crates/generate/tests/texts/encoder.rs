@@ -1,11 +1,9 @@
 //! An encoder-decoder behind a budget: the prompt goes to the encoder, once.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use common::checkpoint::{fixture, random};
+use crate::common::checkpoint::{fixture, random};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorInfo, TensorSpec};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,

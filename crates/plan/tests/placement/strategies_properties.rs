@@ -1,9 +1,7 @@
 //! What holds for every map of Accelerate's strategies, recomputed here from the model and the map
 //! alone.
 
-mod common;
-
-use common::{Model, random};
+use crate::common::{Model, random};
 use outsize_plan::{Assignment, Budget, MemoryOverhead, Options, Tier, assign};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, HashMap};

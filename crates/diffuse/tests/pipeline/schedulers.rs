@@ -1,10 +1,8 @@
 //! Noise and schedulers give what torch and diffusers give; scripts/fixtures/schedulers.py recorded it.
 
-mod common;
-
 use std::path::Path;
 
-use common::{fixture, floats};
+use crate::common::{fixture, floats};
 use outsize_checkpoint::Checkpoint;
 use outsize_diffuse::{Noise, Scheduler, SchedulerConfig};
 use proptest::prelude::*;

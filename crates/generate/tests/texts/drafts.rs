@@ -1,11 +1,9 @@
 //! Drafts change how many passes a text takes, and nothing else.
 
-mod common;
-
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use common::checkpoint::with_tokenizer;
+use crate::common::checkpoint::with_tokenizer;
 use outsize_generate::{
     DraftStats, GenerationWorkload, LanguageModel, OpenedModel, Pipeline, PipelineError,
     PipelineSettings, Request, Sampling, generate, read_config,

@@ -1,11 +1,9 @@
 //! Prompts become the ids of transformers' CLIPTokenizer; scripts/fixtures/clip_tokenizer.py recorded them.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::fixture;
+use crate::common::fixture;
 use outsize_diffuse::PromptTokenizer;
 use serde_json::Value;
 use tempfile::TempDir;

@@ -1,8 +1,6 @@
 //! What a model takes in memory.
 
-mod common;
-
-use common::{block, cpu, tree};
+use crate::common::{block, cpu, tree};
 use outsize_plan::{
     Access, BlockCost, Casts, Error, Estimate, MemoryOverhead, Options, Passes, Tensor, TensorKind,
     Tree, WeightDtype, estimate, infer, unit_footprint,
@@ -15,7 +13,7 @@ fn tensor(name: &str, shape: &[u64], dtype: WeightDtype) -> Tensor {
         shape: shape.to_vec(),
         dtype,
         row_bytes: bytes / shape[0],
-        ..common::tensor(name, bytes)
+        ..crate::common::tensor(name, bytes)
     }
 }
 
@@ -181,7 +179,7 @@ proptest! {
                 dtype: WeightDtype::ALL[*dtype],
                 row_bytes: bytes,
                 access: Access::Tiles,
-                ..common::tensor(&format!("{name}.w"), bytes)
+                ..crate::common::tensor(&format!("{name}.w"), bytes)
             };
             block(&name, vec![tensor])
         });

@@ -1,7 +1,6 @@
 //! What holds for every placement that is chosen by predicted time.
 
-mod support;
-
+use crate::support::{budget, options, tree, uneven, widths, with_hops, without_routing};
 use outsize_plan::{
     Access, Assignment, Bandwidth, Block, Budget, ChosenBy, DeviceMap, Error, Gpu, HardwareProfile,
     ModuleMap, Options, Processor, Residency, Tensor, Tier, Tree, from_assignment, infer, predict,
@@ -12,7 +11,6 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use support::{budget, options, tree, uneven, widths, with_hops, without_routing};
 
 fn tensors(tree: &Tree) -> impl Iterator<Item = &Tensor> {
     tree.blocks.iter().flat_map(|block| &block.tensors)
