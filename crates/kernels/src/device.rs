@@ -29,6 +29,11 @@ pub fn is_gpu(device: &Device) -> bool {
     }
 }
 
+/// What ids of rows are on a device: not every GPU has integers of 64 bits.
+pub fn index_dtype(device: &Device) -> DType {
+    if is_gpu(device) { DType::I32 } else { DType::I64 }
+}
+
 /// Whether weights of a dtype are read as stored.
 pub(crate) fn is_stored(dtype: DType) -> bool {
     matches!(dtype, DType::BF16 | DType::F16 | DType::F32)

@@ -1,10 +1,10 @@
 //! What a decoder layer does between its matmuls, over Burn tensors.
 
 use burn::backend::Dispatch;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::attention::{AttentionMask, RingLayout};
-use crate::device::{has_kernels, is_stored};
+use crate::device::{has_kernels, is_gpu, is_stored};
 use crate::layer_extension::{LayerOps, NormOperand};
 use crate::norm::NormKind;
 use crate::rotary::RotaryPairs;
@@ -62,10 +62,32 @@ pub fn attend(
     ))
 }
 
+/// Attention of few tokens in one operation of a GPU: of queries `[batch, tokens, heads, width]` over keys and values `[batch,
+/// key_heads, columns, width]`, all of which are seen but for what the bias, `[1 or batch, 1 or heads, tokens, columns]`, says, with
+/// sinks `[heads]` if there are such, to `[batch, tokens, heads · width]`. Scores are multiplied by the scale, and capped if there is a
+/// soft cap, before the bias is added.
+///
+/// `None` where there is no such operation: on other devices, for many tokens, for other types than f32, or for rows that
+/// are not whole vectors.
+pub fn attend_tokens(
+    queries: &Tensor<4>,
+    keys_and_values: [&Tensor<4>; 2],
+    bias: Option<&Tensor<4>>,
+    sinks: Option<&Tensor<1>>,
+    scale_and_softcap: (f32, Option<f32>),
+) -> Option<Tensor<3>> {
+    #[cfg(feature = "gpu")]
+    if is_gpu(&queries.device()) {
+        return crate::gpu::attend_tokens(queries, keys_and_values, bias, sinks, scale_and_softcap);
+    }
+    let _ = (queries, keys_and_values, bias, sinks, scale_and_softcap);
+    None
+}
+
 /// `x / √(mean(x²) + epsilon) · weight` over the last dimension: `x [.., width]`, `weight [width]`,
 /// to the shape of `x`.
 ///
-/// On Flex, with `x` in f32 and the weight in bf16, f16 or f32, this is [one
+/// On Flex and on GPUs, with `x` in f32 and the weight in bf16, f16 or f32, this is [one
 /// operation](crate::norm); else Burn's own ones, with the weight cast to the dtype of `x`.
 ///
 /// # Panics
@@ -136,6 +158,12 @@ fn norm<const D: usize>(
         ));
     }
     let dtype = x.dtype();
+    #[cfg(feature = "gpu")]
+    if is_gpu(&x.device()) && dtype == DType::F32 {
+        let device = x.device();
+        let here = |weight: Tensor<1>| weight.cast(dtype).to_device(&device);
+        return crate::gpu::norm_of(x, here(weight), bias.map(here), kind, epsilon);
+    }
     let x = match kind {
         NormKind::Rms => x,
         NormKind::Layer => x.clone() - x.mean_dim(D - 1),
@@ -198,7 +226,7 @@ fn are_stored_here(weight: &Tensor<1>, bias: &Option<Tensor<1>>) -> bool {
 /// elements beyond `r` stay as they are.
 ///
 /// On Flex and in f32 this is [one operation](crate::rotary), in place where `x` has no other
-/// owner; else Burn's own ones.
+/// owner; one on GPUs too; else Burn's own ones.
 ///
 /// # Panics
 ///
@@ -211,6 +239,10 @@ pub fn rotate(x: Tensor<4>, pairs: RotaryPairs, cos: Tensor<4>, sin: Tensor<4>) 
             sin.into_dispatch(),
             pairs,
         ));
+    }
+    #[cfg(feature = "gpu")]
+    if [&x, &cos, &sin].into_iter().all(|x| is_gpu(&x.device()) && x.dtype() == DType::F32) {
+        return crate::gpu::rotated(x, pairs, cos, sin);
     }
     let [batch, tokens, heads, width] = x.dims();
     let half = cos.dims()[3];
@@ -246,12 +278,22 @@ pub fn activate<const D: usize>(function: ActivationFunction, x: Tensor<D>) -> T
     Tensor::from_dispatch(Dispatch::activation(x.into_dispatch(), function))
 }
 
-/// `gate(x) · up`, element by element, in f32; in place where `x` has no other owner.
+/// Whether there is [one operation](gated) for a gate on a device: all have one on Flex, [`Silu`](ActivationFunction::Silu)
+/// on GPUs too.
+pub fn has_gate(device: &Device, gate: ActivationFunction) -> bool {
+    has_kernels(device) || is_gpu(device) && gate == ActivationFunction::Silu
+}
+
+/// `gate(x) · up`, element by element, in f32; on Flex in place where `x` has no other owner.
 ///
 /// # Panics
 ///
-/// If a tensor is not on a device that [`has_kernels`], is not in f32, or if shapes differ.
+/// If a tensor is not on a device that [has such a gate](has_gate), is not in f32, or if shapes differ.
 pub fn gated<const D: usize>(gate: ActivationFunction, x: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
+    #[cfg(feature = "gpu")]
+    if is_gpu(&x.device()) && gate == ActivationFunction::Silu {
+        return crate::gpu::silu_gated(x, up);
+    }
     assert!(has_kernels(&x.device()) && has_kernels(&up.device()), "gate: tensors must be on Flex");
     Tensor::from_dispatch(Dispatch::gated(x.into_dispatch(), up.into_dispatch(), gate))
 }

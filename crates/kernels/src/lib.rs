@@ -112,7 +112,7 @@ pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::{BlockWeight, widen_e4m3};
 pub use buffer::{BufferReuse, free_buffers};
-pub use device::{has_kernels, is_flex, is_gpu};
+pub use device::{has_kernels, index_dtype, is_flex, is_gpu};
 pub use fetched::{FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, fetched_linear};
 pub use head_loss::{
     FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss, head_scores,
@@ -121,7 +121,8 @@ pub use integer_rounding::IntegerRounding;
 pub use integers::integer_value;
 pub use isa::Isa;
 pub use layer::{
-    KvTensors, activate, add_layer_norm, add_rms_norm, attend, gated, layer_norm, rms_norm, rotate,
+    KvTensors, activate, add_layer_norm, add_rms_norm, attend, attend_tokens, gated, has_gate,
+    layer_norm, rms_norm, rotate,
 };
 pub use linear::{
     add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_tiles, linear_with,

@@ -7,7 +7,10 @@ use half::{bf16, f16};
 use outsize_checkpoint::{Dtype, StorageFormat};
 use outsize_kernels::gpu::{PackedWeight, gpus};
 use outsize_kernels::matmul::ConvolutionWindow;
-use outsize_kernels::{ActivationDtype, BlockWeight, convolution_into, linear, unwritten};
+use outsize_kernels::{
+    ActivationDtype, ActivationFunction, BlockWeight, RotaryPairs, attend_tokens, convolution_into,
+    gated, layer_norm, linear, rms_norm, rotate, unwritten,
+};
 
 /// Of the first GPU. Without one it is said on standard error, and where `OUTSIZE_GPU_TESTS` is set it is a failure.
 fn device() -> Option<Device> {
@@ -72,9 +75,15 @@ fn rows_are_those_of_their_ids_and_slices_those_of_their_range() {
 fn products_are_those_of_the_cpu_whatever_the_tile() {
     let Some(device) = device() else { return };
     for dtype in [DType::BF16, DType::F16, DType::F32] {
-        for (rows, columns, m) in
-            [(1, 2, 1), (37, 64, 1), (130, 130, 3), (37, 64, 8), (19, 33, 2), (64, 96, 33)]
-        {
+        for (rows, columns, m) in [
+            (1, 2, 1),
+            (37, 64, 1),
+            (130, 130, 3),
+            (37, 64, 8),
+            (19, 33, 2),
+            (64, 96, 33),
+            (300, 200, 150),
+        ] {
             let weight = numbers(rows * columns, 7);
             let bytes: Vec<u8> = match dtype {
                 DType::BF16 => {
@@ -103,8 +112,7 @@ fn products_are_those_of_the_cpu_whatever_the_tile() {
                     "{dtype:?}: {found} {expected}"
                 );
             }
-            if m <= 8 && columns % 2 == 0 && rows > 8 {
-                // Few rows take the words as they are, whose bits do not depend on the tile.
+            if rows > 8 {
                 let tile = values(weight.slice(5..rows).linear(x));
                 let kept = |row: usize| &found[row * rows + 5..(row + 1) * rows];
                 let all: Vec<f32> = (0..m).flat_map(kept).copied().collect();
@@ -114,6 +122,143 @@ fn products_are_those_of_the_cpu_whatever_the_tile() {
                 );
             }
         }
+    }
+}
+
+/// Values of this shape on a device.
+fn tensor<const D: usize>(shape: [usize; D], seed: u32, device: &Device) -> Tensor<D> {
+    let data = TensorData::new(numbers(shape.iter().product(), seed), shape);
+    Tensor::from_data(data, (device, DType::F32))
+}
+
+fn assert_close(found: &[f32], expected: &[f32], what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            (found - expected).abs() <= 5e-6 * expected.abs().max(1.0),
+            "{what}: {found} {expected}"
+        );
+    }
+}
+
+#[test]
+fn operations_of_a_layer_are_those_of_the_cpu() {
+    let Some(device) = device() else { return };
+    let both = [&device, &Device::flex()];
+    for (rows, width) in [(1, 1), (3, 5), (7, 64), (2, 1000)] {
+        let [there, here] = both.map(|device| {
+            let (x, weight) = (tensor([rows, 1, width], 1, device), tensor([width], 2, device));
+            let norm =
+                layer_norm(x.clone(), weight.clone(), Some(tensor([width], 3, device)), 1e-5);
+            [
+                rms_norm(x.clone(), weight, 1e-6),
+                norm,
+                gated(ActivationFunction::Silu, x.clone() * 9.0, x),
+            ]
+            .map(values)
+        });
+        for (found, expected) in there.iter().zip(&here) {
+            assert_close(found, expected, &format!("{rows} rows of {width}"));
+        }
+    }
+    for (pairs, half) in
+        [(RotaryPairs::Halves, 4), (RotaryPairs::Interleaved, 4), (RotaryPairs::Halves, 2)]
+    {
+        for batch in [1, 2] {
+            let [there, here] = both.map(|device| {
+                // A view, and elements that are not rotated.
+                let x = tensor([2, 3, 5, 10], 4, device).narrow(3, 1, 9).narrow(3, 0, 8);
+                let angles = [5, 6].map(|seed| tensor([batch, 3, 1, half], seed, device));
+                let [cos, sin] = angles;
+                values(rotate(x, pairs, cos, sin))
+            });
+            assert_close(&there, &here, &format!("{pairs:?} of {half}, {batch}"));
+        }
+    }
+}
+
+/// What each query sees, weighed in f64.
+fn attended(
+    [queries, keys, values]: [&[f32]; 3],
+    [batch, tokens, heads, key_heads, columns, width]: [usize; 6],
+    (bias, bias_dims): (Option<&[f32]>, [usize; 2]),
+    sinks: Option<&[f32]>,
+    (scale, softcap): (f32, Option<f32>),
+) -> Vec<f32> {
+    let mut y = Vec::new();
+    for (text, token, head) in (0..batch).flat_map(|text| {
+        (0..tokens).flat_map(move |token| (0..heads).map(move |head| (text, token, head)))
+    }) {
+        let query = &queries[((text * tokens + token) * heads + head) * width..][..width];
+        let row = |of: &[f32], column: usize| {
+            let at = (text * key_heads + head / (heads / key_heads)) * columns + column;
+            of[at * width..][..width].iter().map(|v| f64::from(*v)).collect::<Vec<_>>()
+        };
+        let scores = (0..columns).map(|column| {
+            let dot: f64 =
+                query.iter().zip(row(keys, column)).map(|(a, b)| f64::from(*a) * b).sum();
+            let mut score = dot * f64::from(scale);
+            if let Some(cap) = softcap.map(f64::from) {
+                score = (score / cap).tanh() * cap;
+            }
+            let at = (text % bias_dims[0] * bias_dims[1] + head % bias_dims[1]) * tokens + token;
+            score + bias.map_or(0.0, |bias| f64::from(bias[at * columns + column]))
+        });
+        let weights: Vec<f64> = scores.map(f64::exp).collect();
+        let sink = sinks.map_or(0.0, |sinks| f64::from(sinks[head]).exp());
+        let sum: f64 = weights.iter().sum::<f64>() + sink;
+        let mut mixed = vec![0.0; width];
+        for (column, weight) in weights.iter().enumerate() {
+            for (to, value) in mixed.iter_mut().zip(row(values, column)) {
+                *to += weight / sum * value;
+            }
+        }
+        y.extend(mixed.into_iter().map(|v| v as f32));
+    }
+    y
+}
+
+#[test]
+fn few_tokens_attend_as_they_should() {
+    let Some(device) = device() else { return };
+    for (sizes, bias_dims, has_sinks, softcap) in [
+        ([1, 1, 4, 2, 1, 4], None, false, None),
+        ([2, 1, 4, 4, 127, 8], Some([2, 1]), false, None),
+        ([1, 3, 6, 2, 300, 64], Some([1, 6]), true, Some(2.0)),
+        ([2, 8, 2, 1, 129, 80], Some([2, 2]), true, None),
+        ([1, 2, 2, 2, 1000, 256], None, false, Some(0.5)),
+    ] {
+        let [batch, tokens, heads, key_heads, columns, width] = sizes;
+        let queries = tensor([batch, tokens, heads, width], 1, &device) * 3.0;
+        // Views of a longer cache.
+        let held = |seed| {
+            let all = tensor([batch, key_heads, columns + 9, width], seed, &device);
+            all.narrow(2, 5, columns)
+        };
+        let (keys, held_values) = (held(2), held(3));
+        let bias = bias_dims.map(|[texts, of_heads]| {
+            let mut bias = numbers(texts * of_heads * tokens * columns, 4);
+            // Some are not seen; each query sees the first.
+            for (at, bias) in bias.iter_mut().enumerate() {
+                if at % columns % 3 == 1 {
+                    *bias = f32::NEG_INFINITY;
+                }
+            }
+            let data = TensorData::new(bias, [texts, of_heads, tokens, columns]);
+            Tensor::<4>::from_data(data, (&device, DType::F32))
+        });
+        let sinks = has_sinks.then(|| tensor([heads], 5, &device));
+        let how = (0.3, softcap);
+        let found =
+            attend_tokens(&queries, [&keys, &held_values], bias.as_ref(), sinks.as_ref(), how);
+        let expected = attended(
+            [&values(queries), &values(keys), &values(held_values)].map(|v| &v[..]),
+            sizes,
+            (bias.map(values).as_deref(), bias_dims.unwrap_or([1, 1])),
+            sinks.map(values).as_deref(),
+            how,
+        );
+        assert_close(&values(found.expect("it is taken")), &expected, &format!("{sizes:?}"));
     }
 }
 

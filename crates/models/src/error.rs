@@ -221,8 +221,8 @@ pub enum Error {
     NotDispatched,
     /// A device cannot hold the cache's type.
     #[error(
-        "the GPU's backend holds no tensors of {dtype}, so that no KV cache of this type can be there: keep keys and values in \
-         f32, or in the other 16-bit type if `outsize env` says that it is held"
+        "the GPU's backend does not compute in {dtype}, so that no KV cache of this type can be there: keep keys and values in \
+         f32, or in the other 16-bit type if `outsize env` says that it computes in that"
     )]
     CacheDtype {
         /// The cache's type.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
-use outsize_kernels::gpu::can_hold;
+use outsize_kernels::gpu::can_compute;
 
 use self::images::HeldImages;
 pub(crate) use self::images::ImagePart;
@@ -100,7 +100,7 @@ impl KvCache {
             return Err(Error::Prompt { tokens: prompt, capacity: prompt });
         }
         let dtype = options.dtype.dtype();
-        if devices.iter().any(|device| !can_hold(device, dtype)) {
+        if devices.iter().any(|device| !can_compute(device, dtype)) {
             return Err(Error::CacheDtype { dtype: options.dtype });
         }
         let storage = |index: usize, layer: &AttentionCache, (window, capacity), forgets| {

@@ -49,6 +49,12 @@ impl Streamed {
         Tensor::from_data(data, (to, dtype))
     }
 
+    /// A matrix that is kept on a GPU: no tiles are needed of it where each output depends on its own row
+    /// alone.
+    pub fn on_gpu(&self) -> Option<WeightTensor> {
+        self.inner.on_gpu().cloned()
+    }
+
     /// The rows of a matrix on a GPU, tile after tile, wherever it is kept: the range of rows and these
     /// rows. Hold one at a time: its memory is another's after the next but one.
     ///

@@ -8,6 +8,7 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 
+use super::gemm::{self, BLOCK_COLUMNS, SIDE};
 use super::products::{self, CUBE_ROWS, LANES, WordFormat};
 
 /// Units of a cube of kernels whose units share nothing.
@@ -39,6 +40,16 @@ pub trait PackedWeightOps: Backend {
         rows: PackedRows,
     ) -> FloatTensor<Self>;
 
+    /// `x · Wᵀ` of many rows: `x [m, width]` f32 to `[m, rows]` f32.
+    fn packed_gemm(
+        x: FloatTensor<Self>,
+        words: IntTensor<Self>,
+        rows: PackedRows,
+    ) -> FloatTensor<Self>;
+
+    /// `x · Wᵀ` of many rows with a weight in f32: `x [m, width]` and `weight [rows, width]` to `[m, rows]`.
+    fn float_gemm(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+
     /// The rows in f32: `[rows, width]`.
     fn packed_floats(words: IntTensor<Self>, rows: PackedRows) -> FloatTensor<Self>;
 
@@ -55,10 +66,17 @@ impl PackedWeightOps for Cube {
         let x = into_contiguous(x);
         let m = x.meta.num_elements() / rows.width;
         let y = empty(&x, [m, rows.count]);
+        let words_of_row = match rows.format {
+            WordFormat::F32 => rows.width,
+            WordFormat::Bf16 | WordFormat::F16 => rows.width / 2,
+        };
+        // A row of a weight and one of activations are whole vectors then.
+        let size = if words_of_row.is_multiple_of(4) { 4 } else { 1 };
         products::gemv::launch(
             &x.client.clone(),
             cubes(rows.count.div_ceil(CUBE_ROWS as usize)),
             CubeDim::new_2d(LANES, CUBE_ROWS),
+            size,
             words.binding().into_buffer_arg(),
             x.binding().into_buffer_arg(),
             y.clone().binding().into_buffer_arg(),
@@ -71,6 +89,16 @@ impl PackedWeightOps for Cube {
         y
     }
 
+    fn packed_gemm(x: CubeTensor, words: CubeTensor, rows: PackedRows) -> CubeTensor {
+        multiplied(x, words, rows)
+    }
+
+    fn float_gemm(x: CubeTensor, weight: CubeTensor) -> CubeTensor {
+        let weight = into_contiguous(weight);
+        let [count, width] = weight.meta.shape().dims();
+        multiplied(x, weight, PackedRows { format: WordFormat::F32, first: 0, count, width })
+    }
+
     fn packed_floats(words: CubeTensor, rows: PackedRows) -> CubeTensor {
         unpacked(words.clone(), words, rows, false)
     }
@@ -79,6 +107,35 @@ impl PackedWeightOps for Cube {
         let count = ids.meta.num_elements();
         unpacked(words, ids, PackedRows { count, ..rows }, true)
     }
+}
+
+/// See [`PackedWeightOps::packed_gemm`]; words may also be the elements of an f32 tensor.
+fn multiplied(x: CubeTensor, words: CubeTensor, rows: PackedRows) -> CubeTensor {
+    let x = into_contiguous(x);
+    let m = x.meta.num_elements() / rows.width;
+    let y = empty(&x, [m, rows.count]);
+    let down = match m {
+        ..=16 => 1,
+        ..=32 => 2,
+        ..=64 => 4,
+        _ => 8,
+    };
+    let blocks = [rows.count.div_ceil(BLOCK_COLUMNS), m.div_ceil(SIDE as usize * down)];
+    gemm::gemm::launch(
+        &x.client.clone(),
+        CubeCount::Static(blocks[0] as u32, blocks[1] as u32, 1),
+        CubeDim::new_2d(SIDE, SIDE),
+        words.binding().into_buffer_arg(),
+        x.binding().into_buffer_arg(),
+        y.clone().binding().into_buffer_arg(),
+        m as u32,
+        rows.first as u32,
+        rows.count as u32,
+        rows.width as u32,
+        down,
+        rows.format,
+    );
+    y
 }
 
 fn unpacked(words: CubeTensor, ids: CubeTensor, rows: PackedRows, by_ids: bool) -> CubeTensor {

@@ -53,12 +53,17 @@ pub fn gpus() -> &'static [GpuDevice] {
     FOUND.get_or_init(find)
 }
 
-/// Whether a device can hold tensors of a type: a GPU says so itself, anything else holds all of them.
-pub fn can_hold(device: &Device, dtype: DType) -> bool {
+/// Whether a device computes in a type: a GPU says so itself, anything else computes in all of them. What
+/// a GPU only holds is not to be relied on: through Vulkan an H200 holds bf16, and what it attends to in a KV
+/// cache of it is wrong.
+pub fn can_compute(device: &Device, dtype: DType) -> bool {
     #[cfg(feature = "gpu")]
     if let burn::backend::DispatchDevice::Cube(cube) = device.as_dispatch() {
         use burn::backend::{Backend, Cube, DTypeUsage};
-        return Cube::dtype_usage(cube, dtype).contains(DTypeUsage::Storage);
+        let usage = Cube::dtype_usage(cube, dtype);
+        return [DTypeUsage::Storage, DTypeUsage::Arithmetic]
+            .into_iter()
+            .all(|one| usage.contains(one));
     }
     let _ = (device, dtype);
     true

@@ -3,6 +3,8 @@
 //! Everything else that a model computes there is made of Burn's own operations.
 
 #[cfg(feature = "gpu")]
+mod attention;
+#[cfg(feature = "gpu")]
 mod block_elements;
 #[cfg(feature = "gpu")]
 mod blocks;
@@ -10,6 +12,10 @@ mod blocks;
 mod extension;
 mod failures;
 mod found;
+#[cfg(feature = "gpu")]
+mod gemm;
+#[cfg(feature = "gpu")]
+mod layer;
 #[cfg(feature = "wgpu-noop")]
 mod noop;
 #[cfg(feature = "gpu")]
@@ -21,13 +27,21 @@ mod products;
 mod upload;
 
 #[cfg(feature = "gpu")]
+pub(crate) use attention::attend_tokens;
+#[cfg(feature = "gpu")]
+pub use attention::{TokenAttention, TokenAttentionOps};
+#[cfg(feature = "gpu")]
 pub use block_elements::BlockFormat;
 #[cfg(feature = "gpu")]
 pub use blocks::{BlockRows, BlockWeightOps};
 #[cfg(feature = "gpu")]
 pub use extension::{PackedRows, PackedWeightOps};
 pub use failures::failure;
-pub use found::{BACKENDS, GpuDevice, SOFTWARE_VARIABLE, can_hold, gpus};
+pub use found::{BACKENDS, GpuDevice, SOFTWARE_VARIABLE, can_compute, gpus};
+#[cfg(feature = "gpu")]
+pub use layer::LayerGpuOps;
+#[cfg(feature = "gpu")]
+pub(crate) use layer::{norm_of, rotated, silu_gated};
 #[cfg(feature = "gpu")]
 pub use packed::PackedWeight;
 #[cfg(feature = "gpu")]

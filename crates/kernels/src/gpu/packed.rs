@@ -180,10 +180,15 @@ impl PackedWeight {
                 }
             });
         }
+        if let Rows::Floats(rows) = &self.rows {
+            let (x, words) = (x.into_dispatch(), self.words.clone().into_dispatch());
+            return Tensor::from_dispatch(Dispatch::packed_gemm(x, words, *rows));
+        }
         let step = (FLOAT_BYTES / (width * size_of::<f32>()).max(1)).max(1);
         let part = |start: usize| {
             let rows = self.slice(start..count.min(start + step));
-            x.clone().matmul(rows.floats().transpose())
+            let (x, weight) = (x.clone().into_dispatch(), rows.floats().into_dispatch());
+            Tensor::from_dispatch(Dispatch::float_gemm(x, weight))
         };
         match count <= step {
             true => part(0),

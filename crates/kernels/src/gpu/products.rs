@@ -27,15 +27,19 @@ pub enum WordFormat {
     F32,
 }
 
+/// Vectors of words that a lane asks for before it needs the first: what a GPU's memory takes to answer
+/// is hidden by what else is under way.
+const AHEAD: u32 = 4;
+
 /// `y = x · Wᵀ` for rows `first ..` of a weight whose rows have `width` elements: `x [m, width]` to
-/// `y [m, rows]`. With two elements in a word, `width` must be even.
+/// `y [m, rows]`. A row is a whole number of vectors of `N` words.
 ///
-/// The lanes of a row take its words in turn, and their sums are added in a fixed tree: the bits of
+/// The lanes of a row take its vectors in turn, and their sums are added in a fixed tree: the bits of
 /// an output depend on its own row of the weight and of `x` alone.
 #[cube(launch)]
-pub(super) fn gemv(
-    words: &[u32],
-    x: &[f32],
+pub(super) fn gemv<N: Size>(
+    words: &[Vector<u32, N>],
+    x: &[Vector<f32, N>],
     y: &mut [f32],
     first: u32,
     rows: u32,
@@ -45,32 +49,48 @@ pub(super) fn gemv(
 ) {
     let lane = UNIT_POS_X;
     let row = CUBE_POS as u32 * CUBE_ROWS + UNIT_POS_Y;
+    let size = N::value();
+    let of_word = comptime!(if format == WordFormat::F32 { 1usize } else { 2 });
     let mut sums = Array::<f32>::new(m);
     #[unroll]
     for i in 0..m {
         sums[i] = 0.0f32;
     }
     if row < rows {
-        if comptime!(format == WordFormat::F32) {
-            let start = (first + row) as usize * width as usize;
-            for at in range_stepped(lane, width, LANES) {
-                let w = f32::from_bits(words[start + at as usize]);
-                #[unroll]
-                for i in 0..m {
-                    sums[i] += w * x[i * width as usize + at as usize];
+        let vectors = width / comptime!((of_word * size) as u32);
+        let start = (first + row) as usize * vectors as usize;
+        for at in range_stepped(lane, vectors, LANES * AHEAD) {
+            let mut ahead = Array::<Vector<u32, N>>::new(AHEAD as usize);
+            #[unroll]
+            for turn in 0..AHEAD {
+                let at = at + turn * LANES;
+                ahead[turn as usize] = Vector::new(0u32);
+                if at < vectors {
+                    ahead[turn as usize] = words[start + at as usize];
                 }
             }
-        } else {
-            let pairs = width / 2;
-            let start = (first + row) as usize * pairs as usize;
-            for at in range_stepped(lane, pairs, LANES) {
-                let word = words[start + at as usize];
-                let low = low_half(word, format);
-                let high = high_half(word, format);
-                #[unroll]
-                for i in 0..m {
-                    let column = i * width as usize + 2 * at as usize;
-                    sums[i] += low * x[column] + high * x[column + 1];
+            #[unroll]
+            for turn in 0..AHEAD {
+                let at = (at + turn * LANES) as usize;
+                if at < vectors as usize {
+                    let some = ahead[turn as usize];
+                    #[unroll]
+                    for i in 0..m {
+                        let x_start = (i * vectors as usize + at) * of_word;
+                        let mut sum = sums[i];
+                        #[unroll]
+                        for element in 0..comptime!(of_word * size) {
+                            let word = some.extract(comptime!(element / of_word));
+                            let factor = x[x_start + comptime!(element / size)];
+                            let factor = factor.extract(comptime!(element % size));
+                            sum = fma(
+                                element_of(word, comptime!(element % of_word), format),
+                                factor,
+                                sum,
+                            );
+                        }
+                        sums[i] = sum;
+                    }
                 }
             }
         }
@@ -130,8 +150,20 @@ pub(super) fn unpack(
     }
 }
 
+/// An element of a word, by its place there.
 #[cube]
-fn low_half(word: u32, #[comptime] format: WordFormat) -> f32 {
+fn element_of(word: u32, #[comptime] place: usize, #[comptime] format: WordFormat) -> f32 {
+    if comptime!(format == WordFormat::F32) {
+        f32::from_bits(word)
+    } else if comptime!(place == 0) {
+        low_half(word, format)
+    } else {
+        high_half(word, format)
+    }
+}
+
+#[cube]
+pub(super) fn low_half(word: u32, #[comptime] format: WordFormat) -> f32 {
     if comptime!(format == WordFormat::F16) {
         widened_f16(word & 0xffffu32)
     } else {
@@ -140,7 +172,7 @@ fn low_half(word: u32, #[comptime] format: WordFormat) -> f32 {
 }
 
 #[cube]
-fn high_half(word: u32, #[comptime] format: WordFormat) -> f32 {
+pub(super) fn high_half(word: u32, #[comptime] format: WordFormat) -> f32 {
     if comptime!(format == WordFormat::F16) {
         widened_f16(word >> 16u32)
     } else {

@@ -50,8 +50,9 @@ impl Xielu {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let device = x.device();
         let learned = |alpha: &Param<Tensor<1>>| {
-            let alpha = softplus(alpha.val().cast(DType::F32), 1.0);
-            alpha.to_device(&device).reshape([1, 1, 1])
+            // Where it is used, wherever it is kept: devices differ in the last bit.
+            let alpha = alpha.val().cast(DType::F32).to_device(&device);
+            softplus(alpha, 1.0).reshape([1, 1, 1])
         };
         let above = x.clone() * x.clone() * learned(&self.alpha_p);
         let below = x.clone().clamp_max(EPSILON).exp() - 1.0 - x.clone();

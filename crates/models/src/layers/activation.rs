@@ -5,7 +5,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, silu};
-use outsize_kernels::{ActivationFunction, has_kernels};
+use outsize_kernels::{ActivationFunction, has_gate, has_kernels};
 
 /// The non-linear function of the feed-forward block (`hidden_act`), as `transformers` defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -71,9 +71,9 @@ impl Activation {
         }
     }
 
-    /// The function of every element, times `up`: by one operation where the device has kernels.
+    /// The function of every element, times `up`: by one operation where the device has such.
     pub(crate) fn gate<const D: usize>(self, gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
-        match has_kernels(&gate.device()) {
+        match has_gate(&gate.device(), self.kernel()) {
             true => outsize_kernels::gated(self.kernel(), gate, up),
             false => self.apply(gate) * up,
         }

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
+use outsize_kernels::index_dtype;
 
 use super::attention::query_positions::QueryPositions;
 use super::attention::scores::Scores;
@@ -122,7 +123,8 @@ pub(super) fn gathered(
         (!places.is_empty()).then(|| {
             let count = places.len();
             let places = TensorData::new(places, [count]);
-            let places: Tensor<1, Int> = Tensor::from_data(places, (&held.device(), DType::I64));
+            let device = held.device();
+            let places: Tensor<1, Int> = Tensor::from_data(places, (&device, index_dtype(&device)));
             // As rows of one matrix, so that nothing but these is copied.
             let rows = held.clone().reshape([batch * heads * capacity, width]);
             rows.select(0, places).reshape([1, 1, count, width])

@@ -7,7 +7,7 @@ use super::entered::entered;
 use super::linear::{matrix, product, whole};
 use crate::Init;
 use outsize_core::Streamed;
-use outsize_kernels::ActivationDtype;
+use outsize_kernels::{ActivationDtype, index_dtype};
 
 /// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16, f32 or blocks.
 #[derive(Module, Debug)]
@@ -48,7 +48,7 @@ impl Embedding {
     fn held_rows(&self, ids: &[u32]) -> Tensor<2> {
         let device = self.weight.lazy_device();
         let data = TensorData::new(ids.iter().map(|&id| i64::from(id)).collect(), [ids.len()]);
-        let ids = Tensor::<1, Int>::from_data(data, (&device, DType::I64));
+        let ids = Tensor::<1, Int>::from_data(data, (&device, index_dtype(&device)));
         outsize_kernels::embedding(whole(&self.weight), ids)
     }
 

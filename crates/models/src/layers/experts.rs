@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
+use outsize_kernels::index_dtype;
 
 use super::router::{Router, Routing, Shares};
 use super::{Either, FusedMlp, Linear, Mlp, Parameterless, entered};
@@ -128,7 +129,7 @@ pub(crate) struct RoutedRows {
 
 fn ints(values: Vec<i64>, device: &Device) -> Tensor<1, Int> {
     let count = values.len();
-    Tensor::from_data(TensorData::new(values, [count]), (device, DType::I64))
+    Tensor::from_data(TensorData::new(values, [count]), (device, index_dtype(device)))
 }
 
 /// What a router makes of `[rows, hidden]` f32, where its weight is.

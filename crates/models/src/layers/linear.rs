@@ -219,11 +219,13 @@ fn product_alone<const D: usize>(
         return fetched_linear(compute, x, streamed.operand(false));
     }
     match Streamed::of(weight) {
-        Some(streamed) if is_gpu(&x.device()) => {
-            let tiles = streamed.tiles_on(&x.device());
-            let parts = tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
-            joined(parts)
-        }
+        Some(streamed) if is_gpu(&x.device()) => match streamed.on_gpu() {
+            Some(weight) => linear_with(compute, x, weight),
+            None => {
+                let tiles = streamed.tiles_on(&x.device());
+                joined(tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect())
+            }
+        },
         Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
             let [out, _] = weight.lazy_shape().dims();
             linear_tiles(compute, x, out, streamed.tiles())

@@ -111,16 +111,16 @@ impl Mamba2Mixer {
         let Mamba2Config { heads, step_limits, .. } = self.config;
         let [gate, mixed, step] = self.projected(x);
         let (taps, conv_bias) = (self.conv1d.taps(), self.conv1d.bias());
-        let rates = self.A_log.val().cast(DType::F32).exp();
-        let [bias, skip] = [&self.dt_bias, &self.D].map(|it| it.val().cast(DType::F32));
+        let of_heads = [&self.A_log, &self.dt_bias, &self.D].map(|it| it.val().cast(DType::F32));
 
         let mixed =
             cache.with_state(layer, positions, [mixed, step], |[mixed, step], state, rows| {
                 // The state stays where it is.
                 let device = state.inputs.device();
                 let [mixed, step] = [mixed, step].map(|values| values.to_device(&device));
-                let of_heads =
-                    [&rates, &bias, &skip].map(|values| values.clone().to_device(&device));
+                let [rates, bias, skip] =
+                    of_heads.each_ref().map(|values| values.clone().to_device(&device));
+                let of_heads = [rates.exp(), bias, skip];
                 let RecurrentState { matrices: Some(matrices), inputs } = state else {
                     unreachable!("a cache of other layers was refused")
                 };
@@ -133,7 +133,7 @@ impl Mamba2Mixer {
                 (mixed, RecurrentState { matrices: Some(matrices), inputs })
             })?;
         // Streamed ones hold a part of the ring.
-        drop((taps, conv_bias, rates, bias, skip));
+        drop((taps, conv_bias, of_heads));
 
         let mixed = mixed.reshape(gate.dims());
         let mixed = match &self.norm {

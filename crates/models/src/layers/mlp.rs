@@ -108,7 +108,7 @@ pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> 
         return inner;
     }
     let gate = gate.forward(x.clone());
-    if outsize_kernels::has_kernels(&gate.device()) {
+    if outsize_kernels::has_gate(&gate.device(), kernel) {
         return outsize_kernels::gated(kernel, gate, up.forward(x));
     }
     // Gated before the other product is made: at most two tensors of the inner width are alive at once.

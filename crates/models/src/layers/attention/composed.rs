@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
-use outsize_kernels::is_gpu;
+use outsize_kernels::{attend_tokens, is_gpu};
 
 use super::query_positions::QueryPositions;
 use super::scores::Scores;
@@ -52,10 +52,30 @@ fn attend_chunk(
     let [batch, tokens, heads, width] = queries.dims();
     let scale = scale.unwrap_or_else(|| (width as f64).powf(-0.5));
     let key_heads = seen.parts[0].keys.dims()[1];
+    let pieces = pieces(seen, positions, tokens);
+    let columns: Vec<usize> = (pieces.iter())
+        .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
+        .collect();
+    let device = queries.device();
+    let added = added.map(|bias| bias.tensor(positions.start, tokens, &columns, &device));
+    let masked = bias(&columns, seen, positions, tokens, (heads, scale as f32), &device);
+    if let [(part, places)] = &pieces[..] {
+        let parts = [&part.keys, &part.values]
+            .map(|stored| stored.clone().narrow(2, places.start, places.len()));
+        let bias = match (&added, &masked) {
+            (Some(added), Some(masked)) => Some(added.clone() + masked.clone()),
+            (one, other) => one.clone().or_else(|| other.clone()),
+        };
+        let how = (scale as f32, softcap.map(|cap| cap as f32));
+        let sinks = sinks.map(|sinks| sinks.clone().to_device(&device));
+        let mixed = attend_tokens(&queries, parts.each_ref(), bias.as_ref(), sinks.as_ref(), how);
+        if let Some(mixed) = mixed {
+            return mixed;
+        }
+    }
     // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
     let rows = heads / key_heads * tokens;
     let grouped = queries.swap_dims(1, 2).reshape([batch, key_heads, rows, width]) * scale;
-    let pieces = pieces(seen, positions, tokens);
     let mut scores: Vec<_> = pieces
         .iter()
         .map(|(part, places)| {
@@ -71,12 +91,6 @@ fn attend_chunk(
     if let Some(cap) = softcap {
         scores = (scores * (1.0 / cap)).tanh() * cap;
     }
-    let columns: Vec<usize> = (pieces.iter())
-        .flat_map(|(part, places)| places.clone().map(|place| part.column(place)))
-        .collect();
-    let device = scores.device();
-    let added = added.map(|bias| bias.tensor(positions.start, tokens, &columns, &device));
-    let masked = bias(&columns, seen, positions, tokens, (heads, scale as f32), &device);
     for bias in [added, masked].into_iter().flatten() {
         let dims = scores.dims();
         scores = (scores.reshape([batch, heads, tokens, dims[3]]) + bias).reshape(dims);

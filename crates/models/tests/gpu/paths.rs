@@ -1,14 +1,12 @@
 //! What else a decoder on a GPU does: blocks that compute elsewhere in prefill than in decode, an encoder, texts side by side
 //! and copies of them, and narrow caches. Against what `transformers` computes in float32, or the same on the processors.
 
-mod common;
-
+use crate::common::dispatched::{config, load};
+use crate::common::gpu::{figures, figures_apart, load_computed, load_on, there_is_a_gpu};
+use crate::common::reference::*;
 use burn::tensor::DType;
-use common::dispatched::{config, load};
-use common::gpu::{figures, figures_apart, load_computed, load_on, there_is_a_gpu};
-use common::reference::*;
 use outsize_core::gpu;
-use outsize_kernels::gpu::can_hold;
+use outsize_kernels::gpu::can_compute;
 use outsize_models::{Batch, CacheOptions, DispatchedDecoder, KvCache, KvDtype, Logits};
 use outsize_plan::Tier;
 
@@ -212,10 +210,10 @@ fn narrow_caches() {
                 KvDtype::F16 => 3e-4,
             };
             let (spec, device) = (config(name), &gpu(0).unwrap().device);
-            if !can_hold(device, kept(*dtype)) {
+            if !can_compute(device, kept(*dtype)) {
                 let refused = KvCache::new(spec.cache(), &options, device).unwrap_err();
                 assert!(refused.to_string().contains("outsize env"), "{refused}");
-                println!("the GPU holds no {dtype}");
+                println!("the GPU does not compute in {dtype}");
                 continue;
             }
             for map in [MAPS[0], MAPS[2]] {
