@@ -125,16 +125,16 @@ impl GatedDeltaNet {
         let [batch, tokens, _] = x.dims();
         let Projected { mixed, gate, write, forget } = self.projected(x);
         let taps = self.conv1d.taps();
-        let rates = self.A_log.val().cast(DType::F32);
-        let rates = if self.rates_are_negated { rates.neg() } else { rates.exp() };
-        let bias = self.dt_bias.val().cast(DType::F32);
+        let of_heads = [&self.A_log, &self.dt_bias].map(|it| it.val().cast(DType::F32));
 
         let of_tokens = [mixed, forget, write];
         let mixed = cache.with_state(layer, positions, of_tokens, |of_tokens, state, rows| {
             // The state stays where it is.
             let device = state.inputs.device();
             let [mixed, forget, write] = of_tokens.map(|values| values.to_device(&device));
-            let of_heads = [&rates, &bias].map(|values| values.clone().to_device(&device));
+            let [rates, bias] = of_heads.each_ref().map(|values| values.clone().to_device(&device));
+            let rates = if self.rates_are_negated { rates.neg() } else { rates.exp() };
+            let of_heads = [rates, bias];
             let RecurrentState { matrices: Some(matrices), inputs } = state else {
                 unreachable!("a cache of other layers was refused")
             };
@@ -145,7 +145,7 @@ impl GatedDeltaNet {
             (mixed, RecurrentState { matrices: Some(matrices), inputs })
         })?;
         // Streamed ones hold a part of the ring.
-        drop((taps, rates, bias));
+        drop((taps, of_heads));
 
         let gate = gate.reshape([batch, tokens, value_heads, value_dim]);
         let mixed = self.norm.forward(mixed, gate);

@@ -2,7 +2,6 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::{ActivationFunction, has_kernels};
 
 use super::linear::ones;
 use super::{Activation, entered, unit_rms_norm};
@@ -52,14 +51,12 @@ impl RmsNormGated {
         let [rows, width] = [dims[..D - 1].iter().product(), dims[D - 1]];
         let x = x.reshape([rows, self.groups, width / self.groups]);
         let x = unit_rms_norm(x, self.epsilon).reshape(dims);
-        x * self.weight.val().cast(DType::F32).unsqueeze()
+        let weight = self.weight.val().cast(DType::F32).to_device(&x.device());
+        x * weight.unsqueeze()
     }
 }
 
 /// `x` times SiLU of a gate of its shape.
 pub(crate) fn silu_gated<const D: usize>(x: Tensor<D>, gate: Tensor<D>) -> Tensor<D> {
-    match has_kernels(&gate.device()) {
-        true => outsize_kernels::gated(ActivationFunction::Silu, gate, x),
-        false => Activation::Silu.apply(gate) * x,
-    }
+    Activation::Silu.gate(gate, x)
 }

@@ -74,9 +74,10 @@ impl Gemma3nAltUp {
 
     /// What the layer's own input is taken by.
     pub(super) fn scaled(&self, x: Tensor<3>) -> Tensor<3> {
-        match self.config.scales_output {
-            true => x * self.correct_output_scale.val().cast(DType::F32).unsqueeze(),
-            false => x,
+        if !self.config.scales_output {
+            return x;
         }
+        let scale = self.correct_output_scale.val().cast(DType::F32).to_device(&x.device());
+        x * scale.unsqueeze()
     }
 }

@@ -72,7 +72,8 @@ impl Gemma4Router {
         let normed = outsize_kernels::rms_norm(x, scale, self.epsilon);
         let mut routed = route(normed, &self.proj, None);
         let dims = routed.shares.dims();
-        let of_expert = self.per_expert_scale.val().cast(DType::F32);
+        let device = routed.shares.device();
+        let of_expert = self.per_expert_scale.val().cast(DType::F32).to_device(&device);
         let of_expert = of_expert.select(0, routed.places.clone().flatten(0, 1)).reshape(dims);
         routed.shares = routed.shares * of_expert;
         spread(experts_in, routed, false, experts).reshape([batch, tokens, hidden])
@@ -160,7 +161,7 @@ impl Gemma4DecoderLayer {
             let taken = gated.clone() * input.to_device(&gated.device());
             x = x + norm.forward(projection.forward(taken));
         }
-        let scalar = self.layer_scalar.val().cast(DType::F32).detach();
+        let scalar = self.layer_scalar.val().cast(DType::F32).detach().to_device(&x.device());
         Ok(x * scalar.reshape([1, 1, 1]))
     }
 
