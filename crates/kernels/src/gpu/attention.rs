@@ -122,6 +122,7 @@ impl TokenAttentionOps for Cube {
     }
 }
 
+#[allow(clippy::manual_clamp, reason = "least and largest are what every backend has")]
 #[cube(launch)]
 fn attention(
     queries: &[Quad],

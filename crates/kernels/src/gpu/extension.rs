@@ -116,8 +116,8 @@ fn multiplied(x: CubeTensor, words: CubeTensor, rows: PackedRows) -> CubeTensor 
     let y = empty(&x, [m, rows.count]);
     let down = match m {
         ..=16 => 1,
-        ..=32 => 2,
-        ..=64 => 4,
+        17..=32 => 2,
+        33..=64 => 4,
         _ => 8,
     };
     let blocks = [rows.count.div_ceil(BLOCK_COLUMNS), m.div_ceil(SIDE as usize * down)];
