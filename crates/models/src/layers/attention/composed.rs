@@ -59,7 +59,9 @@ fn attend_chunk(
     let device = queries.device();
     let added = added.map(|bias| bias.tensor(positions.start, tokens, &columns, &device));
     let masked = bias(&columns, seen, positions, tokens, (heads, scale as f32), &device);
-    if let [(part, places)] = &pieces[..] {
+    if is_gpu(&device)
+        && let [(part, places)] = &pieces[..]
+    {
         let parts = [&part.keys, &part.values]
             .map(|stored| stored.clone().narrow(2, places.start, places.len()));
         let bias = match (&added, &masked) {
