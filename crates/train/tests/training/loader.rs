@@ -189,36 +189,3 @@ fn metrics_do_not_see_repeated_items() {
     });
     assert!(gathered.unwrap().iter().all(|all| *all == (0..13).collect::<Vec<_>>()));
 }
-
-#[test]
-fn random_operations_follow_seed_rank_and_step() {
-    use burn::tensor::Distribution;
-    let draw = |rank: usize, batches: u64| {
-        // Flex has one generator a process: one rank at a time.
-        let draws = Accelerator::builder().seed(9).threads(rank + 1, |accelerator| {
-            accelerator.on_last_process(|| {
-                accelerator.set_batches_taken(batches);
-                let loader = builder().build(numbers(40));
-                let loader = accelerator.prepare_data_loader(loader).unwrap();
-                let _batch = loader.iter().next();
-                let device = accelerator.device();
-                let noise = Tensor::<1>::random([4], Distribution::Default, &device);
-                noise.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>()
-            })
-        });
-        draws.unwrap().pop().unwrap()
-    };
-    let first = draw(0, 0);
-    assert_eq!(first, draw(0, 0));
-    assert_ne!(first, draw(0, 1));
-    assert_ne!(first, draw(1, 0));
-
-    // So a run with dropout repeats, bit for bit.
-    let run = |dropout, seed| {
-        let run = crate::common::Run { dropout, ..crate::common::Run::PLAIN };
-        crate::common::train(&Accelerator::builder().seed(seed).build().unwrap(), &run).unwrap()
-    };
-    assert_eq!(run(0.5, 9), run(0.5, 9));
-    assert_ne!(run(0.5, 9), run(0.5, 8));
-    assert_ne!(run(0.5, 9), run(0.0, 9));
-}

@@ -9,7 +9,6 @@ mod loader;
 mod parity;
 mod precision;
 mod ranks;
-mod resume;
 mod state_damage;
 mod steps;
 mod tracking;
