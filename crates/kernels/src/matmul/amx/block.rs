@@ -90,39 +90,31 @@ impl Amx<'_> {
         let share = (row_block, row_blocks);
         let mut prefetch = PanelPrefetch::new(operands, next, next_steps, PAIR, share);
         let x = operands.x.wrapping_add(self.layout.start(row));
-        for (group, columns) in pieces(&panel.columns, panel.group * PAIR).enumerate() {
-            let first = group * panel.group;
-            for steps in pieces(&panel.steps, panel.depth) {
-                let x = x.wrapping_add(steps.start * self.layout.step(rows.len()));
-                for (pair, columns) in (first..).zip(pieces(&columns, PAIR)) {
-                    let step = pair * panel.steps.len() + steps.start - panel.steps.start;
-                    let two = columns.len() > ROWS;
-                    let tiles = tiles.wrapping_add(step * 2 * TILE);
-                    let block = Block { columns, steps: steps.clone(), x, place, tiles };
-                    let sums = &mut sums[pair];
-                    let fetch = &mut prefetch;
-                    // SAFETY: the caller's promises; the panel has these pairs and steps.
-                    unsafe {
-                        match (two, rows.len() > COLUMNS) {
-                            (true, true) => {
-                                self.block::<2, 2, PARTS>(operands, block, fetch, sums, edges)
-                            }
-                            (true, false) => {
-                                self.block::<2, 1, PARTS>(operands, block, fetch, sums, edges)
-                            }
-                            (false, true) => {
-                                self.block::<1, 2, PARTS>(operands, block, fetch, sums, edges)
-                            }
-                            (false, false) => {
-                                self.block::<1, 1, PARTS>(operands, block, fetch, sums, edges)
-                            }
-                        }
+        let x = x.wrapping_add(panel.steps.start * self.layout.step(rows.len()));
+        let is_last = panel.steps.end >= self.layout.steps();
+        if is_last {
+            self.fetch_outputs(operands, &rows, &panel.columns);
+        }
+        for (pair, columns) in pieces(&panel.columns, PAIR).enumerate() {
+            let two = columns.len() > ROWS;
+            let tiles = tiles.wrapping_add(pair * panel.steps.len() * 2 * TILE);
+            let steps = panel.steps.clone();
+            let block = Block { columns: columns.clone(), steps, x, place, tiles };
+            let sums = &mut sums[pair];
+            let fetch = &mut prefetch;
+            // SAFETY: the caller's promises; the panel has these pairs and steps.
+            unsafe {
+                match (two, rows.len() > COLUMNS) {
+                    (true, true) => self.block::<2, 2, PARTS>(operands, block, fetch, sums, edges),
+                    (true, false) => self.block::<2, 1, PARTS>(operands, block, fetch, sums, edges),
+                    (false, true) => self.block::<1, 2, PARTS>(operands, block, fetch, sums, edges),
+                    (false, false) => {
+                        self.block::<1, 1, PARTS>(operands, block, fetch, sums, edges)
                     }
                 }
-            }
-            if panel.steps.end >= self.layout.steps() {
-                // SAFETY: the caller's promises.
-                unsafe { self.write(operands, rows.clone(), columns, &sums[first..]) };
+                if is_last {
+                    self.write(operands, &rows, columns, sums);
+                }
             }
         }
     }

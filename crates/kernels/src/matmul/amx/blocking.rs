@@ -10,16 +10,13 @@
 
 use std::ops::Range;
 
-use super::caches::Caches;
+use super::cache;
 use super::pack::{Layout, ROW_BLOCK};
 use super::tiles::STEP;
 use super::{PAIR, SUMS};
 
 /// The most pairs of a panel.
-const PAIRS: usize = 8;
-
-/// A panel of all steps has at least so many pairs if it is kept; else it has a part of the steps.
-const LEAST_PAIRS: usize = 4;
+const PAIRS: usize = 4;
 
 /// From so many row blocks on, a panel's tiles are kept: for one other row block that would take
 /// longer than what it saves.
@@ -45,10 +42,6 @@ pub(super) struct Blocking {
     all_steps: usize,
     /// Row blocks that a panel meets.
     row_blocks: usize,
-    /// See [`Panel::group`].
-    group: usize,
-    /// See [`Panel::depth`].
-    depth: usize,
 }
 
 /// Some steps of some rows of weights, and the rows of activations that they meet.
@@ -61,38 +54,26 @@ pub(super) struct Panel {
     pub(super) rows: Range<usize>,
     /// The first row of the weight, and the steps, of what comes next.
     pub(super) next: (usize, Range<usize>),
-    /// Pairs whose sums stay in the first-level cache …
-    pub(super) group: usize,
-    /// … while they take so many steps.
-    pub(super) depth: usize,
     /// Pairs from the sums of a row block to those of the next: none if no sums wait.
     pub(super) sums_apart: usize,
 }
 
 impl Blocking {
     /// For so many rows of activations.
-    pub(super) fn new(caches: Caches, layout: &Layout, rows: usize) -> Self {
+    pub(super) fn new(second_level: usize, layout: &Layout, rows: usize) -> Self {
         let (all_steps, row_blocks) = (layout.steps().max(1), rows.div_ceil(ROW_BLOCK));
-        let panel_steps = panel_bytes(caches) / STEP_BYTES;
+        let panel_steps = panel_bytes(second_level) / STEP_BYTES;
         let (pairs, parts) = match (row_blocks, panel_steps / all_steps) {
             // Nothing is read again but activations.
             (..=1, _) => (1, 1),
             (..KEPT, fitting) => (fitting.clamp(1, PAIRS), 1),
-            (_, fitting @ LEAST_PAIRS..) => (fitting.min(PAIRS), 1),
             _ => (PAIRS, all_steps.div_ceil((panel_steps / PAIRS).max(1))),
         };
-        let step_bytes = STEP_BYTES + 2 * layout.step(ROW_BLOCK);
         Self {
             pairs,
             steps: all_steps.div_ceil(parts),
             all_steps,
             row_blocks: if parts > 1 { WAITING.min(row_blocks) } else { row_blocks },
-            group: (caches.first / 3 / SUM_BYTES).clamp(1, pairs),
-            depth: match pairs {
-                // Sums stay in registers.
-                1 => all_steps,
-                _ => (caches.first / 3 * 2 / step_bytes).max(1),
-            },
         }
     }
 
@@ -102,7 +83,7 @@ impl Blocking {
         rows: &Range<usize>,
         columns: &Range<usize>,
     ) -> impl Iterator<Item = Panel> {
-        let Self { steps, all_steps, group, depth, .. } = self;
+        let Self { steps, all_steps, .. } = self;
         let all_rows = rows.clone();
         pieces(columns, self.pairs * PAIR).flat_map(move |columns| {
             pieces(&all_rows, self.row_blocks * ROW_BLOCK).flat_map({
@@ -120,8 +101,6 @@ impl Blocking {
                             steps: some,
                             rows: rows.clone(),
                             next,
-                            group,
-                            depth,
                             sums_apart: if steps < all_steps { self.pairs } else { 0 },
                         }
                     })
@@ -149,15 +128,15 @@ impl Panel {
     }
 }
 
-/// Bytes of a panel of weights, at most: it, as much of the next one, and activations fit in the
-/// second-level cache.
-fn panel_bytes(caches: Caches) -> usize {
-    caches.second / 8 * 3
+/// Bytes of a panel of weights, at most: as it lay in the matrix, as tiles, as much of the next one, and
+/// activations fit in the second-level cache.
+fn panel_bytes(second_level: usize) -> usize {
+    second_level / 4
 }
 
 /// The most bytes that a thread keeps for a panel and for sums.
 pub(in super::super) fn most_bytes() -> usize {
-    panel_bytes(Caches::of_thread()) + PAIRS * WAITING * SUM_BYTES
+    panel_bytes(cache::of_thread()) + PAIRS * WAITING * SUM_BYTES
 }
 
 /// A range in pieces of so many.
@@ -174,19 +153,15 @@ mod tests {
     use crate::ActivationDtype;
 
     fn blocking(compute: ActivationDtype, rows: usize, k: usize) -> Blocking {
-        let caches = Caches { first: 48 << 10, second: 2 << 20 };
-        Blocking::new(caches, &Layout::new(compute, [rows, k]), rows)
+        Blocking::new(2 << 20, &Layout::new(compute, [rows, k]), rows)
     }
 
     #[test]
     fn panels_of_long_rows_have_a_part_of_the_steps() {
         let [short, long] = [2048, 5632].map(|k| blocking(ActivationDtype::Bf16, 1000, k));
-        let all =
-            Blocking { pairs: 6, steps: 64, all_steps: 64, row_blocks: 32, group: 4, depth: 8 };
+        let all = Blocking { pairs: 4, steps: 64, all_steps: 64, row_blocks: 32 };
         assert_eq!(short, all);
-        let part = Blocking { pairs: 8, steps: 44, all_steps: 176, row_blocks: 16, ..all };
-        assert_eq!(long, part);
-        assert_eq!(blocking(ActivationDtype::F32, 1000, 2048), Blocking { depth: 4, ..all });
+        assert_eq!(long, Blocking { steps: 59, all_steps: 176, row_blocks: 16, ..all });
     }
 
     proptest! {
@@ -194,12 +169,11 @@ mod tests {
         /// that wait have places of their own; and all fits in what is said to be kept.
         #[test]
         fn panels_cover_all_steps_once(
-            first in 12usize << 10..1 << 18, second in 256usize << 10..1 << 23,
+            second_level in 256usize << 10..1 << 23,
             rows in 1usize..2000, columns in 1usize..600, k in 1usize..60_000,
         ) {
-            let (caches, layout) =
-                (Caches { first, second }, Layout::new(ActivationDtype::F32, [rows, k]));
-            let blocking = Blocking::new(caches, &layout, rows);
+            let layout = Layout::new(ActivationDtype::F32, [rows, k]);
+            let blocking = Blocking::new(second_level, &layout, rows);
             let (row_blocks, column_pairs) = (rows.div_ceil(ROW_BLOCK), columns.div_ceil(PAIR));
             let mut done = vec![0; row_blocks * column_pairs];
             let mut next = None;
@@ -212,7 +186,7 @@ mod tests {
                 if panel.is_kept() {
                     let len = pairs * panel.steps.len() * STEP_BYTES / 2;
                     prop_assert!(len <= blocking.panel_len());
-                    prop_assert!(2 * len <= panel_bytes(caches));
+                    prop_assert!(2 * len <= panel_bytes(second_level));
                 }
                 prop_assert!(((blocks - 1) * panel.sums_apart + pairs) * 4 * SUMS <= blocking.sums_len());
                 prop_assert!(panel.sums_apart == 0 || panel.sums_apart >= pairs);

@@ -28,7 +28,7 @@
 mod block;
 mod blocking;
 mod broadcast;
-mod caches;
+mod cache;
 mod output;
 mod pack;
 mod product;
@@ -49,7 +49,6 @@ use block::PanelMemory;
 use blocking::Blocking;
 pub(super) use blocking::most_bytes;
 pub(super) use broadcast::rows;
-use caches::Caches;
 pub(crate) use pack::cut;
 use pack::{Layout, ROW_BLOCK};
 pub(crate) use product::{TileProducts, TileRows, TileSums};
@@ -166,7 +165,7 @@ impl Amx<'_> {
                 }
             };
         }
-        let blocking = Blocking::new(Caches::of_thread(), &self.layout, rows.len());
+        let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len());
         let mut memory = PanelMemory::new(&blocking);
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
         let _tiles = unsafe { Tiles::configure(self.layout.columns, 4..=5) };

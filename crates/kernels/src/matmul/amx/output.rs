@@ -7,12 +7,31 @@ use half::bf16;
 
 use super::super::{Operands, Size, region};
 use super::tiles::{COLUMNS, ROWS};
-use super::{Amx, PAIR, SUMS};
+use super::{Amx, SUMS};
 use crate::Isa;
-use crate::simd::transposed;
+use crate::simd::{F32x16, Vector, transposed};
+
+/// Outputs in a line of the cache.
+const LINE: usize = 16;
 
 impl Amx<'_> {
-    /// Turns the sums of a row block and some pairs over into `y[rows, columns]`.
+    /// Fetches what `write` will write, so that it does not wait for memory then.
+    #[inline(always)]
+    pub(super) fn fetch_outputs(
+        &self,
+        operands: &Operands<bf16, bf16>,
+        rows: &Range<usize>,
+        columns: &Range<usize>,
+    ) {
+        for row in rows.clone() {
+            let y = operands.y.wrapping_add(row * operands.size.n);
+            for column in columns.clone().step_by(LINE) {
+                F32x16::prefetch(y.wrapping_add(column).cast());
+            }
+        }
+    }
+
+    /// Turns the sums of a row block and a pair over into `y[rows, columns]`.
     ///
     /// # Safety
     ///
@@ -21,25 +40,20 @@ impl Amx<'_> {
     pub(super) unsafe fn write(
         &self,
         operands: &Operands<bf16, bf16>,
-        rows: Range<usize>,
+        rows: &Range<usize>,
         columns: Range<usize>,
-        sums: &[[f32; 4 * SUMS]],
+        sums: &[f32; 4 * SUMS],
     ) {
-        let pairs = columns.clone().step_by(PAIR);
-        for (first, sums) in pairs.zip(sums) {
-            for (index, sums) in sums.as_chunks::<SUMS>().0.iter().enumerate() {
-                let column = first + index / 2 * ROWS;
-                let row = rows.start + index % 2 * COLUMNS;
-                if column >= columns.end || row >= rows.end {
-                    continue;
-                }
-                let rows = row..rows.end.min(row + COLUMNS);
-                // SAFETY: the caller's promises: `y` has these rows and columns.
-                unsafe {
-                    let columns = column..columns.end.min(column + ROWS);
-                    self.write_tile(operands, rows, columns, sums);
-                }
+        for (index, sums) in sums.as_chunks::<SUMS>().0.iter().enumerate() {
+            let column = columns.start + index / 2 * ROWS;
+            let row = rows.start + index % 2 * COLUMNS;
+            if column >= columns.end || row >= rows.end {
+                continue;
             }
+            let rows = row..rows.end.min(row + COLUMNS);
+            let columns = column..columns.end.min(column + ROWS);
+            // SAFETY: the caller's promises: `y` has these rows and columns.
+            unsafe { self.write_tile(operands, rows, columns, sums) };
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) unsafe fn weights(
 }
 
 /// Which weights are fetched into the second-level cache ahead of need: those of the next panel, row
-/// after row, while this one meets its first row blocks.
+/// after row, while this one meets its last row blocks.
 pub(super) struct PanelPrefetch {
     next: *const u8,
     /// Lines of a row, and how many of them are left in this one.
@@ -63,7 +63,8 @@ pub(super) struct PanelPrefetch {
 impl PanelPrefetch {
     const LINE: usize = 64;
 
-    /// The most row blocks that share the fetching.
+    /// The most row blocks that share the fetching: the last ones, as what is fetched sooner may be gone
+    /// again.
     const SHARES: usize = 4;
 
     /// For a row block of so many, of which a step takes `height` rows of weights side by side; the next
@@ -76,10 +77,11 @@ impl PanelPrefetch {
         (row_block, row_blocks): (usize, usize),
     ) -> Self {
         let shares = row_blocks.min(Self::SHARES);
+        let share = row_block.checked_sub(row_blocks - shares);
         let row_bytes = operands.size.k * size_of::<bf16>();
         // A step is a line, but for a part of the last one.
         let row_lines = steps.len().max(1);
-        let first = rows.len() * row_lines / shares * row_block;
+        let first = rows.len() * row_lines / shares * share.unwrap_or(0);
         let (row, line) = (rows.start + first / row_lines, first % row_lines);
         Self {
             next: operands
@@ -93,7 +95,7 @@ impl PanelPrefetch {
                 false => row_lines - line,
             },
             skip: row_bytes.wrapping_sub(row_lines * Self::LINE),
-            lines: if row_block < shares { height / shares } else { 0 },
+            lines: share.map_or(0, |_| height / shares),
         }
     }
 
