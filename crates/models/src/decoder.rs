@@ -6,7 +6,7 @@ use outsize_core::{Names, Routed};
 
 use crate::architecture::Architecture;
 use crate::image_features::FIRST_IMAGE_ID;
-use crate::layers::{Embedding, Linear, fetched};
+use crate::layers::{Embedding, Linear, fetched, tanh};
 use crate::logits::score_values;
 use crate::pass::Pass;
 use crate::{Activations, Batch, Blocks, CacheSpec, Error, KvCache, Logits, PassShape};
@@ -97,7 +97,7 @@ pub trait Decoder: Architecture {
     fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
         let logits = self.head().project(hidden);
         match self.logit_softcap() {
-            Some(cap) => (logits * (1.0 / cap)).tanh() * cap,
+            Some(cap) => tanh(logits * (1.0 / cap)) * cap,
             None => logits,
         }
     }

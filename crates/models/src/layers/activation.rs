@@ -5,7 +5,7 @@ use std::fmt;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, silu};
-use outsize_kernels::{ActivationFunction, has_gate, has_kernels};
+use outsize_kernels::{ActivationFunction, has_gate, has_kernels, is_gpu};
 
 /// The non-linear function of the feed-forward block (`hidden_act`), as `transformers` defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -99,7 +99,7 @@ impl Activation {
             Self::GeluTanh => {
                 let cube = x.clone() * x.clone() * x.clone() * 0.044715;
                 let slope = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-                ((x.clone() + cube) * slope).tanh().add_scalar(1.0) * x * 0.5
+                tanh((x.clone() + cube) * slope).add_scalar(1.0) * x * 0.5
             }
             Self::QuickGelu => sigmoid(x.clone() * 1.702) * x,
             Self::Relu => relu(x),
@@ -108,6 +108,14 @@ impl Activation {
                 x.clone() * x
             }
         }
+    }
+}
+
+/// The hyperbolic tangent of every element. Some GPUs make no number of large ones: from 10 on it is 1 in f32.
+pub(crate) fn tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    match is_gpu(&x.device()) {
+        true => x.clamp(-20.0, 20.0).tanh(),
+        false => x.tanh(),
     }
 }
 

@@ -41,6 +41,7 @@ mod short_convolution;
 mod timestep;
 
 pub use activation::Activation;
+pub(crate) use activation::tanh;
 pub use attention::{
     Attention, AttentionConfig, AttentionGate, GateFunction, GateProjection, QueryPositions,
     SCORE_BYTES,

@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor};
 
 use super::{AltUpConfig, Gemma3nConfig};
 use crate::Init;
-use crate::layers::{Linear, RmsNorm, zeros};
+use crate::layers::{Linear, RmsNorm, tanh, zeros};
 
 /// What predicts the streams before a layer, and corrects them behind it.
 #[derive(Module, Debug)]
@@ -43,7 +43,7 @@ impl Gemma3nAltUp {
     /// Of the stream that is computed, `[batch, tokens, hidden]` f32: `[batch, tokens, streams]`.
     fn modalities(&self, x: Tensor<3>) -> Tensor<3> {
         let hidden = self.router_norm.width() as f64;
-        self.modality_router.forward(self.router_norm.forward(x) * (1.0 / hidden)).tanh()
+        tanh(self.modality_router.forward(self.router_norm.forward(x) * (1.0 / hidden)))
     }
 
     /// Where the streams are taken to be, `[batch, tokens, hidden]` f32 each.

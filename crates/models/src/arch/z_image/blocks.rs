@@ -8,7 +8,9 @@ use burn::tensor::Tensor;
 use super::ZImageTransformer2dConfig;
 use super::sequences::Sequences;
 use crate::architecture::Init;
-use crate::layers::{Activation, Linear, RmsNorm, attend_tokens, heads, joined, normed_heads};
+use crate::layers::{
+    Activation, Linear, RmsNorm, attend_tokens, heads, joined, normed_heads, tanh,
+};
 
 /// What norms of queries and keys add to mean squares.
 const EPSILON: f64 = 1e-5;
@@ -104,7 +106,7 @@ impl ZImageTransformerBlock {
             let part_values = all.clone().narrow(1, part * hidden, hidden).reshape([hidden]);
             match part % 2 {
                 0 => part_values.add_scalar(1.0),
-                _ => part_values.tanh(),
+                _ => tanh(part_values),
             }
         }))
     }

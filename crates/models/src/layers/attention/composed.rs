@@ -9,6 +9,7 @@ use outsize_kernels::{attend_tokens, is_gpu};
 use super::query_positions::QueryPositions;
 use super::scores::Scores;
 use crate::kv_cache::{Part, Seen};
+use crate::layers::tanh;
 
 /// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own operations: queries are processed in
 /// chunks that stay below it. A single query whose scores alone are larger (`batch · heads · context · 4` bytes) makes a
@@ -91,7 +92,7 @@ fn attend_chunk(
         _ => Tensor::cat(scores, 3),
     };
     if let Some(cap) = softcap {
-        scores = (scores * (1.0 / cap)).tanh() * cap;
+        scores = tanh(scores * (1.0 / cap)) * cap;
     }
     for bias in [added, masked].into_iter().flatten() {
         let dims = scores.dims();
