@@ -71,6 +71,33 @@ fn rows_are_those_of_their_ids_and_slices_those_of_their_range() {
     assert_eq!(values(weight.slice(2..5).select(&[2])), row(4));
 }
 
+/// Through one buffer and through several, again and again; of odd sizes, so that a word is cut; and from several threads.
+#[test]
+fn copies_of_all_sizes_arrive_as_they_were() {
+    let Some(device) = device() else { return };
+    let check = &|seed: usize| {
+        let sizes = [3, 40_000, 300_001, 2_200_001, 3 << 20, 11_000_003];
+        let weights: Vec<_> = (sizes.into_iter().chain([40_001; 8]))
+            .map(|count| {
+                let elements = (0..count).map(|i| bf16::from_f32(((i + seed) % 251) as f32));
+                let bytes = elements.flat_map(bf16::to_le_bytes).collect();
+                (count, packed(bytes, DType::BF16, [count, 1], &device))
+            })
+            .collect();
+        for (count, weight) in weights {
+            let found = values(weight.floats());
+            let wrong =
+                (found.iter().enumerate()).find(|(i, found)| **found != ((i + seed) % 251) as f32);
+            assert_eq!((found.len(), wrong), (count, None));
+        }
+    };
+    std::thread::scope(|scope| {
+        for seed in [0, 7] {
+            scope.spawn(move || check(seed));
+        }
+    });
+}
+
 #[test]
 fn products_are_those_of_the_cpu_whatever_the_tile() {
     let Some(device) = device() else { return };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
+use burn::tensor::{AllocationProperty, Bytes, DType, Device, Int, Tensor, TensorData};
 use bytes::Bytes as Shared;
 use outsize_kernels::gpu::{Fence, PackedWeight, UploadStream, download, gpus};
 
@@ -85,7 +85,7 @@ fn memory(device: &Device) {
 
 fn links(device: &Device) {
     println!(
-        "\nuploads     GB/s, one after the other | in three streams in turn | copied in main memory"
+        "\nuploads     GB/s, one after the other | in three streams in turn | by wgpu itself | copied in main memory"
     );
     for size in [1usize << 20, 4 << 20, 16 << 20, 64 << 20] {
         let bytes = Shared::from(vec![7u8; size]);
@@ -104,14 +104,21 @@ fn links(device: &Device) {
             slots[turn] = None;
             slots[turn] = Some(streams[turn].enter(upload));
         });
+        let by_wgpu = timed(device, count, || {
+            let bytes = Bytes::from_shared(bytes.clone(), AllocationProperty::Other);
+            let data = TensorData::try_from_bytes(bytes, [size / 4], DType::U32);
+            let data = data.expect("it has these bytes");
+            drop(Tensor::<1, Int>::from_data(data, (device, DType::U32)));
+        });
         let mut to = vec![0u8; size];
         let copied = timed(device, count, || to.copy_from_slice(std::hint::black_box(&bytes)));
         let rate = |seconds: f64| size as f64 / seconds / 1e9;
         println!(
-            "{:>6} KiB  {:>8.2} {:>8.2} {:>8.2}",
+            "{:>6} KiB  {:>8.2} {:>8.2} {:>8.2} {:>8.2}",
             size >> 10,
             rate(plain),
             rate(in_turn),
+            rate(by_wgpu),
             rate(copied)
         );
     }

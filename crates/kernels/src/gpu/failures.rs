@@ -22,32 +22,19 @@ pub fn failure(device: &Device) -> Option<String> {
     Some(noted.swap_remove(at).1)
 }
 
-/// Opens a device so that what it refuses is noted. One that is open already stays as it is.
-#[cfg(feature = "gpu")]
-pub(super) fn open(device: &Device) {
-    #[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
-    {
-        use burn::backend::DispatchDevice;
-        use burn_cubecl::CubeDevice;
-        use burn_cubecl::cubecl::wgpu::{AutoGraphicsApi, RuntimeOptions, try_init_setup};
-
-        let DispatchDevice::Cube(CubeDevice::Wgpu(wgpu)) = device.as_dispatch() else { return };
-        let Ok(setup) = try_init_setup::<AutoGraphicsApi>(wgpu, RuntimeOptions::default()) else {
-            return;
-        };
-        let device = device.clone();
-        setup.device.on_uncaptured_error(std::sync::Arc::new(move |error| {
-            let reason = error.to_string();
-            tracing::debug!(?device, reason, "refused");
-            let mut noted = noted();
-            if noted.iter().all(|(failed, _)| *failed != device) {
-                noted.push((device.clone(), reason.clone()));
-            }
-            drop(noted);
-            // Not `panic!`: this is no bug, and no panic message belongs on the user's screen.
-            std::panic::resume_unwind(Box::new(reason))
-        }));
-    }
-    #[cfg(not(any(feature = "vulkan", feature = "metal", feature = "wgpu")))]
-    let _ = device;
+/// Notes what an opened device refuses.
+#[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+pub(super) fn listen(device: &Device, opened: &burn_cubecl::cubecl::wgpu::wgpu::Device) {
+    let device = device.clone();
+    opened.on_uncaptured_error(std::sync::Arc::new(move |error| {
+        let reason = error.to_string();
+        tracing::debug!(?device, reason, "refused");
+        let mut noted = noted();
+        if noted.iter().all(|(failed, _)| *failed != device) {
+            noted.push((device.clone(), reason.clone()));
+        }
+        drop(noted);
+        // Not `panic!`: this is no bug, and no panic message belongs on the user's screen.
+        std::panic::resume_unwind(Box::new(reason))
+    }));
 }

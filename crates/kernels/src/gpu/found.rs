@@ -142,7 +142,8 @@ mod search {
         if is_software && software() == 0 {
             return None;
         }
-        crate::gpu::failures::open(&device);
+        #[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+        crate::gpu::staging::open(&device);
         let client = cube.client();
         let (identity, memory) = (&client.properties().identity, &client.properties().memory);
         let types = [("bf16", DType::BF16), ("f16", DType::F16)];

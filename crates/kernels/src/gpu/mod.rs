@@ -24,6 +24,8 @@ mod packed;
 mod pictures;
 #[cfg(feature = "gpu")]
 mod products;
+#[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+mod staging;
 mod upload;
 
 #[cfg(feature = "gpu")]
@@ -50,4 +52,4 @@ pub(crate) use pictures::convolution;
 pub use pictures::{PictureGpuOps, SeenPixels};
 #[cfg(feature = "gpu")]
 pub use products::WordFormat;
-pub use upload::{Fence, UploadStream, download};
+pub use upload::{Fence, UPLOAD_BYTES, UploadStream, download};

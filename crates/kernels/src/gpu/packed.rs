@@ -16,6 +16,10 @@ use crate::blocks::widen_scale;
 /// Bound on what is unpacked at once for products of many rows, in bytes; one row may be larger.
 const FLOAT_BYTES: usize = 4 << 20;
 
+/// Fewer bytes are copied by wgpu itself, which takes one call.
+#[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+const LEAST_STAGED: usize = 64 << 10;
+
 /// A matrix of bf16, f16 or f32, or in blocks, on a GPU, in words of 32 bits; or some of its rows.
 #[derive(Clone, Debug)]
 pub struct PackedWeight {
@@ -258,6 +262,13 @@ impl WordFormat {
 
 /// Bytes on a device, in whole words.
 fn words_of(bytes: Bytes, device: &Device) -> Result<Tensor<1, Int>, String> {
+    #[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
+    if bytes.len() >= LEAST_STAGED {
+        let words = empty_words(bytes.len(), device);
+        if let Some(copied) = super::staging::upload(&bytes, &words) {
+            return copied.map(|()| words);
+        }
+    }
     let words = bytes.len().div_ceil(4);
     let bytes = match bytes.len().is_multiple_of(4) {
         true => bytes,
