@@ -1,6 +1,6 @@
 //! Passes of many tokens: attention, and matmuls with what lies between them.
 
-use outsize_kernels::ActivationDtype;
+use outsize_kernels::{ActivationDtype, peak};
 use outsize_plan::{GemmRates, PrefillRates};
 
 use crate::Error;
@@ -21,6 +21,9 @@ const BEFORE: usize = 1024;
 /// How long each part is repeated at most, beyond its least number of repetitions, in seconds.
 const LIMIT: f64 = 0.8;
 
+/// How often the highest rate is looked for: others may use the same cores.
+const LOOKS: usize = 5;
+
 /// Layers of each width.
 const LAYERS: usize = 2;
 
@@ -39,7 +42,8 @@ pub(crate) fn measure(
     let mut gemm = |compute, kind: [&'static str; 3]| {
         let [wide, narrow] = [shape, narrower(shape)]
             .map(|shape| Passes::measure(shape, compute, attention_flops, stop));
-        rates(measured, kind, &wide?, &narrow?, block_seconds)
+        let most = (0..LOOKS).filter_map(|_| peak::flops(compute, 0.01)).fold(0.0, f64::max);
+        rates(measured, kind, [&wide?, &narrow?], block_seconds, most)
     };
     let f32 = gemm(
         ActivationDtype::F32,
@@ -111,21 +115,21 @@ impl Passes {
     }
 }
 
-/// A token takes its operations at one rate and its values at another: layers of two widths tell
-/// them apart. What a pass takes beside its tokens is weights, read and unpacked.
+/// A token takes its operations at one rate, which is no higher than `most`, that of registers alone, and its values
+/// at another: layers of two widths tell them apart. What a pass takes beside its tokens is weights, read and unpacked.
 fn rates(
     measured: &mut Measured,
     [products, weights, activations]: [&'static str; 3],
-    wide: &Passes,
-    narrow: &Passes,
+    [wide, narrow]: [&Passes; 2],
     block_seconds: f64,
+    most: f64,
 ) -> Result<GemmRates, Error> {
     let token = wide.token();
     // Two operations for each weight of two bytes.
     let (flops, values) = ([wide.bytes, narrow.bytes], [wide.values, narrow.values]);
     let value = (flops[0] * narrow.token() - flops[1] * token)
         / (flops[0] * values[1] - flops[1] * values[0]);
-    let of_values = part(value * values[0], token);
+    let of_values = part((value * values[0]).min(token - flops[0] / most), token);
     let blocks = LAYERS as f64 * block_seconds;
     let of_weights = part(wide.few - FEW as f64 * token - blocks, wide.few);
     let widths = [wide, narrow].map(|one| one.shape.hidden.to_string()).join(" and ");
