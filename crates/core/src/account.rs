@@ -1,5 +1,6 @@
 //! The one account of what a run needs in main memory besides weights and the ring: plans, runs and refusals take from it.
 
+use outsize_kernels::gpu::UPLOAD_BYTES;
 use outsize_plan::{Budget, MemoryOverhead, Tier, Tree};
 
 /// What a process like `outsize run` takes by itself, in bytes: code, libraries, stacks of its threads, small allocations
@@ -50,11 +51,15 @@ pub fn gpu_overhead(activations: u64) -> u64 {
     (activations.saturating_add(GPU_SCRATCH)).saturating_mul(2).saturating_add(GPU_SMALL_POOL)
 }
 
-/// What passes through main memory on its way to GPUs, if the budget has any, in bytes: the ring that weights are read to
-/// which stay on one, of which the largest is read in parts of `largest` bytes.
+/// What main memory holds of weights on their way to GPUs, if the budget has any, in bytes: the ring that weights are read to
+/// which stay on one, of which the largest is read in parts of `largest` bytes; and for each GPU what copies to it pass
+/// through.
 pub fn upload_bytes(budget: &Budget, largest: u64) -> u64 {
-    let has_gpu = budget.iter().any(|(tier, bytes)| matches!(tier, Tier::Gpu(_)) && bytes > 0);
-    if has_gpu { LEAST_RING.max(largest.saturating_mul(2)) } else { 0 }
+    let gpus = budget.iter().filter(|(tier, bytes)| matches!(tier, Tier::Gpu(_)) && *bytes > 0);
+    match gpus.count() as u64 {
+        0 => 0,
+        gpus => LEAST_RING.max(largest.saturating_mul(2)) + gpus * UPLOAD_BYTES,
+    }
 }
 
 /// Tokens of each text in the longest pass over `texts` prompts of `prompt` tokens in a context of `context`, if there is

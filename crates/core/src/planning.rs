@@ -2,8 +2,7 @@
 
 use crate::account::many_parameters_bytes;
 use crate::{Error, Options};
-use outsize_kernels::gpu::UPLOAD_BYTES;
-use outsize_plan::{DeviceMap, Tier, Tree, from_assignment, infer};
+use outsize_plan::{DeviceMap, Tree, from_assignment, infer};
 
 /// Where each tensor of `tree` lives, as the options say.
 ///
@@ -20,9 +19,7 @@ pub(crate) fn decide_with(
 ) -> Result<DeviceMap, Error> {
     let mut plan = plan.clone();
     if plan.needs.process > 0 {
-        let gpus = options.budget.iter().filter(|(tier, _)| matches!(tier, Tier::Gpu(_))).count();
-        let more = many_parameters_bytes(tree).saturating_add(gpus as u64 * UPLOAD_BYTES);
-        plan.needs.process = plan.needs.process.saturating_add(more);
+        plan.needs.process = plan.needs.process.saturating_add(many_parameters_bytes(tree));
     }
     let plan = &plan;
     Ok(match &options.planning.device_map {

@@ -54,7 +54,7 @@ fn the_bits_do_not_depend_on_where_weights_are_kept() {
     let expected = model.forward(x(&flex)).into_data().try_to_vec::<f32>().unwrap();
     let mut first: Option<Vec<u32>> = None;
     let mut kept = Vec::new();
-    for budget in ["gpu0=64MiB,cpu=64MiB", "gpu0=900KiB,cpu=64MiB", "gpu0=900KiB,cpu=17MiB"] {
+    for budget in ["gpu0=64MiB,cpu=64MiB", "gpu0=900KiB,cpu=64MiB", "gpu0=900KiB,cpu=33MiB"] {
         let options = Options {
             budget: Budget::parse(budget).unwrap(),
             gpu: Some(0),

@@ -198,6 +198,15 @@ fn add_norm<const D: usize>(
         );
         return (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm));
     }
+    #[cfg(feature = "gpu")]
+    if is_gpu(&x.device()) && x.device() == add.device() && x.dims() == add.dims() {
+        let floats = [x.dtype(), add.dtype()] == [DType::F32; 2];
+        let device = x.device();
+        let here = |weight: Tensor<1>| weight.cast(DType::F32).to_device(&device);
+        if floats {
+            return crate::gpu::add_norm_of(x, add, here(weight), bias.map(here), kind, epsilon);
+        }
+    }
     let sum = x + add;
     (sum.clone(), norm(sum, weight, bias, kind, epsilon))
 }

@@ -125,7 +125,8 @@ pub use layer::{
     layer_norm, rms_norm, rotate,
 };
 pub use linear::{
-    add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_tiles, linear_with,
+    add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_three, linear_tiles,
+    linear_with,
 };
 pub use linear_attention::{causal_convolution, delta_rule, state_space};
 pub use loss::cross_entropy;

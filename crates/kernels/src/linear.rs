@@ -60,6 +60,33 @@ pub fn linear_with<const D: usize>(
     y.reshape(dims)
 }
 
+/// [`linear_with`] three weights on the GPU of `x`, made by one launch; the same bits. None if there is no such launch for
+/// them: for more than a few rows, for other types than floats, or on another device.
+pub fn linear_three<const D: usize>(
+    x: &Tensor<D>,
+    weights: [&WeightTensor; 3],
+) -> Option<[Tensor<D>; 3]> {
+    #[cfg(feature = "gpu")]
+    if let [WeightTensor::Packed(first), WeightTensor::Packed(second), WeightTensor::Packed(third)] =
+        weights
+        && [first, second, third].iter().all(|weight| weight.device() == x.device())
+        && x.dtype() == DType::F32
+    {
+        weights.iter().for_each(|weight| check_width(x, weight));
+        let dims = x.dims();
+        let rows = dims[..D - 1].iter().product::<usize>();
+        let x = x.clone().reshape([rows, dims[D - 1]]);
+        let ys = crate::gpu::PackedWeight::linear_three(&x, [first, second, third])?;
+        return Some(ys.map(|y| {
+            let mut dims = dims;
+            dims[D - 1] = y.dims()[1];
+            y.reshape(dims)
+        }));
+    }
+    let _ = (x, weights);
+    None
+}
+
 /// [`linear_with`] a weight `[out, in]` that comes tile by tile, rows after rows, each with which rows
 /// these are: the bits that the whole weight gives. Activations are rounded and packed once, and each
 /// tile's outputs go where they belong; one tile is held at a time.

@@ -8,8 +8,8 @@ use outsize_checkpoint::{Dtype, StorageFormat};
 use outsize_kernels::gpu::{PackedWeight, gpus};
 use outsize_kernels::matmul::ConvolutionWindow;
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, BlockWeight, RotaryPairs, attend_tokens, convolution_into,
-    gated, layer_norm, linear, rms_norm, rotate, unwritten,
+    ActivationDtype, ActivationFunction, BlockWeight, RotaryPairs, add_layer_norm, add_rms_norm,
+    attend_tokens, convolution_into, gated, layer_norm, linear, rms_norm, rotate, unwritten,
 };
 
 /// Of the first GPU. Without one it is said on standard error, and where `OUTSIZE_GPU_TESTS` is set it is a failure.
@@ -139,6 +139,19 @@ fn products_are_those_of_the_cpu_whatever_the_tile() {
                     "{dtype:?}: {found} {expected}"
                 );
             }
+            // Three in one launch have the same bits, each.
+            let parts = [weight.clone(), weight.slice(rows / 2..rows), weight.slice(0..1)];
+            let at_once = PackedWeight::linear_three(&x, parts.each_ref());
+            assert_eq!(
+                at_once.is_some(),
+                m <= 8 && columns % 2 == 0 || m <= 8 && dtype == DType::F32
+            );
+            for (part, at_once) in parts.iter().zip(at_once.into_iter().flatten()) {
+                let alone = values(part.linear(x.clone()));
+                let same =
+                    values(at_once).iter().zip(&alone).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{dtype:?} [{rows}, {columns}] by {m}");
+            }
             if rows > 8 {
                 let tile = values(weight.slice(5..rows).linear(x));
                 let kept = |row: usize| &found[row * rows + 5..(row + 1) * rows];
@@ -175,11 +188,19 @@ fn operations_of_a_layer_are_those_of_the_cpu() {
     for (rows, width) in [(1, 1), (3, 5), (7, 64), (2, 1000)] {
         let [there, here] = both.map(|device| {
             let (x, weight) = (tensor([rows, 1, width], 1, device), tensor([width], 2, device));
-            let norm =
-                layer_norm(x.clone(), weight.clone(), Some(tensor([width], 3, device)), 1e-5);
+            let bias = || Some(tensor([width], 3, device));
+            let norm = layer_norm(x.clone(), weight.clone(), bias(), 1e-5);
+            let add = tensor([rows, 1, width], 4, device);
+            let (sum, behind) = add_rms_norm(x.clone(), add.clone(), weight.clone(), 1e-6);
+            let alone = rms_norm(x.clone() + add.clone(), weight.clone(), 1e-6);
+            assert!(values(alone).iter().zip(values(behind.clone())).all(|(a, b)| *a == b));
+            let (_, centred) = add_layer_norm(x.clone(), add, weight.clone(), bias(), 1e-5);
             [
                 rms_norm(x.clone(), weight, 1e-6),
                 norm,
+                sum,
+                behind,
+                centred,
                 gated(ActivationFunction::Silu, x.clone() * 9.0, x),
             ]
             .map(values)

@@ -30,6 +30,18 @@ pub struct PackedRows {
     pub width: usize,
 }
 
+impl PackedRows {
+    /// Words, and elements of activations, that a lane takes at a time: a row of a weight and one of activations are
+    /// whole vectors of them.
+    fn vector_size(&self) -> usize {
+        let words = match self.format {
+            WordFormat::F32 => self.width,
+            WordFormat::Bf16 | WordFormat::F16 => self.width / 2,
+        };
+        if words.is_multiple_of(4) { 4 } else { 1 }
+    }
+}
+
 /// Operations on weights in packed words.
 #[backend_extension(Cube)]
 pub trait PackedWeightOps: Backend {
@@ -39,6 +51,15 @@ pub trait PackedWeightOps: Backend {
         words: IntTensor<Self>,
         rows: PackedRows,
     ) -> FloatTensor<Self>;
+
+    /// The same of three weights as wide and of one format.
+    fn packed_gemv_three(
+        x: FloatTensor<Self>,
+        first: IntTensor<Self>,
+        second: IntTensor<Self>,
+        third: IntTensor<Self>,
+        rows: [PackedRows; 3],
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// `x · Wᵀ` of many rows: `x [m, width]` f32 to `[m, rows]` f32.
     fn packed_gemm(
@@ -66,17 +87,11 @@ impl PackedWeightOps for Cube {
         let x = into_contiguous(x);
         let m = x.meta.num_elements() / rows.width;
         let y = empty(&x, [m, rows.count]);
-        let words_of_row = match rows.format {
-            WordFormat::F32 => rows.width,
-            WordFormat::Bf16 | WordFormat::F16 => rows.width / 2,
-        };
-        // A row of a weight and one of activations are whole vectors then.
-        let size = if words_of_row.is_multiple_of(4) { 4 } else { 1 };
         products::gemv::launch(
             &x.client.clone(),
             cubes(rows.count.div_ceil(CUBE_ROWS as usize)),
             CubeDim::new_2d(LANES, CUBE_ROWS),
-            size,
+            rows.vector_size(),
             words.binding().into_buffer_arg(),
             x.binding().into_buffer_arg(),
             y.clone().binding().into_buffer_arg(),
@@ -87,6 +102,44 @@ impl PackedWeightOps for Cube {
             rows.format,
         );
         y
+    }
+
+    fn packed_gemv_three(
+        x: CubeTensor,
+        first: CubeTensor,
+        second: CubeTensor,
+        third: CubeTensor,
+        rows: [PackedRows; 3],
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        let x = into_contiguous(x);
+        let PackedRows { width, format, .. } = rows[0];
+        let m = x.meta.num_elements() / width;
+        let [y, more_y, last_y] = rows.map(|rows| empty(&x, [m, rows.count]));
+        let [starts, counts] =
+            [rows.map(|rows| rows.first as u32), rows.map(|rows| rows.count as u32)];
+        products::gemv_three::launch(
+            &x.client.clone(),
+            cubes(rows.iter().map(|rows| rows.count.div_ceil(CUBE_ROWS as usize)).sum()),
+            CubeDim::new_2d(LANES, CUBE_ROWS),
+            rows[0].vector_size(),
+            first.binding().into_buffer_arg(),
+            second.binding().into_buffer_arg(),
+            third.binding().into_buffer_arg(),
+            x.binding().into_buffer_arg(),
+            y.clone().binding().into_buffer_arg(),
+            more_y.clone().binding().into_buffer_arg(),
+            last_y.clone().binding().into_buffer_arg(),
+            starts[0],
+            starts[1],
+            starts[2],
+            counts[0],
+            counts[1],
+            counts[2],
+            width as u32,
+            m,
+            format,
+        );
+        (y, more_y, last_y)
     }
 
     fn packed_gemm(x: CubeTensor, words: CubeTensor, rows: PackedRows) -> CubeTensor {

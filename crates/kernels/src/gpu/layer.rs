@@ -31,6 +31,17 @@ pub trait LayerGpuOps: Backend {
         epsilon: f64,
     ) -> FloatTensor<Self>;
 
+    /// `x + add`, and the norm of that; both `[.., width]`.
+    fn gpu_add_norm(
+        x: FloatTensor<Self>,
+        add: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        is_biased: bool,
+        kind: NormKind,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
     /// `x [.., heads, width]`, whose elements are rotated as [`rotate`](crate::rotate) says.
     fn gpu_rotary(
         x: FloatTensor<Self>,
@@ -71,6 +82,38 @@ impl LayerGpuOps for Cube {
             is_biased,
         );
         y
+    }
+
+    fn gpu_add_norm(
+        x: CubeTensor,
+        add: CubeTensor,
+        weight: CubeTensor,
+        bias: CubeTensor,
+        is_biased: bool,
+        kind: NormKind,
+        epsilon: f64,
+    ) -> (CubeTensor, CubeTensor) {
+        let [x, add, weight, bias] = [x, add, weight, bias].map(into_contiguous);
+        let (sum, y) = (empty_like(&x), empty_like(&x));
+        let width = weight.meta.num_elements();
+        let rows = x.meta.num_elements() / width.max(1);
+        add_norm::launch(
+            &x.client.clone(),
+            cubes(rows),
+            CubeDim::new_1d(NORM_UNITS),
+            x.binding().into_buffer_arg(),
+            add.binding().into_buffer_arg(),
+            weight.binding().into_buffer_arg(),
+            bias.binding().into_buffer_arg(),
+            sum.clone().binding().into_buffer_arg(),
+            y.clone().binding().into_buffer_arg(),
+            rows as u32,
+            width as u32,
+            epsilon as f32,
+            kind == NormKind::Layer,
+            is_biased,
+        );
+        (sum, y)
     }
 
     fn gpu_rotary(
@@ -137,34 +180,84 @@ fn norm(
     #[comptime] is_centred: bool,
     #[comptime] is_biased: bool,
 ) {
-    let unit = UNIT_POS_X;
     // All cubes meet the same barriers: one beyond the last row does that again.
-    let row = u32::min(CUBE_POS as u32, rows - 1);
-    let start = (row * width) as usize;
+    let start = (u32::min(CUBE_POS as u32, rows - 1) * width) as usize;
+    norm_row(x, x, weight, bias, y, start, width, epsilon, false, is_centred, is_biased);
+}
+
+/// The same of sums, which are kept.
+#[cube(launch)]
+fn add_norm(
+    x: &[f32],
+    add: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    sum: &mut [f32],
+    y: &mut [f32],
+    rows: u32,
+    width: u32,
+    epsilon: f32,
+    #[comptime] is_centred: bool,
+    #[comptime] is_biased: bool,
+) {
+    let start = (u32::min(CUBE_POS as u32, rows - 1) * width) as usize;
+    for at in range_stepped(UNIT_POS_X, width, NORM_UNITS) {
+        let at = start + at as usize;
+        sum[at] = x[at] + add[at];
+    }
+    norm_row(x, add, weight, bias, y, start, width, epsilon, true, is_centred, is_biased);
+}
+
+/// The norm of a row of `x`, or of `x + add`.
+#[cube]
+fn norm_row(
+    x: &[f32],
+    add: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    y: &mut [f32],
+    start: usize,
+    width: u32,
+    epsilon: f32,
+    #[comptime] is_added: bool,
+    #[comptime] is_centred: bool,
+    #[comptime] is_biased: bool,
+) {
+    let unit = UNIT_POS_X;
     let mut shared = Shared::<[f32]>::new_slice(NORM_UNITS as usize);
     let mut mean = 0.0f32;
     if is_centred {
         let mut sum = 0.0f32;
         for at in range_stepped(unit, width, NORM_UNITS) {
-            sum += x[start + at as usize];
+            sum += summed(x, add, start + at as usize, is_added);
         }
         mean = total(sum, &mut shared, unit) / f32::cast_from(width);
     }
     let mut squares = 0.0f32;
     for at in range_stepped(unit, width, NORM_UNITS) {
-        let value = x[start + at as usize] - mean;
+        let value = summed(x, add, start + at as usize, is_added) - mean;
         squares += value * value;
     }
     let variance = total(squares, &mut shared, unit) / f32::cast_from(width);
     let scale = 1.0f32 / f32::sqrt(variance + epsilon);
     for at in range_stepped(unit, width, NORM_UNITS) {
         let at = at as usize;
-        let mut value = (x[start + at] - mean) * scale * weight[at];
+        let value = summed(x, add, start + at, is_added);
+        let mut value = (value - mean) * scale * weight[at];
         if is_biased {
             value += bias[at];
         }
         y[start + at] = value;
     }
+}
+
+#[cube]
+fn summed(x: &[f32], add: &[f32], at: usize, #[comptime] is_added: bool) -> f32 {
+    let mut value = x[at];
+    if is_added {
+        value += add[at];
+    }
+    value
 }
 
 /// The sum of what all units of a cube have, in a fixed tree.
@@ -244,6 +337,23 @@ pub(crate) fn norm_of<const D: usize>(
     let bias = bias.unwrap_or_else(|| weight.clone()).into_dispatch();
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     Tensor::from_dispatch(Dispatch::gpu_norm(x, weight, bias, is_biased, kind, epsilon))
+}
+
+/// `x + add`, and the [`norm_of`] that.
+pub(crate) fn add_norm_of<const D: usize>(
+    x: Tensor<D>,
+    add: Tensor<D>,
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    kind: NormKind,
+    epsilon: f64,
+) -> (Tensor<D>, Tensor<D>) {
+    let is_biased = bias.is_some();
+    let bias = bias.unwrap_or_else(|| weight.clone()).into_dispatch();
+    let [x, add] = [x, add].map(Tensor::into_dispatch);
+    let weight = weight.into_dispatch();
+    let (sum, norm) = Dispatch::gpu_add_norm(x, add, weight, bias, is_biased, kind, epsilon);
+    (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm))
 }
 
 /// `x [batch, tokens, heads, width]` f32, rotated by angles on the same device.

@@ -43,7 +43,7 @@ pub use found::{BACKENDS, GpuDevice, SOFTWARE_VARIABLE, can_compute, gpus};
 #[cfg(feature = "gpu")]
 pub use layer::LayerGpuOps;
 #[cfg(feature = "gpu")]
-pub(crate) use layer::{norm_of, rotated, silu_gated};
+pub(crate) use layer::{add_norm_of, norm_of, rotated, silu_gated};
 #[cfg(feature = "gpu")]
 pub use packed::PackedWeight;
 #[cfg(feature = "gpu")]

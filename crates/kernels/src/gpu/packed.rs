@@ -199,6 +199,25 @@ impl PackedWeight {
             false => Tensor::cat((0..count).step_by(step).map(part).collect(), 1),
         }
     }
+
+    /// [`linear`](Self::linear) of three weights in one launch, if there is one for them: few rows of `x`, and weights as
+    /// wide and of one type of floats.
+    pub fn linear_three(x: &Tensor<2>, weights: [&Self; 3]) -> Option<[Tensor<2>; 3]> {
+        let [Rows::Floats(first), Rows::Floats(second), Rows::Floats(third)] =
+            weights.map(|weight| &weight.rows)
+        else {
+            return None;
+        };
+        let rows = [*first, *second, *third];
+        let alike = |one: &PackedRows| (one.width, one.format) == (first.width, first.format);
+        if x.dims()[0] > GEMV_ROWS || !weights[0].rows.has_gemv() || !rows.iter().all(alike) {
+            return None;
+        }
+        let [first, second, third] = weights.map(|weight| weight.words.clone().into_dispatch());
+        let x = x.clone().into_dispatch();
+        let (a, b, c) = Dispatch::packed_gemv_three(x, first, second, third, rows);
+        Some([a, b, c].map(Tensor::from_dispatch))
+    }
 }
 
 impl Rows {

@@ -47,8 +47,58 @@ pub(super) fn gemv<N: Size>(
     #[comptime] m: usize,
     #[comptime] format: WordFormat,
 ) {
+    multiply_rows::<N>(words, x, y, CUBE_POS as u32, first, rows, width, m, format);
+}
+
+/// The same of three weights as wide and of one format: the cubes of each lie one behind the other.
+#[cube(launch)]
+pub(super) fn gemv_three<N: Size>(
+    words: &[Vector<u32, N>],
+    more_words: &[Vector<u32, N>],
+    last_words: &[Vector<u32, N>],
+    x: &[Vector<f32, N>],
+    y: &mut [f32],
+    more_y: &mut [f32],
+    last_y: &mut [f32],
+    first: u32,
+    more_first: u32,
+    last_first: u32,
+    rows: u32,
+    more_rows: u32,
+    last_rows: u32,
+    width: u32,
+    #[comptime] m: usize,
+    #[comptime] format: WordFormat,
+) {
+    let cube = CUBE_POS as u32;
+    let cubes = rows.div_ceil(CUBE_ROWS);
+    let both = cubes + more_rows.div_ceil(CUBE_ROWS);
+    if cube < cubes {
+        multiply_rows::<N>(words, x, y, cube, first, rows, width, m, format);
+    } else if cube < both {
+        let cube = cube - cubes;
+        multiply_rows::<N>(more_words, x, more_y, cube, more_first, more_rows, width, m, format);
+    } else {
+        let cube = cube - both;
+        multiply_rows::<N>(last_words, x, last_y, cube, last_first, last_rows, width, m, format);
+    }
+}
+
+/// What one cube of [`gemv`] does.
+#[cube]
+fn multiply_rows<N: Size>(
+    words: &[Vector<u32, N>],
+    x: &[Vector<f32, N>],
+    y: &mut [f32],
+    cube: u32,
+    first: u32,
+    rows: u32,
+    width: u32,
+    #[comptime] m: usize,
+    #[comptime] format: WordFormat,
+) {
     let lane = UNIT_POS_X;
-    let row = CUBE_POS as u32 * CUBE_ROWS + UNIT_POS_Y;
+    let row = cube * CUBE_ROWS + UNIT_POS_Y;
     let size = N::value();
     let of_word = comptime!(if format == WordFormat::F32 { 1usize } else { 2 });
     let mut sums = Array::<f32>::new(m);

@@ -18,16 +18,14 @@ use burn_cubecl::cubecl::wgpu::{
 };
 
 use super::failures::{self, failure};
+use super::upload::UPLOAD_BYTES;
 use crate::loops;
 
 /// Bytes of a buffer.
 const BUFFER: usize = 4 << 20;
 
-/// Buffers of a device.
-const BUFFERS: usize = 4;
-
-/// The most bytes that copies to a device pass through.
-pub(super) const BYTES: u64 = (BUFFER * BUFFERS) as u64;
+/// The most buffers of a device.
+const BUFFERS: usize = UPLOAD_BYTES as usize / BUFFER;
 
 /// Bytes that one thread copies at a time.
 const PIECE: usize = 256 << 10;

@@ -5,12 +5,8 @@ use super::failure;
 use burn::tensor::{Bytes, Device, Tensor, TensorData};
 use burn_std::Reader;
 
-/// The most bytes of main memory that copies to one GPU pass through.
-#[cfg(any(feature = "vulkan", feature = "metal", feature = "wgpu"))]
-pub const UPLOAD_BYTES: u64 = super::staging::BYTES;
-/// The most bytes of main memory that copies to one GPU pass through.
-#[cfg(not(any(feature = "vulkan", feature = "metal", feature = "wgpu")))]
-pub const UPLOAD_BYTES: u64 = 0;
+/// The most bytes of main memory that copies to one GPU pass through; with CUDA and ROCm it is their own affair.
+pub const UPLOAD_BYTES: u64 = 16 << 20;
 
 /// A stream of a device by itself: what is allocated in it comes from memory of its own.
 #[derive(Debug, Clone, Copy)]

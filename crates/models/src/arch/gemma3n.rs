@@ -12,7 +12,7 @@ use super::gemma4::{NAMES, PerLayerInputs, per_layer_inputs};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
-use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
+use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen, entered};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
@@ -139,6 +139,11 @@ impl Decoder for Gemma3nForCausalLm {
         let model = &self.model;
         let hidden = self.config.base.text.hidden_size as f64;
         let first = pass.embed(&model.embed_tokens) * hidden.sqrt();
+        // The table may be elsewhere.
+        let first = match model.altup_projections.first() {
+            Some(projection) => entered(first, &projection.weight),
+            None => first,
+        };
         let inputs = model.per_layer_inputs().of(pass, first.clone());
         let rotations = self.ropes.each_ref().map(|rope| pass.rotation(rope, &first.device()));
         let size = magnitude(first.clone());

@@ -299,6 +299,12 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         feed_forward.announce(pass.rows());
         let behind = self.post_attention_layernorm.as_ref().or(self.feedforward_layernorm.as_ref());
         let before = self.input_layernorm.as_ref().or(self.attention_layernorm.as_ref());
+        // A norm without a weight does not know where its block computes.
+        let enter = |x| match &self.self_attn {
+            Some(Either::One(attention)) => attention.entered(x),
+            _ => x,
+        };
+        let (x, pending) = (enter(x), pending.map(enter));
         let (x, normed) = match (before, behind, pending) {
             (Some(norm), _, pending) => norm.after(x, pending),
             (None, Some(norm), Some(pending)) => twice(norm.entered(x) + norm.entered(pending)),

@@ -15,7 +15,7 @@ pub(crate) use self::position_bias::{DistanceBuckets, PositionBias};
 pub use self::query_positions::QueryPositions;
 pub(crate) use self::scores::Scores;
 use self::seen::attend_seen;
-use super::{BlockIndexer, Linear, RmsNorm, Rotation, linear, rotated, unit_rms_norm};
+use super::{BlockIndexer, Linear, RmsNorm, Rotation, entered, linear, rotated, unit_rms_norm};
 
 use crate::kv_cache::{Part, Seen};
 use crate::{ActivationDtype, Activations, Error, Init, KvCache, PassShape};
@@ -295,6 +295,11 @@ impl Attention {
             (Some(gate), Some(projected)) => gate.applied(projected, mixed, self.heads),
             _ => mixed,
         }))
+    }
+
+    /// Activations where its block computes.
+    pub(crate) fn entered<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        entered(x, &self.q_proj.weight)
     }
 
     /// Values `[batch, tokens, key_value_heads · value_dim]` as attention and the cache take them:

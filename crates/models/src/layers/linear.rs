@@ -7,7 +7,8 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, add_linear_in_out,
-    fetched_linear, gated_linear, has_kernels, is_gpu, linear_qkv, linear_tiles, linear_with,
+    fetched_linear, gated_linear, has_kernels, is_gpu, linear_qkv, linear_three, linear_tiles,
+    linear_with,
 };
 
 use super::convolution::{convolved, convolved_parts};
@@ -129,6 +130,12 @@ pub(super) fn biased<const D: usize>(y: Tensor<D>, bias: Option<&Param<Tensor<1>
 pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tensor<D>; 3] {
     let [first, second, third] = layers;
     let x = entered(x, &first.weight);
+    if let [Some(a), Some(b), Some(c)] = layers.map(|layer| kept_on(layer, &x))
+        && let Some([a, b, c]) = linear_three(&x, [&a, &b, &c])
+    {
+        return [(first, a), (second, b), (third, c)]
+            .map(|(layer, y)| biased(y, layer.bias.as_ref()));
+    }
     let alone = differentiated(&x, &first.weight).is_some() || is_observed(&first.weight);
     if alone || is_gpu(&x.device()) || !layers.iter().all(|layer| is_whole(&layer.weight)) {
         return layers.map(|layer| layer.forward(x.clone()));
@@ -136,6 +143,24 @@ pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tens
     let weights = layers.map(|layer| whole(&layer.weight));
     let [a, b, c] = linear_qkv(first.compute, x, weights);
     [(first, a), (second, b), (third, c)].map(|(layer, y)| biased(y, layer.bias.as_ref()))
+}
+
+/// What two layers of one input give, if one launch on its GPU makes both.
+pub(crate) fn both<const D: usize>(layers: [&Linear; 2], x: &Tensor<D>) -> Option<[Tensor<D>; 2]> {
+    let [first, second] = layers.map(|layer| kept_on(layer, x));
+    let (first, second) = (first?, second?);
+    // One row more, as a launch is for three.
+    let [a, b, _] = linear_three(x, [&first, &second, &second.slice(0..1)])?;
+    Some([biased(a, layers[0].bias.as_ref()), biased(b, layers[1].bias.as_ref())])
+}
+
+/// The weight of a layer, if it is all that the layer multiplies and is kept on the GPU of `x`.
+fn kept_on<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<WeightTensor> {
+    let weight = Streamed::of(&layer.weight).filter(|_| is_gpu(&x.device()) && !layer.is_in_out)?;
+    if weight.low_rank().is_some() || weight.is_observed() {
+        return None;
+    }
+    weight.on_gpu()
 }
 
 /// `act(gate(x)) · up(x)` of one product, if both layers' weights are in memory of the device that computes so, and neither has a bias.

@@ -107,6 +107,12 @@ pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> 
     if let Some(inner) = linear::gated([gate, up], kernel, &x) {
         return inner;
     }
+    if let Some([gate, up]) = linear::both([gate, up], &x) {
+        return match outsize_kernels::has_gate(&gate.device(), kernel) {
+            true => outsize_kernels::gated(kernel, gate, up),
+            false => act.apply(gate) * up,
+        };
+    }
     let gate = gate.forward(x.clone());
     if outsize_kernels::has_gate(&gate.device(), kernel) {
         return outsize_kernels::gated(kernel, gate, up.forward(x));
