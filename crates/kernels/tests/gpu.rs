@@ -142,10 +142,7 @@ fn products_are_those_of_the_cpu_whatever_the_tile() {
             // Three in one launch have the same bits, each.
             let parts = [weight.clone(), weight.slice(rows / 2..rows), weight.slice(0..1)];
             let at_once = PackedWeight::linear_three(&x, parts.each_ref());
-            assert_eq!(
-                at_once.is_some(),
-                m <= 8 && columns % 2 == 0 || m <= 8 && dtype == DType::F32
-            );
+            assert_eq!(at_once.is_some(), m <= 8 && (columns % 2 == 0 || dtype == DType::F32));
             for (part, at_once) in parts.iter().zip(at_once.into_iter().flatten()) {
                 let alone = values(part.linear(x.clone()));
                 let same =
