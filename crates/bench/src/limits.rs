@@ -278,7 +278,8 @@ fn run(
     Ok(seconds.max(1e-9))
 }
 
-fn flops(compute: ActivationDtype) -> Result<f64, Error> {
+/// What all threads compute on registers, in operations per second: the best of several looks.
+pub(crate) fn flops(compute: ActivationDtype) -> Result<f64, Error> {
     let mut best = 0.0;
     for _ in 0..PEAKS {
         let rate = peak::flops(compute, PEAK);

@@ -1,11 +1,12 @@
 //! Passes of many tokens: attention, and matmuls with what lies between them.
 
-use outsize_kernels::{ActivationDtype, peak};
+use outsize_kernels::ActivationDtype;
 use outsize_plan::{GemmRates, PrefillRates};
 
 use crate::Error;
 use crate::compute::THIN;
 use crate::layers::{Sequence, Shape};
+use crate::limits;
 use crate::measured::Measured;
 use crate::options::Stop;
 use crate::samples::{Pace, Samples};
@@ -20,9 +21,6 @@ const BEFORE: usize = 1024;
 
 /// How long each part is repeated at most, beyond its least number of repetitions, in seconds.
 const LIMIT: f64 = 0.8;
-
-/// How often the highest rate is looked for: others may use the same cores.
-const LOOKS: usize = 5;
 
 /// Layers of each width.
 const LAYERS: usize = 2;
@@ -42,8 +40,7 @@ pub(crate) fn measure(
     let mut gemm = |compute, kind: [&'static str; 3]| {
         let [wide, narrow] = [shape, narrower(shape)]
             .map(|shape| Passes::measure(shape, compute, attention_flops, stop));
-        let most = (0..LOOKS).filter_map(|_| peak::flops(compute, 0.01)).fold(0.0, f64::max);
-        rates(measured, kind, [&wide?, &narrow?], block_seconds, most)
+        rates(measured, kind, [&wide?, &narrow?], block_seconds, limits::flops(compute)?)
     };
     let f32 = gemm(
         ActivationDtype::F32,

@@ -160,9 +160,7 @@ fn norm<const D: usize>(
     let dtype = x.dtype();
     #[cfg(feature = "gpu")]
     if is_gpu(&x.device()) && dtype == DType::F32 {
-        let device = x.device();
-        let here = |weight: Tensor<1>| weight.cast(dtype).to_device(&device);
-        return crate::gpu::norm_of(x, here(weight), bias.map(here), kind, epsilon);
+        return crate::gpu::norm_of(x, weight, bias, kind, epsilon);
     }
     let x = match kind {
         NormKind::Rms => x,
@@ -199,13 +197,12 @@ fn add_norm<const D: usize>(
         return (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm));
     }
     #[cfg(feature = "gpu")]
-    if is_gpu(&x.device()) && x.device() == add.device() && x.dims() == add.dims() {
-        let floats = [x.dtype(), add.dtype()] == [DType::F32; 2];
-        let device = x.device();
-        let here = |weight: Tensor<1>| weight.cast(DType::F32).to_device(&device);
-        if floats {
-            return crate::gpu::add_norm_of(x, add, here(weight), bias.map(here), kind, epsilon);
-        }
+    if is_gpu(&x.device())
+        && x.device() == add.device()
+        && x.dims() == add.dims()
+        && [x.dtype(), add.dtype()] == [DType::F32; 2]
+    {
+        return crate::gpu::add_norm_of(x, add, weight, bias, kind, epsilon);
     }
     let sum = x + add;
     (sum.clone(), norm(sum, weight, bias, kind, epsilon))

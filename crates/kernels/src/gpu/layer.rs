@@ -2,8 +2,8 @@
 //! it is some thirty for a token, each of which takes longer to launch than to compute.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Cube, Dispatch, backend_extension};
-use burn::tensor::{DType, Tensor};
+use burn::backend::{Backend, Cube, Dispatch, DispatchTensor, backend_extension};
+use burn::tensor::{DType, Device, Tensor};
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
@@ -325,7 +325,7 @@ fn silu_gate(x: &[f32], up: &[f32], y: &mut [f32], values: u32) {
     }
 }
 
-/// The norm of `x [.., width]` f32; the weight and the bias are as wide, f32, and on the same device.
+/// The norm of `x [.., width]` f32; the weight and the bias are as wide.
 pub(crate) fn norm_of<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<1>,
@@ -333,13 +333,12 @@ pub(crate) fn norm_of<const D: usize>(
     kind: NormKind,
     epsilon: f64,
 ) -> Tensor<D> {
-    let is_biased = bias.is_some();
-    let bias = bias.unwrap_or_else(|| weight.clone()).into_dispatch();
-    let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
+    let (weight, bias, is_biased) = operands(weight, bias, &x.device());
+    let x = x.into_dispatch();
     Tensor::from_dispatch(Dispatch::gpu_norm(x, weight, bias, is_biased, kind, epsilon))
 }
 
-/// `x + add`, and the [`norm_of`] that.
+/// `x + add`, both f32 on one device, and the [`norm_of`] that.
 pub(crate) fn add_norm_of<const D: usize>(
     x: Tensor<D>,
     add: Tensor<D>,
@@ -348,12 +347,23 @@ pub(crate) fn add_norm_of<const D: usize>(
     kind: NormKind,
     epsilon: f64,
 ) -> (Tensor<D>, Tensor<D>) {
-    let is_biased = bias.is_some();
-    let bias = bias.unwrap_or_else(|| weight.clone()).into_dispatch();
+    let (weight, bias, is_biased) = operands(weight, bias, &x.device());
     let [x, add] = [x, add].map(Tensor::into_dispatch);
-    let weight = weight.into_dispatch();
     let (sum, norm) = Dispatch::gpu_add_norm(x, add, weight, bias, is_biased, kind, epsilon);
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm))
+}
+
+/// A norm's weight and bias in f32 on a device, and whether there is a bias: a kernel is given the weight in its place.
+fn operands(
+    weight: Tensor<1>,
+    bias: Option<Tensor<1>>,
+    device: &Device,
+) -> (DispatchTensor, DispatchTensor, bool) {
+    let is_biased = bias.is_some();
+    let here = |values: Tensor<1>| values.cast(DType::F32).to_device(device).into_dispatch();
+    let weight = here(weight);
+    let bias = bias.map_or_else(|| weight.clone(), here);
+    (weight, bias, is_biased)
 }
 
 /// `x [batch, tokens, heads, width]` f32, rotated by angles on the same device.

@@ -108,10 +108,7 @@ pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> 
         return inner;
     }
     if let Some([gate, up]) = linear::both([gate, up], &x) {
-        return match outsize_kernels::has_gate(&gate.device(), kernel) {
-            true => outsize_kernels::gated(kernel, gate, up),
-            false => act.apply(gate) * up,
-        };
+        return act.gate(gate, up);
     }
     let gate = gate.forward(x.clone());
     if outsize_kernels::has_gate(&gate.device(), kernel) {
