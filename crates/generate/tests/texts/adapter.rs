@@ -9,7 +9,7 @@ use outsize_generate::{
     BeamSearch, GenerateOptions, PipelineBuilder, PipelineError, TextTask, pipeline,
 };
 use outsize_lora::{LoraConfig, ModulePattern};
-use outsize_plan::{Budget, Strategy, Tier};
+use outsize_plan::ManualMap;
 use tempfile::TempDir;
 
 const MODEL: &str = r#"{"model_type": "llama", "hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 8,
@@ -66,18 +66,9 @@ fn batches_beams_drafts_and_streaming_have_the_adapter_too() {
     let beams = tokens(adapted().num_beams(3), 3);
     assert_ne!(beams, tokens(builder(&folder).num_beams(3), 3));
 
-    let mut budget = Budget::default();
-    budget.set(Tier::Cpu, 1);
-    let error = adapted().max_memory(budget.clone()).build().unwrap_err();
-    let PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(shortfall))) =
-        error
-    else {
-        panic!("{error}")
-    };
-    budget.set(Tier::Cpu, shortfall.least + (4 << 20));
+    let map = ManualMap::parse(r#"{"model": "disk", "lm_head": "cpu"}"#).unwrap();
     for (beam, expected) in [(1, &found), (3, &beams)] {
-        let streamed =
-            adapted().num_beams(beam).device_map(Strategy::Auto).max_memory(budget.clone());
+        let streamed = adapted().num_beams(beam).device_map(map.clone());
         let pipe = streamed.clone().build().unwrap();
         assert!(pipe.pipeline().device_map().streamed_bytes() > 0);
         drop(pipe);

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::common::checkpoint::with_tokenizer;
+use crate::common::{PROCESS, least};
 use outsize_generate::{
     DraftStats, GenerationWorkload, LanguageModel, OpenedModel, Pipeline, PipelineError,
     PipelineSettings, Request, Sampling, generate, read_config,
@@ -53,7 +54,7 @@ fn open(
 ) -> Result<Pipeline, PipelineError> {
     let settings = PipelineSettings {
         max_memory: memory,
-        workload: GenerationWorkload::new(cache, 16),
+        workload: GenerationWorkload { process: PROCESS, ..GenerationWorkload::new(cache, 16) },
         planning: Default::default(),
         stop: None,
     };
@@ -183,16 +184,8 @@ fn a_budget_has_the_draft_model_in_it() {
     let dir = TempDir::new().unwrap();
     let (llama, small) = (checkpoint(&dir, "llama", LLAMA), checkpoint(&dir, "small", SMALL));
     let cache = CacheOptions { draft_tokens: 4, ..CacheOptions::new(100) };
-    let least = |draft| {
-        let tiny = Budget::parse("cpu=1MB").unwrap();
-        let error = open(&llama, draft, cache, tiny).unwrap_err();
-        let PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(lack))) =
-            error
-        else {
-            panic!("{error}");
-        };
-        lack.least
-    };
+    let tiny = Budget::parse("cpu=1MB").unwrap();
+    let least = |draft| least(open(&llama, draft, cache, tiny.clone()).unwrap_err());
     let (alone, both) = (least(None), least(Some(&*small)));
     // Its weights, at least.
     let weights = std::fs::metadata(small.join("model.safetensors")).unwrap().len();

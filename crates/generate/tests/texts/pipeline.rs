@@ -1,6 +1,7 @@
 //! A model behind a budget computes what it computes without one, and what transformers computes.
 
 use crate::common::checkpoint::{fixture, random};
+use crate::common::{PROCESS, least};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
@@ -10,7 +11,6 @@ use outsize_models::{ActivationDtype, CacheOptions, KvDtype, Logits, WhenFull};
 use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use tempfile::TempDir;
 
 /// Reference fixtures of the models crate: tiny checkpoints with what transformers computed.
@@ -39,6 +39,7 @@ fn settings(budget: Option<u64>, logits: Logits) -> PipelineSettings {
         max_memory,
         workload: GenerationWorkload {
             logits,
+            process: PROCESS,
             ..GenerationWorkload::new(CacheOptions::new(64), 32)
         },
         planning: Default::default(),
@@ -73,14 +74,8 @@ fn greedy(pipeline: &mut Pipeline, ids: &[u32], count: usize) -> Vec<u32> {
     outcome.tokens
 }
 
-/// The least budget that works, from the planner's own message.
 fn least_budget(folder: &Path) -> u64 {
-    match open(folder, Some(1), Logits::All).unwrap_err() {
-        PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
-            shortfall,
-        ))) => shortfall.least,
-        other => panic!("{other}"),
-    }
+    least(open(folder, Some(1), Logits::All).unwrap_err())
 }
 
 #[test]
@@ -108,12 +103,8 @@ fn wide(folder: &Path, tied: bool, dtype: Dtype) {
     random(folder, &config, dtype, 4.0);
 }
 
-/// Held by tests of large models: a budget counts the whole process, what other tests hold included.
-static LARGE: Mutex<()> = Mutex::new(());
-
 #[test]
 fn placement_never_changes_a_bit() {
-    let _alone = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
     for (tied, dtype) in [(false, Dtype::BF16), (true, Dtype::BF16), (false, Dtype::F32)] {
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = dir.path().join("model");
@@ -124,8 +115,7 @@ fn placement_never_changes_a_bit() {
         assert_eq!(resident.device_map().streamed_bytes(), 0);
         let weights = resident.device_map().resident_bytes();
         let least = least_budget(&folder);
-        // The process grows a little between two looks at it.
-        for extra in [2 << 20, weights / 5, weights / 3] {
+        for extra in [0, weights / 5, weights / 3] {
             let mut streamed = open(&folder, Some(least + extra), Logits::All).unwrap();
             assert!(streamed.device_map().streamed_bytes() > 0, "{tied} {dtype} {extra}");
             let found = logits(&mut streamed, &ids);
@@ -325,7 +315,6 @@ fn a_sliding_context_goes_on_and_rolls_back_as_far_as_it_remembers() {
 
 #[test]
 fn rounded_activations_give_the_same_bits_wherever_weights_are() {
-    let _alone = LARGE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("model");
     wide(&folder, false, Dtype::BF16);
@@ -340,7 +329,7 @@ fn rounded_activations_give_the_same_bits_wherever_weights_are() {
     let (exact, _) = run(None, ActivationDtype::F32);
     let (resident, none) = run(None, ActivationDtype::Bf16);
     // Rounded activations of passes of 32 tokens.
-    let (streamed, some) = run(Some(least_budget(&folder) + (1 << 20)), ActivationDtype::Bf16);
+    let (streamed, some) = run(Some(least_budget(&folder)), ActivationDtype::Bf16);
     assert!(none == 0 && some > 0);
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&resident), bits(&streamed));

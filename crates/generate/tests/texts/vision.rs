@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::common::checkpoint::fixture;
 use crate::common::conversations::pipeline;
+use crate::common::least;
 use outsize_checkpoint::Checkpoint;
 use outsize_generate::{
     ChatAnswer, ChatImages, ChatMessage, ChatOptions, ChatPrompt, ChatSession, ChatTemplates,
@@ -171,12 +172,7 @@ fn features_have_the_same_bits_in_any_budget() {
     for name in FIXTURES {
         let (encoder, images) = (encoder(name), images(name));
         let encode = |budget| encoder.encode(&images, (budget, 0), |_| {});
-        let least = match encode(1).unwrap_err() {
-            PipelineError::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(
-                shortfall,
-            ))) => shortfall.least,
-            error => panic!("{error}"),
-        };
+        let least = least(encode(1).unwrap_err());
         let ample = embeddings(encode(1 << 30).unwrap());
         for budget in [least, least + 20_000, least + 60_000] {
             assert_eq!(embeddings(encode(budget).unwrap()), ample, "{name} in {budget}");
