@@ -27,6 +27,16 @@ impl Failure {
         Self::Usage(reason.to_string())
     }
 
+    /// The same of something that stands at a place.
+    pub fn at(self, place: impl Display) -> Self {
+        match self {
+            Self::Usage(reason) | Self::Failed(reason) => {
+                Self::Failed(format!("{place}: {reason}"))
+            }
+            failure => failure,
+        }
+    }
+
     /// A failed write to standard output or to the user's file.
     pub fn writing(what: impl Display, error: std::io::Error) -> Self {
         if error.kind() == std::io::ErrorKind::BrokenPipe {
@@ -179,7 +189,9 @@ fn generate_flags(error: &TextError) -> &'static str {
         TextError::PromptTooLong { advice, .. } if advice.contains("slide") => {
             "--context, --when-full slide"
         }
-        TextError::PromptTooLong { .. } => "--context",
+        TextError::PromptTooLong { .. } | TextError::EmbeddingRoom { .. } => "--context",
+        TextError::EmbeddingPrompt { .. } => "--prompt-name",
+        TextError::EmbeddingDimensions { .. } => "--dimensions",
         TextError::ImageTokens { .. } | TextError::ImageSize { .. } => "--image-tokens",
         TextError::Picture(_) | TextError::ImageAspect { .. } => "--image",
         _ => "",

@@ -7,6 +7,7 @@ mod chat_input;
 mod child;
 mod commands;
 mod description;
+mod embedding;
 mod error;
 mod generation;
 mod hub;

@@ -11,8 +11,8 @@ use outsize::checkpoint::{model_folder, read_object, shown};
 use outsize::core::{Planning, gpu};
 use outsize::diffuse::{ImageModel, PipelineFiles, SingleFile};
 use outsize::generate::{
-    ConfigText, Described, GenerationWorkload, OpenedModel, PipelineSettings, VisionEncoder,
-    default_budget, describe, read_config,
+    ConfigText, Described, EmbeddingRecipe, GenerationWorkload, OpenedModel, PipelineSettings,
+    VisionEncoder, default_budget, describe, read_config,
 };
 use outsize::lora::ADAPTER_CONFIG;
 use outsize::machine::{Machine, current_rss};
@@ -108,7 +108,12 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
             shown(&folder.to_string_lossy(), 200)
         )));
     }
-    let config = read_config(folder)?;
+    let config = read_config(folder).map_err(|error| match Failure::from(error) {
+        Failure::Failed(reason) if EmbeddingRecipe::is_in(folder) => {
+            Failure::Failed(format!("{reason}; `outsize embed` makes vectors of texts with it"))
+        }
+        failure => failure,
+    })?;
     note_unknown("config.json", &config.unknown_fields);
     let sees = VisionEncoder::model_types().any(|sees| sees == config.model_type());
     if config.is_part() && !(sees && args.model.is_dir()) {

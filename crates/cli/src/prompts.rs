@@ -1,7 +1,7 @@
 //! Files of many prompts and of their results: JSON, one object a line.
 
 use crate::error::Failure;
-use outsize::generate::{Finish, TextOutcome};
+use outsize::generate::{Embedding, Finish, TextOutcome};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,7 +20,8 @@ const BEGIN: &[u8] = b"{\"index\":";
 /// One line of a file of prompts.
 #[derive(Debug, Deserialize)]
 pub struct PromptLine {
-    /// The text to go on from.
+    /// The text to go on from, or to embed.
+    #[serde(alias = "text")]
     pub prompt: Option<String>,
     /// Its tokens instead.
     pub ids: Option<Vec<u32>>,
@@ -61,6 +62,15 @@ pub enum PromptResult<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         stop_string: Option<&'a str>,
     },
+    /// A vector.
+    Embedding {
+        /// Tokens of the text, with those of its prompt and special ones.
+        tokens: usize,
+        /// Tokens that were cut off.
+        cut: usize,
+        /// `[dimensions]`.
+        embedding: &'a [f32],
+    },
     /// No text.
     Failed {
         /// Why.
@@ -79,6 +89,11 @@ impl<'a> PromptResult<'a> {
             stop_string: outcome.stop_string.as_deref(),
         }
     }
+
+    /// A vector.
+    pub fn embedding(found: &'a Embedding) -> Self {
+        Self::Embedding { tokens: found.tokens, cut: found.cut, embedding: &found.values }
+    }
 }
 
 /// The lines of a file of prompts, with their numbers. Blank lines have none.
@@ -90,9 +105,9 @@ pub struct PromptLines {
 }
 
 impl PromptLines {
-    /// Opens the file, which is read more than once.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
-        refuse_other_than_files("--prompts", path)?;
+    /// Opens the file that `flag` names, which is read more than once.
+    pub fn open(flag: &str, path: &Path) -> Result<Self, Failure> {
+        refuse_other_than_files(flag, path)?;
         let file = File::open(path).map_err(|error| reading(path, error))?;
         Ok(Self { lines: BufReader::new(file), path: path.to_owned(), line: 0, index: 0 })
     }
@@ -278,7 +293,7 @@ mod tests {
         let path = dir.path().join("prompts.jsonl");
         let read = |text: &str| -> Result<Vec<_>, Failure> {
             std::fs::write(&path, text).unwrap();
-            PromptLines::open(&path)?.collect()
+            PromptLines::open("--prompts", &path)?.collect()
         };
         let lines = read("{\"prompt\": \"a\", \"id\": 7}\n\n{\"ids\": [1], \"max_new_tokens\": 3}")
             .unwrap();
@@ -356,7 +371,7 @@ mod tests {
     fn pipes_are_refused() {
         let refused = |failure| matches!(failure, Some(Failure::Usage(_)));
         let null = Path::new("/dev/null");
-        assert!(refused(PromptLines::open(null).err()));
+        assert!(refused(PromptLines::open("--prompts", null).err()));
         assert!(refused(ResultsFile::open(null).err()));
     }
 }

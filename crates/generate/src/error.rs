@@ -307,6 +307,43 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A file of sentence-transformers is not what it should be, or asks for what is not built in.
+    #[error("{}: {reason}", path.display())]
+    EmbeddingFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The model has no prompt of that name.
+    #[error("there is no prompt {name:?}: this model has {}", if known.is_empty() { "none".to_owned() } else { known.join(", ") })]
+    EmbeddingPrompt {
+        /// The name asked for.
+        name: String,
+        /// The names that there are.
+        known: Vec<String>,
+    },
+    /// The context has no room for a text.
+    #[error(
+        "a text may have {most} tokens, of which {special} are special ones around it: allow more (context)"
+    )]
+    EmbeddingRoom {
+        /// Tokens that there is room for.
+        most: usize,
+        /// Tokens around the text.
+        special: usize,
+    },
+    /// More dimensions were asked for than a vector has.
+    #[error("{wanted} dimensions are asked for, expected 1 to {most}")]
+    EmbeddingDimensions {
+        /// How many.
+        wanted: usize,
+        /// How many there are.
+        most: usize,
+    },
+    /// Embeddings were asked of a model with an encoder.
+    #[error("an encoder reads the prompts of this model: embeddings are those of decoders")]
+    EmbeddingEncoder,
     /// An encoder reads the prompt.
     #[error(
         "the tokens of a prompt are not predicted: an encoder reads it, and the answer alone is"

@@ -2,6 +2,7 @@
 //!
 //! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token at a time.
 //! - [`pipeline()`] opens a checkpoint for a [`TextTask`] within a budget: text in, text out, streamed, in batches, with beams.
+//! - [`EmbeddingPipeline`] makes vectors of texts.
 //! - [`ChatSession`] is a conversation: a [`ChatTemplate`] makes its prompts, and the KV cache is kept from turn to turn.
 //! - [`Pipeline::perplexity`] says how well a model predicts a text, [`Pipeline::score`] how likely its tokens are.
 //! - [`Sampler`] picks a token from logits, as [`Sampling`] says.
@@ -18,6 +19,7 @@ mod byte_tokenizer;
 mod chat;
 mod constraint;
 mod describe;
+mod embedding;
 mod eos;
 mod error;
 mod generate;
@@ -56,6 +58,11 @@ pub use chat::{
 };
 pub use constraint::JsonConstraint;
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
+pub use embedding::{
+    EmbedOptions, Embedding, EmbeddingPipeline, EmbeddingPipelineOptions, EmbeddingRecipe,
+    EmbeddingTask, EmbeddingText, EmbeddingTokenizer, Pooling, cosine_similarity,
+    read_embedding_config,
+};
 pub use error::{Error, Result};
 pub use generate::{Generation, NewTokens, generate};
 pub use generation_config::GenerationConfig;

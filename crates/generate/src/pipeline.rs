@@ -5,6 +5,7 @@ mod drafts;
 mod error;
 mod opened_model;
 mod placement;
+mod pooled;
 mod scores;
 mod sequences;
 
@@ -18,8 +19,8 @@ use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::Planning;
 use outsize_kernels::BufferReuse;
 use outsize_models::{
-    Batch, CacheOptions, CacheSpec, DispatchedDecoder, FIRST_IMAGE_ID, ImageFeatures, KvCache,
-    Logits, ModelConfig,
+    Batch, CacheOptions, CacheSpec, DispatchedDecoder, Error as ModelError, FIRST_IMAGE_ID,
+    ImageFeatures, KvCache, Logits, ModelConfig,
 };
 use outsize_plan::{Budget, DeviceMap, Prediction};
 use outsize_stream::Stats;
@@ -97,11 +98,19 @@ pub struct Pipeline {
 /// # Errors
 /// A file that is missing, larger than 16 MiB or asks for something that cannot be run.
 pub fn read_config(folder: &Path) -> Result<ModelConfig, PipelineError> {
+    read_config_as(folder, ModelConfig::from_json)
+}
+
+/// The same, read by `read`.
+pub(crate) fn read_config_as(
+    folder: &Path,
+    read: impl FnOnce(&str) -> Result<ModelConfig, ModelError>,
+) -> Result<ModelConfig, PipelineError> {
     let path = folder.join("config.json");
     let Some(text) = read_optional_text(&path, CONFIG_LIMIT).map_err(Error::from)? else {
         return Err(PipelineError::NoConfig { folder: folder.to_owned() });
     };
-    ModelConfig::from_json(&text).map_err(|source| PipelineError::BadConfig { path, source })
+    read(&text).map_err(|source| PipelineError::BadConfig { path, source })
 }
 
 impl Pipeline {

@@ -15,6 +15,7 @@ use outsize_core::{
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
+use crate::decoder::begun;
 use crate::full_gradients::full_gradients;
 use crate::head_scores::score_batch;
 use crate::learning_memory::{block_of, full_learning_bytes, learning_bytes};
@@ -85,6 +86,17 @@ pub trait DispatchedDecoder: Debug {
         cache: &mut KvCache,
         scoring: Scoring<'_>,
     ) -> Result<Result<Scores, Error>, outsize_core::Error>;
+
+    /// Runs one pass as [`forward_batch`](Self::forward_batch) does, without the head: hidden states `[batch, tokens, hidden]` f32
+    /// of all positions, behind the last norm.
+    ///
+    /// # Errors
+    /// As there.
+    fn hidden_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+    ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error>;
 
     /// Lets the encoder read a prompt: [`Decoder::encode_batch`] within [`Dispatched::run_once`].
     ///
@@ -176,6 +188,19 @@ impl<D: Decoder> DispatchedDecoder for Dispatched<D> {
         scoring: Scoring<'_>,
     ) -> Result<Result<Scores, Error>, outsize_core::Error> {
         self.run_kind(PassKind::Prefill, |model| score_batch(model, batch, cache, scoring))
+    }
+
+    fn hidden_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+    ) -> Result<Result<Tensor<3>, Error>, outsize_core::Error> {
+        self.run_kind(PassKind::Prefill, |model| {
+            let pass = begun(model, batch, cache, Logits::Hidden)?;
+            let hidden = model.hidden(&pass, cache)?;
+            cache.advance(batch);
+            Ok(hidden)
+        })
     }
 
     fn encode_batch(

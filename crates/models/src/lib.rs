@@ -32,6 +32,7 @@ mod error;
 mod full_gradients;
 mod head_gradients;
 mod head_scores;
+mod headless;
 mod image_features;
 mod kv_cache;
 mod layers;

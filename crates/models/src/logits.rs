@@ -24,6 +24,8 @@ pub enum Logits {
     All,
     /// All of this pass, of which nothing stays but how likely the next tokens are.
     Scored,
+    /// None: hidden states of all positions of this pass.
+    Hidden,
 }
 
 impl Logits {
@@ -31,7 +33,7 @@ impl Logits {
     pub fn positions(self, tokens: usize) -> usize {
         match self {
             Self::Last => tokens.min(1),
-            Self::All | Self::Scored => tokens,
+            Self::All | Self::Scored | Self::Hidden => tokens,
         }
     }
 }

@@ -9,6 +9,7 @@ use outsize_core::{
 };
 use outsize_kernels::{matmul, threads};
 use outsize_plan::{DeviceMap, Tier};
+use serde_json::{Map, Value};
 
 use crate::any_decoder::EmptyDecoder;
 use crate::config::{self, Fields, Quantization};
@@ -37,6 +38,8 @@ pub struct ModelConfig {
     pub(crate) row: &'static Row,
     /// What it has otherwise than transformers.
     pub(crate) layout: StoredLayout,
+    /// Whether a head that is stored is passed over.
+    pub(crate) is_headless: bool,
     decoder: EmptyDecoder,
 }
 
@@ -47,12 +50,16 @@ impl ModelConfig {
     /// Text that is not a JSON object, an architecture that is not supported, a field that is missing, out of bounds, or
     /// asks for something this crate does not run; the message names the field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
-        let map = config::object(text)?;
-        let fields = Fields::new(&map);
+        Self::of_object(&config::object(text)?)
+    }
+
+    pub(crate) fn of_object(map: &Map<String, Value>) -> Result<Self, Error> {
+        let fields = Fields::new(map);
         let (row, decoder) = registry::read(&fields)?;
         Ok(Self {
             row,
-            layout: StoredLayout::of(&map),
+            layout: StoredLayout::of(map),
+            is_headless: false,
             dtype: config::dtype(&fields)?,
             quantization: Quantization::read(&fields)?,
             unknown_fields: fields.unknown(),
@@ -113,14 +120,19 @@ impl ModelConfig {
 
     /// The rules from its parameters' paths to the names of tensors.
     pub(crate) fn names(&self) -> Names {
-        let names = Names::default().optional_prefix(self.row.optional_prefix);
+        let names = Names::default().optional_prefix(self.optional_prefix());
         // The rules are our own, and are rules.
         self.decoder.0.names(names).unwrap_or_default()
     }
 
     /// A prefix of parameters' paths that the tensor names of some checkpoints leave out; empty if there is none.
     pub fn optional_prefix(&self) -> &'static str {
-        self.row.optional_prefix
+        let Row { layers, optional_prefix, .. } = self.row;
+        match layers.find('.') {
+            // A model without a head is what all but the head is in.
+            Some(end) if self.is_headless => &layers[..=end],
+            _ => optional_prefix,
+        }
     }
 
     /// Whether a tensor of that name is of no use, though checkpoints of this type may have it.
@@ -328,7 +340,8 @@ impl ModelConfig {
         map: &DeviceMap,
         options: &outsize_core::Options,
     ) -> Result<Box<dyn DispatchedDecoder>, outsize_core::Error> {
-        if let Some([table, head]) = self.stored_head(checkpoint.tensors())
+        if !self.is_headless
+            && let Some([table, head]) = self.stored_head(checkpoint.tensors())
             && differ(checkpoint, table, head)?
         {
             return Err(outsize_core::Error::TiedHead {

@@ -23,8 +23,8 @@ pub struct PassShape {
     /// Sequences of a pass over prompts, which are fewer in beam search.
     texts: usize,
     positions: usize,
-    /// Whether nothing stays of logits but how likely tokens are.
-    scores: bool,
+    /// Of which positions logits are wanted, and for what.
+    logits: Logits,
     threads: usize,
     /// The most columns that it looks at in any layer: what is held and the pass itself.
     visible: usize,
@@ -57,7 +57,7 @@ impl PassShape {
             batch: if tokens > 1 { cache.batch } else { cache.sequences() }.min(MAX_BATCH),
             texts: cache.batch.min(MAX_BATCH),
             positions: logits.positions(tokens),
-            scores: logits == Logits::Scored,
+            logits,
             threads,
             learns: false,
             visible: if refuse { (held + tokens).min(context) } else { held + tokens },
@@ -74,7 +74,7 @@ impl PassShape {
             batch,
             texts: batch,
             positions: 0,
-            scores: false,
+            logits: Logits::Hidden,
             threads,
             visible: tokens,
             learns: false,
@@ -138,12 +138,16 @@ impl PassShape {
     pub(crate) fn whole_logit_rows(&self) -> u64 {
         let rows = self.logit_rows();
         let at_once = SCORED_AT_ONCE.max(self.batch) as u64;
-        if self.scores { rows.min(at_once) } else { rows }
+        match self.logits {
+            Logits::Last | Logits::All => rows,
+            Logits::Scored => rows.min(at_once),
+            Logits::Hidden => 0,
+        }
     }
 
     /// Positions of all sequences of which only scores are wanted.
     pub(crate) fn scored_rows(&self) -> u64 {
-        if self.scores { self.logit_rows() } else { 0 }
+        if self.logits == Logits::Scored { self.logit_rows() } else { 0 }
     }
 
     /// Whether the pass may keep its keys and values beside the cache until nothing looks at what they overwrite.

@@ -111,6 +111,12 @@ pub fn model_types() -> impl Iterator<Item = &'static str> {
 
 /// Reads the fields as the architecture of their `model_type` does.
 pub(crate) fn read(fields: &Fields<'_>) -> Result<(&'static Row, EmptyDecoder), Error> {
+    let row = row(fields)?;
+    Ok((row, (row.read)(row.model_type, fields)?))
+}
+
+/// The row of their `model_type`.
+pub(crate) fn row(fields: &Fields<'_>) -> Result<&'static Row, Error> {
     let found = fields.text("model_type")?;
     let found = found.ok_or_else(|| fields.missing("model_type"))?;
     let text = fields.object("text_config").ok().flatten();
@@ -118,11 +124,10 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<(&'static Row, EmptyDecoder), 
     let mut rows = ROWS.iter().filter(|row| row.model_type == found);
     let of_text = |row: &&Row| text.is_some_and(|text| row.text_types.contains(&text));
     let row = rows.clone().find(of_text).or_else(|| rows.find(|row| row.text_types.is_empty()));
-    let row = row.ok_or_else(|| Error::ModelType {
+    row.ok_or_else(|| Error::ModelType {
         found: shown(found, MAX_QUOTE),
         supported: format!("{} types, nearest by name {}", model_types().count(), nearest(found)),
-    })?;
-    Ok((row, (row.read)(row.model_type, fields)?))
+    })
 }
 
 /// The supported types that begin most like this one.

@@ -18,7 +18,8 @@ impl ModelConfig {
     pub fn options(&self, tensors: &[TensorInfo]) -> Options {
         let row = self.row;
         let mut weights = self.weights();
-        if let Some((table, _)) = self.tied_head()
+        if !self.is_headless
+            && let Some((table, _)) = self.tied_head()
             && let Some(at) = weights.iter().position(|weight| weight.name == table)
         {
             // Read by rows at the beginning of a pass and by tiles at its end: what streams is the latter.
@@ -116,7 +117,7 @@ impl ModelConfig {
         let (theirs, ours) = self.prefix(tensors).unwrap_or_default();
         let named = path.strip_prefix(ours).map(|rest| format!("{theirs}{rest}"));
         let named = named.unwrap_or_else(|| path.to_owned());
-        let short = named.strip_prefix(self.row.optional_prefix).unwrap_or(&named).to_owned();
+        let short = named.strip_prefix(self.optional_prefix()).unwrap_or(&named).to_owned();
         [named, short]
     }
 
@@ -303,7 +304,7 @@ impl ModelConfig {
         }
         // The last matrices are the head's.
         let head = tree.blocks.iter_mut().rev().find(|block| block.work.flops_per_token > Some(0));
-        if let Some(head) = head {
+        if let Some(head) = head.filter(|_| !self.is_headless) {
             head.work.last_only = logits == Logits::Last;
             head.work.output_values = self.vocab_size() as u64;
         }

@@ -1,5 +1,7 @@
 //! What is wrong with a request, as clients of OpenAI's interface read it.
 
+use std::sync::mpsc::TrySendError;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -72,6 +74,16 @@ impl From<GenerateError<PipelineError>> for ApiError {
             }
             GenerateError::Request(_) => Self::new(StatusCode::BAD_REQUEST, message),
             GenerateError::Model(_) => Self::new(StatusCode::INTERNAL_SERVER_ERROR, message),
+        }
+    }
+}
+
+impl<T> From<TrySendError<T>> for ApiError {
+    fn from(error: TrySendError<T>) -> Self {
+        let full = "too many requests wait already: try again later";
+        match error {
+            TrySendError::Full(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, full),
+            TrySendError::Disconnected(_) => Self::ending(),
         }
     }
 }

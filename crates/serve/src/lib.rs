@@ -10,6 +10,8 @@
 //! answer at the next token.
 #![forbid(unsafe_code)]
 
+mod access;
+mod embeddings;
 mod error;
 mod fields;
 mod job;
@@ -23,5 +25,5 @@ mod server;
 mod tools;
 mod worker;
 
-pub use server::{ServeError, ServerOptions, serve};
+pub use server::{EmbeddingServerOptions, ServeError, ServerOptions, serve, serve_embeddings};
 pub use worker::Served;

@@ -3,24 +3,24 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::SyncSender;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::http::StatusCode;
 use axum::response::sse::{Event as SentEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::post;
 use axum::{Json, Router};
 use outsize_generate::{ChatOptions, ChatPrompt, ChatTool, ToolChoice};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
+use crate::access::{self, Access, body};
 use crate::error::ApiError;
 use crate::fields::GenerationFields;
 use crate::job::{Answered, Event, Job, Listener};
@@ -29,17 +29,11 @@ use crate::queue::WAITING;
 use crate::reply::Reply;
 use crate::tools::{ToolChoiceField, offer};
 
-/// The longest request, in bytes.
-const LONGEST: usize = 16 << 20;
-
 /// What all requests share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The name that clients ask for.
-    pub model: String,
-    /// What they must say, if anything.
-    pub api_key: Option<String>,
-    /// What they do not say.
+    pub access: Arc<Access>,
+    /// What requests do not say.
     pub defaults: ChatOptions,
     /// Whether there is memory for constraints.
     pub constrains: bool,
@@ -67,7 +61,7 @@ struct CompletionRequest {
     fields: GenerationFields,
 }
 
-/// What is gone on with: texts, or their tokens.
+/// Texts, or their tokens.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum PromptField {
@@ -77,66 +71,29 @@ enum PromptField {
     SeveralIds(Vec<Vec<u32>>),
 }
 
-impl PromptField {
-    fn prompts(prompt: Value) -> Result<Vec<ChatPrompt>, ApiError> {
-        let prompts: Vec<_> = match serde_json::from_value(prompt) {
-            Ok(Self::Text(text)) => vec![ChatPrompt::Text(text)],
-            Ok(Self::Ids(ids)) if !ids.is_empty() => vec![ChatPrompt::Ids(ids)],
-            Ok(Self::Texts(texts)) => texts.into_iter().map(ChatPrompt::Text).collect(),
-            Ok(Self::SeveralIds(several)) => several.into_iter().map(ChatPrompt::Ids).collect(),
-            Ok(Self::Ids(_)) | Err(_) => Vec::new(),
-        };
-        match prompts.is_empty() {
-            true => {
-                let message = "it must be a text, its tokens, or a list of these";
-                Err(ApiError::field("prompt", message))
-            }
-            false => Ok(prompts),
-        }
+/// The texts of a field, or their tokens.
+pub(crate) fn prompts(name: &'static str, value: Value) -> Result<Vec<ChatPrompt>, ApiError> {
+    let prompts: Vec<_> = match serde_json::from_value(value) {
+        Ok(PromptField::Text(text)) => vec![ChatPrompt::Text(text)],
+        Ok(PromptField::Ids(ids)) if !ids.is_empty() => vec![ChatPrompt::Ids(ids)],
+        Ok(PromptField::Texts(texts)) => texts.into_iter().map(ChatPrompt::Text).collect(),
+        Ok(PromptField::SeveralIds(several)) => several.into_iter().map(ChatPrompt::Ids).collect(),
+        Ok(PromptField::Ids(_)) | Err(_) => Vec::new(),
+    };
+    match prompts.is_empty() {
+        true => Err(ApiError::field(name, "it must be a text, its tokens, or a list of these")),
+        false => Ok(prompts),
     }
 }
 
 /// All addresses.
 pub(crate) fn routes(shared: Arc<Shared>) -> Router {
-    Router::new()
-        .route("/v1/models", get(models))
+    let access = shared.access.clone();
+    let answered = Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completion))
-        .layer(from_fn_with_state(shared.clone(), allowed))
-        .route("/health", get(async || Json(json!({ "status": "ok" }))))
-        .fallback(async || {
-            let known = "/v1/chat/completions, /v1/completions, /v1/models and /health are";
-            ApiError::new(StatusCode::NOT_FOUND, format!("this address is not answered; {known}"))
-        })
-        .method_not_allowed_fallback(async || {
-            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "this address takes another method")
-        })
-        .layer(DefaultBodyLimit::max(LONGEST))
-        .with_state(shared)
-}
-
-/// Lets requests through that have the key, if there is one.
-async fn allowed(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    let given = given.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
-    let differs = |key: &String| {
-        // In the same time, whatever is given.
-        let pairs = key.bytes().zip(given.iter().chain(std::iter::repeat(&0)));
-        pairs.fold(key.len() != given.len(), |found, (a, b)| found | (a != *b))
-    };
-    if shared.api_key.as_ref().is_some_and(differs) {
-        let message = "the key is missing or another: send `Authorization: Bearer KEY`";
-        let code = Some("invalid_api_key");
-        return ApiError { code, ..ApiError::new(StatusCode::UNAUTHORIZED, message) }
-            .into_response();
-    }
-    next.run(request).await
-}
-
-async fn models(State(shared): State<Arc<Shared>>) -> Json<Value> {
-    let model =
-        json!({ "id": shared.model, "object": "model", "created": 0, "owned_by": "outsize" });
-    Json(json!({ "object": "list", "data": [model] }))
+        .with_state(shared);
+    access::routes(&access, answered, "/v1/chat/completions, /v1/completions")
 }
 
 async fn chat(
@@ -161,27 +118,13 @@ async fn completion(
     request: Result<Json<CompletionRequest>, JsonRejection>,
 ) -> Result<Response, ApiError> {
     let CompletionRequest { prompt, echo, fields } = body(request)?;
-    let (prompts, echo) = (PromptField::prompts(prompt)?, echo.unwrap_or(false));
+    let (prompts, echo) = (prompts("prompt", prompt)?, echo.unwrap_or(false));
     if echo && fields.streams() {
         let message = "a prompt is sent back with the whole answer: leave out `stream`";
         return Err(ApiError::field("echo", message));
     }
     let options = fields.options(&shared.defaults, false)?;
     answer(&shared, &fields, options, prompts, echo).await
-}
-
-/// The object that a request has.
-fn body<T>(request: Result<Json<T>, JsonRejection>) -> Result<T, ApiError> {
-    match request {
-        Ok(Json(request)) => Ok(request),
-        Err(rejection) => {
-            let status = match rejection.status() {
-                StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
-                status => status,
-            };
-            Err(ApiError::new(status, rejection.body_text()))
-        }
-    }
 }
 
 async fn answer(
@@ -191,11 +134,7 @@ async fn answer(
     prompts: Vec<ChatPrompt>,
     echo: bool,
 ) -> Result<Response, ApiError> {
-    if let Some(model) = fields.model.as_ref().filter(|model| **model != shared.model) {
-        let message = format!("there is no model {model:?} here, but {:?}", shared.model);
-        let (param, code) = (Some("model".to_owned()), Some("model_not_found"));
-        return Err(ApiError { param, code, ..ApiError::new(StatusCode::NOT_FOUND, message) });
-    }
+    shared.access.check(fields.model.as_ref())?;
     let is_constrained =
         options.text.constraint.is_some() || options.tool_choice != ToolChoice::Auto;
     if is_constrained && !shared.constrains {
@@ -217,7 +156,7 @@ async fn answer(
     let reply = Reply {
         id: format!("{prefix}-{:x}-{number}", now.as_secs()),
         created: now.as_secs(),
-        model: shared.model.clone(),
+        model: shared.access.model.clone(),
         is_chat,
         answers,
     };
@@ -230,13 +169,7 @@ async fn answer(
         *seed = seed.wrapping_add((number % answers) as u64);
         Job { prompt, options, echo, listener: Listener { number, events: events.clone() } }
     });
-    shared.jobs.try_send(jobs.collect()).map_err(|error| match error {
-        TrySendError::Full(_) => ApiError::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many requests wait already: try again later",
-        ),
-        TrySendError::Disconnected(_) => ApiError::ending(),
-    })?;
+    shared.jobs.try_send(jobs.collect()).map_err(ApiError::from)?;
     drop(events);
     // A request that is refused has no stream.
     let first = received.recv().await.ok_or_else(ApiError::ending)?;

@@ -1,6 +1,7 @@
 //! The command's arguments, and what they mean to the libraries.
 
 mod bench;
+mod embed;
 mod estimate;
 mod fetch;
 mod finetune;
@@ -18,6 +19,7 @@ pub mod values;
 pub mod workload;
 
 pub use bench::BenchArgs;
+pub use embed::EmbedArgs;
 pub use estimate::EstimateArgs;
 pub use fetch::FetchArgs;
 pub use finetune::FinetuneArgs;
@@ -57,6 +59,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Answer programs that speak OpenAI's HTTP interface, under a memory budget
     Serve(ServeArgs),
+    /// Make vectors of texts under a memory budget, to search and compare them
+    Embed(EmbedArgs),
     /// Have a LoRA adapter learn from examples, under a memory budget
     Finetune(FinetuneArgs),
     /// Make a picture of a text under a memory budget

@@ -11,6 +11,9 @@ pub struct ServeArgs {
     /// What is opened.
     #[command(flatten)]
     pub session: SessionArgs,
+    /// Make vectors of texts (/v1/embeddings) instead of answers, as with models that sentence-transformers saved
+    #[arg(long)]
+    pub embeddings: bool,
     /// Requests that are answered side by side; a pass over the weights serves all of them, and each has a
     /// context of its own
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = batch())]

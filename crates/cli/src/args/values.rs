@@ -2,6 +2,7 @@
 
 use crate::error::Failure;
 use clap::builder::{PossibleValue, PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use outsize::generate::Pooling;
 use outsize::models::{ActivationDtype, KvDtype, MAX_BATCH, WhenFull};
 use outsize::plan::{Strategy, WeightDtype, parse_size};
 use std::ops::RangeInclusive;
@@ -80,6 +81,12 @@ pub fn some_bytes(text: &str) -> Result<u64, String> {
         Ok(0) => Err("expected more than 0".to_string()),
         size => size.map_err(|error| error.to_string()),
     }
+}
+
+/// How states of tokens become one.
+pub fn pooling() -> impl TypedValueParser<Value = Pooling> {
+    let names = Pooling::NAMES.map(|(name, _)| name);
+    PossibleValuesParser::new(names).try_map(|name| name.parse().map_err(|()| "unknown name"))
 }
 
 /// A batch size that is possible.

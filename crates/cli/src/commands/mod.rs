@@ -5,6 +5,7 @@ mod calibrate;
 mod chat;
 pub mod config;
 mod demo;
+mod embed;
 mod env;
 mod estimate;
 mod fetch;
@@ -29,8 +30,8 @@ mod test;
 mod tuner;
 
 use crate::args::{
-    ChatArgs, Command, FinetuneArgs, LogitsArgs, ModelArgs, PerplexityArgs, QuantizeArgs,
-    RewriteArgs, RunArgs, ServeArgs, SessionArgs, ShardArgs,
+    ChatArgs, Command, EmbedArgs, FinetuneArgs, LogitsArgs, ModelArgs, PerplexityArgs,
+    QuantizeArgs, RewriteArgs, RunArgs, ServeArgs, SessionArgs, ShardArgs,
 };
 use crate::error::Failure;
 use crate::hub::Wanted;
@@ -57,6 +58,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         session: SessionArgs { model: ModelArgs { model, .. }, .. },
         ..
     })
+    | Command::Embed(EmbedArgs { model: ModelArgs { model, .. }, .. })
     | Command::Finetune(FinetuneArgs { model, .. })
     | Command::Logits(LogitsArgs { model: ModelArgs { model, .. }, .. })
     | Command::Perplexity(PerplexityArgs { model: ModelArgs { model, .. }, .. })
@@ -70,6 +72,7 @@ pub fn run(mut command: Command, began: Instant) -> Result<(), Failure> {
         Command::Run(args) => run::run(args, began),
         Command::Chat(args) => chat::chat(args),
         Command::Serve(args) => serve::serve(args),
+        Command::Embed(args) => embed::embed(args),
         Command::Finetune(args) => finetune::finetune(args, &called, began),
         Command::Image(args) => image::image(args, began),
         Command::Plan(args) => plan::plan(args),

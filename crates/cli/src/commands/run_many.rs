@@ -156,7 +156,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
         *failure.borrow_mut() = Some(error);
         None
     };
-    let mut lines = PromptLines::open(prompts)?;
+    let mut lines = PromptLines::open("--prompts", prompts)?;
     let done: Vec<bool> = (0..needs.prompts).map(|index| results.has(index)).collect();
     let mut count = 0;
     let requests = std::iter::from_fn(|| {
@@ -246,7 +246,7 @@ fn needs(
     tokens: impl Fn(&PromptLine) -> Result<[usize; 2], Failure>,
 ) -> Result<Needs, Failure> {
     let mut needs = Needs::default();
-    for line in PromptLines::open(prompts)? {
+    for line in PromptLines::open("--prompts", prompts)? {
         let (index, line) = line?;
         interrupt::check()?;
         needs.prompts += 1;
@@ -255,12 +255,8 @@ fn needs(
             needs.skipped += 1;
             continue;
         }
-        let [prompt, whole] = tokens(&line).map_err(|failure| match failure {
-            Failure::Usage(message) | Failure::Failed(message) => {
-                Failure::Failed(format!("{}, prompt {index}: {message}", prompts.display()))
-            }
-            failure => failure,
-        })?;
+        let [prompt, whole] = tokens(&line)
+            .map_err(|failure| failure.at(format!("{}, prompt {index}", prompts.display())))?;
         needs.longest = needs.longest.max(prompt);
         needs.context = needs.context.max(whole);
     }

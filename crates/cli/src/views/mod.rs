@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod calibration;
+pub mod embed;
 pub mod env;
 pub mod estimate;
 pub mod finetune;

@@ -9,6 +9,7 @@ mod command;
 mod corpus;
 mod demo;
 mod drafts;
+mod embed;
 mod encoder;
 mod env;
 mod estimate;

@@ -4,6 +4,7 @@
 mod common;
 
 mod chat;
+mod embeddings;
 mod logprobs;
 mod serve;
 mod serve_constraints;

@@ -11,6 +11,7 @@ mod chat;
 mod chat_batch;
 mod chat_templates;
 mod drafts;
+mod embeddings;
 mod encoder;
 mod generate;
 mod gguf_tokenizer;
