@@ -1,7 +1,7 @@
 //! Files of many prompts and of their results: JSON, one object a line.
 
 use crate::error::Failure;
-use outsize::generate::{Embedding, Finish, TextOutcome};
+use outsize::generate::{Finish, TextEmbedding, TextOutcome};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,9 +20,10 @@ const BEGIN: &[u8] = b"{\"index\":";
 /// One line of a file of prompts.
 #[derive(Debug, Deserialize)]
 pub struct PromptLine {
-    /// The text to go on from, or to embed.
-    #[serde(alias = "text")]
+    /// The text to go on from.
     pub prompt: Option<String>,
+    /// The text to embed.
+    pub text: Option<String>,
     /// Its tokens instead.
     pub ids: Option<Vec<u32>>,
     /// What the result is known by, beside its number.
@@ -91,13 +92,41 @@ impl<'a> PromptResult<'a> {
     }
 
     /// A vector.
-    pub fn embedding(found: &'a Embedding) -> Self {
+    pub fn embedding(found: &'a TextEmbedding) -> Self {
         Self::Embedding { tokens: found.tokens, cut: found.cut, embedding: &found.values }
     }
 }
 
-/// The lines of a file of prompts, with their numbers. Blank lines have none.
+/// What the lines of a file are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinesOf {
+    /// Prompts.
+    Prompts,
+    /// Texts to embed.
+    Texts,
+}
+
+impl LinesOf {
+    /// The flag that names the file.
+    fn flag(self) -> &'static str {
+        match self {
+            Self::Prompts => "--prompts",
+            Self::Texts => "--texts",
+        }
+    }
+
+    /// The key of a line's text.
+    fn key(self) -> &'static str {
+        match self {
+            Self::Prompts => "prompt",
+            Self::Texts => "text",
+        }
+    }
+}
+
+/// The lines of a file of prompts or texts, with their numbers. Blank lines have none.
 pub struct PromptLines {
+    of: LinesOf,
     lines: BufReader<File>,
     path: PathBuf,
     line: usize,
@@ -105,11 +134,11 @@ pub struct PromptLines {
 }
 
 impl PromptLines {
-    /// Opens the file that `flag` names, which is read more than once.
-    pub fn open(flag: &str, path: &Path) -> Result<Self, Failure> {
-        refuse_other_than_files(flag, path)?;
+    /// Opens the file, which is read more than once.
+    pub fn open(of: LinesOf, path: &Path) -> Result<Self, Failure> {
+        refuse_other_than_files(of.flag(), path)?;
         let file = File::open(path).map_err(|error| reading(path, error))?;
-        Ok(Self { lines: BufReader::new(file), path: path.to_owned(), line: 0, index: 0 })
+        Ok(Self { of, lines: BufReader::new(file), path: path.to_owned(), line: 0, index: 0 })
     }
 
     fn read(&mut self) -> Result<Option<(usize, PromptLine)>, Failure> {
@@ -130,12 +159,17 @@ impl PromptLines {
                 return Err(refused(format!("it is longer than {LONGEST} bytes")));
             }
             let line: PromptLine = serde_json::from_slice(&text).map_err(|error| {
+                let key = self.of.key();
                 refused(format!(
-                    "expected one JSON object, such as {{\"prompt\": \"Once\"}}: {error}"
+                    "expected one JSON object, such as {{\"{key}\": \"Once\"}}: {error}"
                 ))
             })?;
-            if line.prompt.is_some() == line.ids.is_some() {
-                return Err(refused("give either \"prompt\" or \"ids\"".into()));
+            let text = match self.of {
+                LinesOf::Prompts => &line.prompt,
+                LinesOf::Texts => &line.text,
+            };
+            if text.is_some() == line.ids.is_some() {
+                return Err(refused(format!("give either \"{}\" or \"ids\"", self.of.key())));
             }
             self.index += 1;
             return Ok(Some((self.index - 1, line)));
@@ -293,7 +327,7 @@ mod tests {
         let path = dir.path().join("prompts.jsonl");
         let read = |text: &str| -> Result<Vec<_>, Failure> {
             std::fs::write(&path, text).unwrap();
-            PromptLines::open("--prompts", &path)?.collect()
+            PromptLines::open(LinesOf::Prompts, &path)?.collect()
         };
         let lines = read("{\"prompt\": \"a\", \"id\": 7}\n\n{\"ids\": [1], \"max_new_tokens\": 3}")
             .unwrap();
@@ -371,7 +405,7 @@ mod tests {
     fn pipes_are_refused() {
         let refused = |failure| matches!(failure, Some(Failure::Usage(_)));
         let null = Path::new("/dev/null");
-        assert!(refused(PromptLines::open("--prompts", null).err()));
+        assert!(refused(PromptLines::open(LinesOf::Prompts, null).err()));
         assert!(refused(ResultsFile::open(null).err()));
     }
 }

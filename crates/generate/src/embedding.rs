@@ -27,7 +27,7 @@ pub struct EmbedOptions<'a> {
 
 /// The vector of a text.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Embedding {
+pub struct TextEmbedding {
     /// `[dimensions]`.
     pub values: Vec<f32>,
     /// Tokens that were run.
@@ -43,7 +43,7 @@ pub struct Embedding {
 /// use outsize_plan::Budget;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut pipe = pipeline(EmbeddingTask, "path/to/Qwen3-Embedding-8B")
+/// let mut pipe = pipeline(EmbeddingTask, "path/to/Qwen3-TextEmbedding-8B")
 ///     .max_memory(Budget::parse("cpu=2GB")?)
 ///     .batch_size(8)
 ///     .build()?;
@@ -77,7 +77,7 @@ impl EmbeddingPipeline {
         &mut self,
         texts: &[&str],
         options: &EmbedOptions<'_>,
-    ) -> Result<Vec<Embedding>, PipelineError> {
+    ) -> Result<Vec<TextEmbedding>, PipelineError> {
         let prompt = self.tokenizer.prompt(options)?;
         let tokens = texts.iter().map(|text| self.tokenizer.tokens(prompt, text));
         let tokens = tokens.collect::<Result<Vec<_>, _>>()?;
@@ -92,7 +92,7 @@ impl EmbeddingPipeline {
         &mut self,
         texts: &[EmbeddingText],
         dimensions: Option<usize>,
-    ) -> Result<Vec<Embedding>, PipelineError> {
+    ) -> Result<Vec<TextEmbedding>, PipelineError> {
         let vectors = self.pool(texts)?;
         let made = texts.iter().zip(vectors);
         let made = made.map(|(text, vector)| self.finished(text, vector, dimensions));
@@ -125,9 +125,9 @@ impl EmbeddingPipeline {
         text: &EmbeddingText,
         pooled: Vec<f32>,
         dimensions: Option<usize>,
-    ) -> Result<Embedding, Error> {
+    ) -> Result<TextEmbedding, Error> {
         let values = shortened(pooled, dimensions, self.tokenizer.recipe().normalizes)?;
-        Ok(Embedding { values, tokens: text.ids.len(), cut: text.cut })
+        Ok(TextEmbedding { values, tokens: text.ids.len(), cut: text.cut })
     }
 
     /// The model and its KV cache.

@@ -59,8 +59,8 @@ pub use chat::{
 pub use constraint::JsonConstraint;
 pub use describe::{ConfigText, DescribeError, Described, SizeSource, describe};
 pub use embedding::{
-    EmbedOptions, Embedding, EmbeddingPipeline, EmbeddingPipelineOptions, EmbeddingRecipe,
-    EmbeddingTask, EmbeddingText, EmbeddingTokenizer, Pooling, cosine_similarity,
+    EmbedOptions, EmbeddingPipeline, EmbeddingPipelineOptions, EmbeddingRecipe, EmbeddingTask,
+    EmbeddingText, EmbeddingTokenizer, Pooling, TextEmbedding, cosine_similarity,
     read_embedding_config,
 };
 pub use error::{Error, Result};

@@ -11,8 +11,8 @@ use axum::{Json, Router};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use outsize_generate::{
-    ChatPrompt, EmbedOptions, Embedding, EmbeddingPipeline, EmbeddingText, EmbeddingTokenizer,
-    GenerateError,
+    ChatPrompt, EmbedOptions, EmbeddingPipeline, EmbeddingText, EmbeddingTokenizer, GenerateError,
+    TextEmbedding,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub(crate) struct EmbeddingJob {
     texts: Vec<ChatPrompt>,
     dimensions: Option<usize>,
     prompt_name: Option<String>,
-    reply: oneshot::Sender<Result<Vec<Embedding>, ApiError>>,
+    reply: oneshot::Sender<Result<Vec<TextEmbedding>, ApiError>>,
 }
 
 /// What all requests share.

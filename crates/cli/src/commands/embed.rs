@@ -4,7 +4,7 @@ use crate::args::EmbedArgs;
 use crate::embedding::OpenedEmbedding;
 use crate::error::Failure;
 use crate::interrupt;
-use crate::prompts::{PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
+use crate::prompts::{LinesOf, PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
 use crate::views::embed::{EmbedOutput, EmbedRun, ranking, similarities};
 use crate::views::output::{picture, print, print_json, refuse_to_overwrite, say, say_wrapped};
 use crate::views::progress;
@@ -93,7 +93,7 @@ fn embed_file(
     let mut results = ResultsFile::open(output)?;
     let (mut done, mut longest) = (Vec::new(), 1);
     // Once before any work is done: a broken line is found, and how long texts are.
-    for line in PromptLines::open("--texts", texts)? {
+    for line in PromptLines::open(LinesOf::Texts, texts)? {
         let (index, line) = line?;
         interrupt::check()?;
         if results.has(index) {
@@ -117,7 +117,7 @@ fn embed_file(
     }
     let mut pipe = placed(opened, args, [left, longest])?;
     let batch = pipe.pipeline().cache_options().batch;
-    let lines = PromptLines::open("--texts", texts)?;
+    let lines = PromptLines::open(LinesOf::Texts, texts)?;
     let mut lines = lines.filter(|line| match line {
         Ok((index, _)) => done.get(*index) == Some(&false),
         Err(_) => true,
@@ -164,6 +164,6 @@ fn tokens_of(
 ) -> Result<EmbeddingText, TextError> {
     match &line.ids {
         Some(ids) => tokenizer.ids(ids),
-        None => tokenizer.tokens(prompt, line.prompt.as_deref().unwrap_or_default()),
+        None => tokenizer.tokens(prompt, line.text.as_deref().unwrap_or_default()),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::RunArgs;
 use crate::error::Failure;
-use crate::prompts::{PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
+use crate::prompts::{LinesOf, PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
 use crate::request::{TextRules, encoded, without_prompts};
 use crate::views::memory::MemoryHeld;
 use crate::views::output::{print_json, refuse_to_overwrite, say, say_wrapped};
@@ -156,7 +156,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
         *failure.borrow_mut() = Some(error);
         None
     };
-    let mut lines = PromptLines::open("--prompts", prompts)?;
+    let mut lines = PromptLines::open(LinesOf::Prompts, prompts)?;
     let done: Vec<bool> = (0..needs.prompts).map(|index| results.has(index)).collect();
     let mut count = 0;
     let requests = std::iter::from_fn(|| {
@@ -246,7 +246,7 @@ fn needs(
     tokens: impl Fn(&PromptLine) -> Result<[usize; 2], Failure>,
 ) -> Result<Needs, Failure> {
     let mut needs = Needs::default();
-    for line in PromptLines::open("--prompts", prompts)? {
+    for line in PromptLines::open(LinesOf::Prompts, prompts)? {
         let (index, line) = line?;
         interrupt::check()?;
         needs.prompts += 1;

@@ -1,10 +1,11 @@
 //! The report of embedding: the object that `--json` prints, and how similar texts are.
 
+use super::human::count;
 use super::memory::MemoryHeld;
 use super::style::style;
 use super::table::Table;
 use super::text::{ascii, fit, plain};
-use outsize::generate::{Embedding, Pipeline, cosine_similarity};
+use outsize::generate::{Pipeline, TextEmbedding, cosine_similarity};
 use outsize::plan::{DeviceMap, format_size};
 use serde::Serialize;
 use std::time::Instant;
@@ -50,8 +51,8 @@ impl EmbedOutput {
             cut => format!(" · {cut} of them cut off: they are longer than the context"),
         };
         format!(
-            "{} texts in {} dimensions{cut} · {} tokens in {:.1} s: {:.0} tokens/s · read {}{}",
-            self.texts,
+            "{} in {} dimensions{cut} · {} tokens in {:.1} s: {:.0} tokens/s · read {}{}",
+            count(self.texts as u64, "text"),
             self.dimensions,
             self.tokens,
             self.seconds,
@@ -78,7 +79,7 @@ impl EmbedRun {
     }
 
     /// Counts more texts.
-    pub fn add(&mut self, vectors: &[Embedding]) {
+    pub fn add(&mut self, vectors: &[TextEmbedding]) {
         self.dimensions = vectors.first().map_or(self.dimensions, |vector| vector.values.len());
         self.texts += vectors.len();
         self.tokens += vectors.iter().map(|vector| vector.tokens).sum::<usize>();
@@ -104,22 +105,22 @@ impl EmbedRun {
 }
 
 /// Texts in the order of their similarity to a query, the most similar one first.
-pub fn ranking(query: &Embedding, vectors: &[Embedding], texts: &[String]) -> String {
-    let similarity = |vector: &Embedding| cosine_similarity(&query.values, &vector.values);
+pub fn ranking(query: &TextEmbedding, vectors: &[TextEmbedding], texts: &[String]) -> String {
+    let similarity = |vector: &TextEmbedding| cosine_similarity(&query.values, &vector.values);
     let mut ranked: Vec<_> = vectors.iter().map(similarity).zip(texts).collect();
     ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let mut table = Table::default();
     for (similarity, text) in ranked {
         let filled = (similarity.clamp(0.0, 1.0) * BAR as f64).round() as usize;
         let bar = format!("{}{}", "█".repeat(filled), "░".repeat(BAR - filled));
-        table.row([drawn(&bar), format!("{similarity:.3}"), line(text, BAR + 8)]);
+        table.row([drawn(&bar), format!("{similarity:.3}"), line(text, BAR + 10)]);
     }
     table.align_right(&[1]);
     table.text(style().width)
 }
 
 /// How similar each text is to each other one.
-pub fn similarities(vectors: &[Embedding], texts: &[String]) -> String {
+pub fn similarities(vectors: &[TextEmbedding], texts: &[String]) -> String {
     let mut table = Table::default();
     if let [one] = vectors {
         let values: Vec<_> = one.values.iter().take(8).map(|value| format!("{value:.4}")).collect();
@@ -130,10 +131,10 @@ pub fn similarities(vectors: &[Embedding], texts: &[String]) -> String {
     let numbers = (1..=shown).map(|number| number.to_string());
     table.0.push(std::iter::once(String::new()).chain(numbers).collect());
     for (number, (vector, text)) in vectors.iter().zip(texts).enumerate() {
-        let to = |other: &Embedding| cosine_similarity(&vector.values, &other.values);
+        let to = |other: &TextEmbedding| cosine_similarity(&vector.values, &other.values);
         let cells = vectors[..shown].iter().map(|other| format!("{:.2}", to(other)));
         let begin = std::iter::once((number + 1).to_string());
-        let end = std::iter::once(line(text, 4 + shown * 6));
+        let end = std::iter::once(line(text, 4 + shown * 7));
         table.0.push(begin.chain(cells).chain(end).collect());
     }
     table.align_right(&(0..=shown).collect::<Vec<_>>());
@@ -154,9 +155,9 @@ fn drawn(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn vectors() -> (Vec<Embedding>, Vec<String>) {
+    fn vectors() -> (Vec<TextEmbedding>, Vec<String>) {
         let vectors = [[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]];
-        let vector = |values: [f32; 2]| Embedding { values: values.into(), tokens: 1, cut: 0 };
+        let vector = |values: [f32; 2]| TextEmbedding { values: values.into(), tokens: 1, cut: 0 };
         let texts = ["one", "an\nother", "opposite"].map(str::to_owned);
         (vectors.map(vector).into(), texts.into())
     }

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use crate::common::{PROCESS, least, write};
 use outsize_generate::{
-    EmbedOptions, Embedding, EmbeddingPipeline, EmbeddingRecipe, EmbeddingTask, EmbeddingTokenizer,
-    Error, GenerationWorkload, OpenedModel, PipelineError, PipelineSettings, Pooling, Tokenizer,
-    pipeline, read_config, read_embedding_config,
+    EmbedOptions, EmbeddingPipeline, EmbeddingRecipe, EmbeddingTask, EmbeddingTokenizer, Error,
+    GenerationWorkload, OpenedModel, PipelineError, PipelineSettings, Pooling, TextEmbedding,
+    Tokenizer, pipeline, read_config, read_embedding_config,
 };
 use outsize_models::{CacheOptions, Logits};
 use outsize_plan::{Budget, Tier};
+use proptest::prelude::*;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const FIXTURES: [(&str, Pooling); 3] = [
@@ -62,8 +64,8 @@ fn prompted(name: &str) -> EmbedOptions<'_> {
     EmbedOptions { prompt_name: Some(name).filter(|name| !name.is_empty()), ..Default::default() }
 }
 
-fn bits(vectors: &[Embedding]) -> Vec<Vec<u32>> {
-    let bits = |vector: &Embedding| vector.values.iter().map(|value| value.to_bits()).collect();
+fn bits(vectors: &[TextEmbedding]) -> Vec<Vec<u32>> {
+    let bits = |vector: &TextEmbedding| vector.values.iter().map(|value| value.to_bits()).collect();
     vectors.iter().map(bits).collect()
 }
 
@@ -187,5 +189,65 @@ fn other_models_and_recipes_are_refused() {
     ] {
         let said = said(name, text);
         assert!(said.contains(expected), "{text}: {said}");
+    }
+}
+
+/// Any value of JSON, of names that mean something among others.
+fn json_value() -> impl Strategy<Value = Value> {
+    let text = prop::sample::select(vec![
+        "",
+        "..",
+        "1_Pooling",
+        "a.Transformer",
+        "a.Pooling",
+        "mean",
+        "é",
+    ]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        text.prop_map(Value::from),
+    ];
+    let name = prop::sample::select(vec![
+        "path",
+        "type",
+        "pooling_mode",
+        "pooling_mode_cls_token",
+        "include_prompt",
+        "prompts",
+        "default_prompt_name",
+        "max_seq_length",
+        "model_max_length",
+        "do_lower_case",
+    ]);
+    leaf.prop_recursive(3, 24, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::btree_map(name.clone(), inner, 0..6).prop_map(|map| json!(map)),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_recipe_is_read_or_refused(files in prop::collection::vec(json_value(), 5), sound in any::<bool>()) {
+        const NAMES: [&str; 5] = [
+            "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
+            "tokenizer_config.json", "modules.json",
+        ];
+        let dir = TempDir::new().unwrap();
+        std::fs::create_dir(dir.path().join("1_Pooling")).unwrap();
+        for (name, value) in NAMES.iter().zip(&files) {
+            write(dir.path(), name, &value.to_string());
+        }
+        if sound {
+            let modules = json!([{"path": "", "type": "a.Transformer"}, {"path": "1_Pooling", "type": "a.Pooling"}]);
+            write(dir.path(), "modules.json", &modules.to_string());
+        }
+        if let Err(error) = EmbeddingRecipe::open(dir.path()) {
+            let said = error.to_string();
+            prop_assert!(NAMES.iter().any(|name| said.contains(name)), "{said}");
+        }
     }
 }
