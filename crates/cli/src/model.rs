@@ -11,8 +11,8 @@ use outsize::checkpoint::{model_folder, read_object, shown};
 use outsize::core::{Planning, gpu};
 use outsize::diffuse::{ImageModel, PipelineFiles, SingleFile};
 use outsize::generate::{
-    ConfigText, Described, EmbeddingRecipe, GenerationWorkload, OpenedModel, PipelineSettings,
-    VisionEncoder, default_budget, describe, read_config,
+    ConfigText, Described, EmbeddingRecipe, GenerationWorkload, OpenedModel, PipelineError,
+    PipelineSettings, VisionEncoder, default_budget, describe, read_config,
 };
 use outsize::lora::ADAPTER_CONFIG;
 use outsize::machine::{Machine, current_rss};
@@ -108,12 +108,7 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
             shown(&folder.to_string_lossy(), 200)
         )));
     }
-    let config = read_config(folder).map_err(|error| match Failure::from(error) {
-        Failure::Failed(reason) if EmbeddingRecipe::is_in(folder) => {
-            Failure::Failed(format!("{reason}; `outsize embed` makes vectors of texts with it"))
-        }
-        failure => failure,
-    })?;
+    let config = read_config(folder).map_err(|error| for_embeddings(folder, error))?;
     note_unknown("config.json", &config.unknown_fields);
     let sees = VisionEncoder::model_types().any(|sees| sees == config.model_type());
     if config.is_part() && !(sees && args.model.is_dir()) {
@@ -125,9 +120,20 @@ pub fn config(args: &ModelArgs) -> Result<ModelConfig, Failure> {
     Ok(config)
 }
 
+/// What is wrong with the model in a folder, and what it is for if it is one of embeddings.
+fn for_embeddings(folder: &Path, error: PipelineError) -> Failure {
+    match Failure::from(error) {
+        Failure::Failed(reason) if EmbeddingRecipe::is_in(folder) => {
+            Failure::Failed(format!("{reason}; `outsize embed` makes vectors of texts with it"))
+        }
+        failure => failure,
+    }
+}
+
 /// The model opened, with the adapter that is asked for.
 pub fn opened(args: &ModelArgs, config: ModelConfig) -> Result<OpenedModel, Failure> {
-    let mut model = OpenedModel::new(&args.model, config)?;
+    let model = OpenedModel::new(&args.model, config);
+    let mut model = model.map_err(|error| for_embeddings(args.folder(), error))?;
     if let Some(adapter) = &args.adapter {
         model.adapt(&adapter_folder(adapter)?)?;
     }

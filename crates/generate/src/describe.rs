@@ -136,13 +136,19 @@ impl Described {
         let mut notes = Vec::new();
         let mut architecture = None;
         let mut known = None;
+        // Without its head, if it has none.
+        let mut bare = None;
         if let Some(text) = config {
             let object = parse_object(&text.path, &text.bytes).map_err(Error::from)?;
             architecture =
                 object.get("model_type").and_then(|name| name.as_str()).map(|name| shown(name, 80));
             // What was parsed as an object is UTF-8.
-            match ModelConfig::from_json(&String::from_utf8_lossy(&text.bytes)) {
+            let json = String::from_utf8_lossy(&text.bytes);
+            bare = ModelConfig::without_head(&json).ok();
+            bare = bare.filter(|config| config.decoder_start().is_none());
+            match ModelConfig::from_json(&json) {
                 Ok(config) => known = Some(config),
+                Err(_) if bare.is_some() => known = bare.take(),
                 Err(error) if tensors.is_none() => {
                     return Err(DescribeError::Unknown { path: text.path, source: error });
                 }
@@ -165,8 +171,18 @@ impl Described {
             (Some(config), Some(tensors)) => match config.tree(&place.to_string_lossy(), tensors) {
                 Ok(tree) => (tree, SizeSource::Both),
                 Err(CoreError::Mismatch(mismatch)) => {
-                    notes.push(not_the_configurations(&mismatch));
-                    (names::tree(tensors), SizeSource::Headers)
+                    let place = place.to_string_lossy();
+                    let tree = bare.as_ref().and_then(|bare| bare.tree(&place, tensors).ok());
+                    match tree {
+                        Some(tree) => {
+                            known = bare;
+                            (tree, SizeSource::Both)
+                        }
+                        None => {
+                            notes.push(not_the_configurations(&mismatch));
+                            (names::tree(tensors), SizeSource::Headers)
+                        }
+                    }
                 }
                 Err(error) => return Err(error.into()),
             },
@@ -176,6 +192,11 @@ impl Described {
             }
         };
         if let Some(config) = &known {
+            if config.is_headless() {
+                notes.push(
+                    "it has no head: it makes vectors of texts, and goes on with none".to_owned(),
+                );
+            }
             if !config.unknown_fields.is_empty() {
                 notes.push(format!(
                     "config.json has fields that are not known here and change nothing: {}",

@@ -9,6 +9,11 @@ use crate::{Error, ModelConfig, registry};
 const SCALES: [&str; 2] = ["logit_scale", "logits_scaling"];
 
 impl ModelConfig {
+    /// Whether it is read [without a head](Self::without_head).
+    pub fn is_headless(&self) -> bool {
+        self.is_headless
+    }
+
     /// Reads the text of a `config.json` of a model whose [hidden states](crate::DispatchedDecoder::hidden_batch) are wanted: it may
     /// be published without a head (`Qwen3Model`), and a head that is stored is passed over.
     ///
@@ -27,7 +32,10 @@ impl ModelConfig {
             return Err(Fields::new(&map).refuse(field, expected.to_owned()));
         }
         // The table is there anyway.
-        map.insert("tie_word_embeddings".to_owned(), Value::from(true));
+        let tied = map.entry("tie_word_embeddings").or_insert(Value::Null);
+        if matches!(tied, Value::Null | Value::Bool(_)) {
+            *tied = Value::from(true);
+        }
         let mut config = Self::of_object(&map)?;
         config.is_headless = true;
         Ok(config)

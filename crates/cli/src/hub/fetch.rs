@@ -25,7 +25,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// What is read of a model beside its weights.
-const SMALL_FILES: [&str; 8] = [
+const SMALL_FILES: [&str; 12] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -34,6 +34,10 @@ const SMALL_FILES: [&str; 8] = [
     "chat_template.jinja",
     "preprocessor_config.json",
     "processor_config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
 ];
 
 /// Broken connections in a row, without a byte between them, after which a download is given up.

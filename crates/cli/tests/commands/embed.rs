@@ -139,8 +139,11 @@ fn what_is_wrong_is_said() {
     let t5 = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/fixtures/t5");
     let said = failed(&outsize(&["embed", t5, "--text", "a"]), 1);
     assert!(said.contains("an encoder reads"), "{said}");
-    // A model without a head does not generate.
-    let headless = MODEL.replace("qwen3-last", "mistral-mean");
-    let said = failed(&outsize(&["run", &headless, "--prompt", "a"]), 1);
-    assert!(said.contains("outsize embed"), "{said}");
+    // A model without a head does not generate, and is planned without one.
+    for model in [MODEL, &MODEL.replace("qwen3-last", "mistral-mean")] {
+        let said = failed(&outsize(&["run", model, "--prompt", "a"]), 1);
+        assert!(said.contains("outsize embed"), "{said}");
+        let said = done(&outsize(&["plan", model, "--max-memory", "cpu=100MB"]));
+        assert!(said.contains("note: it has no head"), "{said}");
+    }
 }

@@ -30,7 +30,9 @@ fn repository(dir: &TempDir) -> Files {
     for name in ["README.md", "consolidated.safetensors", "pytorch_model.bin", "tf_model.h5"] {
         files.insert(name.to_owned(), b"not needed".to_vec());
     }
-    for name in ["tokenizer_config.json", "chat_template.jinja"] {
+    for name in
+        ["tokenizer_config.json", "chat_template.jinja", "modules.json", "1_Pooling/config.json"]
+    {
         files.insert(name.to_owned(), format!("{{\"{name}\": 1}}").into_bytes());
     }
     files
@@ -63,13 +65,13 @@ fn only_what_is_needed_is_downloaded_and_once() {
     for (name, bytes) in crate::server::files(&folder) {
         assert!(bytes == files[&name], "{name}");
     }
-    assert_eq!(names(&folder).len(), shards + 5, "{:?}", names(&folder));
+    assert_eq!(names(&folder).len(), shards + 7, "{:?}", names(&folder));
     let model = home.path().join("hub/models--org--model");
     assert_eq!(fs::read_to_string(model.join("refs/main")).unwrap(), COMMIT);
     // Blobs have the names that other programs look for, and nothing else is beside them.
     let listed = list(&files).to_string();
     let blobs = names(&model.join("blobs"));
-    assert_eq!(blobs.len(), shards + 5);
+    assert_eq!(blobs.len(), shards + 7);
     assert!(blobs.iter().all(|name| listed.contains(name)));
     #[cfg(unix)]
     assert!(fs::read_link(folder.join("config.json")).unwrap().starts_with("../../blobs"));

@@ -195,6 +195,27 @@ fn weights_of_another_model_are_described_by_their_names() {
 }
 
 #[test]
+fn a_model_without_a_head_is_described_without_one() {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/embeddings");
+    for folder in fs::read_dir(all).unwrap() {
+        let folder = folder.unwrap().path();
+        let config = crate::read_embedding_config(&folder).unwrap();
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let mut tree = config.tree("", checkpoint.tensors()).unwrap();
+        config.add_work(&mut tree, &CacheOptions::new(0), Logits::Last);
+        let described = describe(&folder).unwrap();
+        assert_eq!(described.source, SizeSource::Both);
+        assert_same(&described.tree, &tree, &folder);
+        let is_said = described.notes.iter().any(|note| note.contains("it has no head"));
+        assert!(is_said && described.config.unwrap().is_headless(), "{}", folder.display());
+        // Every tensor is one of its own, the table too, which is read by rows alone.
+        assert_eq!(tree.tensors().count(), checkpoint.tensors().len());
+        let table = tree.tensors().find(|tensor| tensor.name.contains("embed_tokens")).unwrap();
+        assert_eq!(table.access, Access::Rows);
+    }
+}
+
+#[test]
 fn what_describes_nothing_is_refused() {
     let place = TempDir::new().unwrap();
     let said = |path: &Path| describe(path).unwrap_err().to_string();
