@@ -30,7 +30,8 @@ fn checkpoint(name: &str, folder: &Path) {
     let mut config: Value = serde_json::from_str(&text).unwrap();
     let sizes = json!({
         "hidden_size": 256, "intermediate_size": 1024, "depth": 10, "num_hidden_layers": 10, "num_heads": 4,
-        "num_attention_heads": 4, "head_dim": 64, "out_hidden_size": 256, "patch_size": 16, "num_position_embeddings": 2304
+        "num_attention_heads": 4, "head_dim": 64, "out_hidden_size": 256, "patch_size": 16, "num_position_embeddings": 2304,
+        "window_size": 128, "fullatt_block_indexes": [4, 9]
     });
     let vision = config["vision_config"].as_object_mut().unwrap();
     for (key, value) in sizes.as_object().unwrap() {
@@ -41,6 +42,9 @@ fn checkpoint(name: &str, folder: &Path) {
     let text = config["text_config"].as_object_mut().unwrap();
     let sizes = json!({"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8});
     text.extend(sizes.as_object().unwrap().clone());
+    if name == "vision-qwen2_5_vl" {
+        text["rope_parameters"]["mrope_section"] = json!([8, 12, 12]);
+    }
     config["dtype"] = json!("bfloat16");
     let config = config.to_string();
     let language = ModelConfig::from_json(&config).unwrap();
@@ -165,7 +169,7 @@ fn child() {
 
 #[test]
 fn images_stay_within_the_budget() {
-    for name in ["vision-qwen3_vl", "vision-mistral3"] {
+    for name in ["vision-qwen3_vl", "vision-mistral3", "vision-qwen2_5_vl"] {
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = dir.path().join("model");
         checkpoint(name, &folder);

@@ -9,12 +9,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 5] = [
+const FIXTURES: [&str; 7] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
     "vision-mistral3",
     "vision-gemma3",
+    "vision-qwen2_vl",
+    "vision-qwen2_5_vl",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -94,7 +96,11 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         }
         // Without places for them, images come first.
         let (_, said) = run(&["--prompt", "What?", "--image", &second]);
-        let seen = if name == "vision-gemma3" { 24 } else { 48 };
+        let seen = match name {
+            "vision-gemma3" => 24,
+            "vision-qwen2_vl" | "vision-qwen2_5_vl" => 56,
+            _ => 48,
+        };
         assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
         // Seen smaller.
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);

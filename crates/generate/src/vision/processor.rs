@@ -26,6 +26,10 @@ const MOST_EDGE: u64 = 1 << 14;
 /// The most pixels that a checkpoint may ask for.
 const MOST_PIXELS: u64 = 1 << 28;
 
+/// Mean and deviation of colours where a checkpoint has none: those of CLIP.
+const CLIP_MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
+const CLIP_DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
+
 /// Makes of a picture the patches that a vision encoder takes, as processors of `transformers` do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageProcessor {
@@ -239,7 +243,12 @@ impl Keys {
             }
         }
         let scale = self.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
-        let [mean, deviation] = [self.three("image_mean")?, self.three("image_std")?];
+        let [mean, deviation] = match layout.scaling {
+            ImageScaling::Square(_) => [[0.5; 3]; 2],
+            ImageScaling::Pixels | ImageScaling::LongestEdge => [CLIP_MEAN, CLIP_DEVIATION],
+        };
+        let mean = self.three("image_mean", mean)?;
+        let deviation = self.three("image_std", deviation)?;
         let colours = [0, 1, 2].map(|colour| {
             // In one step, as `transformers` does it.
             [(mean[colour] / scale) as f32, (scale / deviation[colour]) as f32]
@@ -303,6 +312,8 @@ impl Keys {
     /// The least and the most pixels, under their new names or their old ones.
     fn pixels(&self, unit: usize) -> Result<[usize; 2]> {
         let of_size = |key: &str| self.get("size").and_then(|size| size.get(key));
+        // The old names count, as `transformers` has it.
+        let of_file = |old: &str, key: &str| self.get(old).or_else(|| of_size(key));
         let number = |value: Option<&Value>, key: &'static str, absent: usize| match value {
             None => Ok(absent),
             Some(value) => match value.as_u64() {
@@ -310,8 +321,8 @@ impl Keys {
                 _ => Err(bad_key(&self.path, key, value, "a number of pixels from 1 to 2^28")),
             },
         };
-        let least = of_size("shortest_edge").or_else(|| self.get("min_pixels"));
-        let most = of_size("longest_edge").or_else(|| self.get("max_pixels"));
+        let least = of_file("min_pixels", "shortest_edge");
+        let most = of_file("max_pixels", "longest_edge");
         let least = number(least, "shortest_edge", 4 * unit * unit)?;
         Ok([least, number(most, "longest_edge", 1280 * unit * unit)?.max(least)])
     }
@@ -324,9 +335,9 @@ impl Keys {
         }
     }
 
-    /// Three numbers above 0, one of each colour; a half if there are none.
-    fn three(&self, key: &'static str) -> Result<[f64; 3]> {
-        let Some(value) = self.get(key) else { return Ok([0.5; 3]) };
+    /// Three numbers above 0, one of each colour.
+    fn three(&self, key: &'static str, absent: [f64; 3]) -> Result<[f64; 3]> {
+        let Some(value) = self.get(key) else { return Ok(absent) };
         let numbers: Option<Vec<f64>> =
             value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
         let three = numbers.and_then(|numbers| <[f64; 3]>::try_from(numbers).ok());

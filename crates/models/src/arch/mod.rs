@@ -119,7 +119,7 @@ pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausal
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use pixtral::{PixtralVisionConfig, PixtralVisionModel};
-pub use qwen_vision::{QwenVisionConfig, QwenVisionModel};
+pub use qwen_vision::{QwenVisionConfig, QwenVisionModel, QwenVisionVersion};
 pub use qwen3::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{

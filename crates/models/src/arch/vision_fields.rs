@@ -14,13 +14,13 @@ pub(super) const IMAGE_TOKEN: [&str; 2] = ["image_token_id", "image_token_index"
 /// What the names of an encoder's tensors begin with, and of those that make features of its states, behind "model." or not.
 const PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
 
-/// The fields of the object `vision_config`, of which these are known.
+/// The fields of the object `vision_config`, of which those of these tables are known.
 pub(super) fn vision_fields<'a>(
     fields: &Fields<'a>,
-    known: &[KnownField],
+    tables: &[&[KnownField]],
 ) -> Result<Fields<'a>, Error> {
     let vision = fields.object("vision_config")?.ok_or_else(|| fields.missing("vision_config"))?;
-    check(&vision, &[known])?;
+    check(&vision, tables)?;
     Ok(vision)
 }
 

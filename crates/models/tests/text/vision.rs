@@ -12,7 +12,13 @@ use outsize_models::{
     FIRST_IMAGE_ID, ImageFeatures, Init, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
 };
 
-const QWENS: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
+const QWENS: [&str; 5] = [
+    "vision-qwen3_vl",
+    "vision-qwen3_vl_moe",
+    "vision-qwen3_5",
+    "vision-qwen2_vl",
+    "vision-qwen2_5_vl",
+];
 const MISTRALS: [&str; 1] = ["vision-mistral3"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
 
@@ -237,7 +243,7 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention and windows cannot go back.
-    for name in ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-mistral3"] {
+    for name in fixtures().filter(|name| !["vision-qwen3_5", "vision-gemma3"].contains(name)) {
         let (config, model) = load(name, TILE);
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
         let whole = in_passes(&*model, &ids, 9, &mut cache);
@@ -356,6 +362,19 @@ fn configurations_that_are_not_built_in_are_refused() {
     };
     refused::<QwenVisionModel>(QWENS[0], without, "vision_config");
     qwen("/image_token_id", (-1).into());
+    qwen("/vision_config/out_hidden_size", 16.into());
+    qwen("/vision_config/rope_parameters/rope_type", "default".into());
     let sections = "/text_config/rope_parameters/mrope_section";
     qwen(sections, serde_json::json!([1, 2]));
+    let qwen2 = |place, value| refused_value::<QwenVisionModel>("vision-qwen2_vl", place, value);
+    qwen2("/vision_config/hidden_size", 32.into());
+    qwen2("/vision_config/mlp_ratio", (1 << 30).into());
+    qwen2("/vision_config/in_chans", 1.into());
+    qwen2("/rope_scaling/mrope_section", serde_json::json!([1, 1, 1]));
+    let qwen2_5 =
+        |place, value| refused_value::<QwenVisionModel>("vision-qwen2_5_vl", place, value);
+    qwen2_5("/vision_config/window_size", 7.into());
+    qwen2_5("/vision_config/fullatt_block_indexes", "all".into());
+    qwen2_5("/vision_config/rope_parameters/rope_theta", 0.into());
+    qwen2_5(sections, serde_json::json!([2, 2, 3]));
 }
