@@ -48,15 +48,19 @@ pub fn place_images(
     with_images(prompt, layout.image_token, &texts.collect::<Result<Vec<_>>>()?)
 }
 
-/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks around it.
+/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks that prompts have.
 fn spelled(
     ids: Range<u32>,
     [rows, columns]: [usize; 2],
     spelling: ImageSpelling,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
-    if let ImageSpelling::Marked(_) | ImageSpelling::Framed = spelling {
-        return Ok(ids.collect());
+    match spelling {
+        ImageSpelling::Marked(_) | ImageSpelling::Framed => return Ok(ids.collect()),
+        ImageSpelling::Wrapped([begin, end]) => {
+            return Ok(std::iter::once(begin).chain(ids).chain([end]).collect());
+        }
+        ImageSpelling::Rows => {}
     }
     let token = |name| {
         let reason =

@@ -8,6 +8,7 @@ use outsize_picture::{Picture, PictureFilter};
 use serde_json::{Map, Value};
 
 use super::ImageInput;
+use super::sizes::ImageSizes;
 use crate::error::{Error, Result};
 use crate::json_value::bad_key;
 
@@ -40,17 +41,6 @@ pub struct ImageProcessor {
     colours: [[f32; 2]; 3],
 }
 
-/// In what sizes images are seen.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum ImageSizes {
-    /// Of a least and a most number of pixels.
-    Pixels([usize; 2]),
-    /// Of a longest side, and of at most so many tokens.
-    LongestEdge(usize, usize),
-    /// Of so many pixels a side.
-    Square(usize),
-}
-
 impl ImageProcessor {
     /// Reads what the checkpoint in `folder` says, for an encoder that takes images so.
     ///
@@ -80,10 +70,16 @@ impl ImageProcessor {
                 *least = (*least).min(*most);
             }
             ImageSizes::LongestEdge(_, most) => *most = tokens.max(1),
+            ImageSizes::Tokens([most, _]) => *most = tokens.clamp(1, *most),
             // All take as many.
             ImageSizes::Square(_) => {}
         }
         self
+    }
+
+    /// The most tokens of any image, where the checkpoint says it.
+    pub(crate) fn most_tokens(&self) -> Option<usize> {
+        self.sizes.most_tokens(self.layout.unit())
     }
 
     /// Width and height in which an image is seen, multiples of a token's.
@@ -94,14 +90,7 @@ impl ImageProcessor {
         if width.max(height) > MOST_ASPECT * width.min(height) {
             return Err(Error::ImageAspect { width, height });
         }
-        let unit = self.layout.unit();
-        Ok(match self.sizes {
-            ImageSizes::Pixels(pixels) => within_pixels([width, height], unit, pixels),
-            ImageSizes::Square(side) => [side; 2],
-            ImageSizes::LongestEdge(longest, most) => {
-                within_edge([width, height], unit, longest, most)
-            }
-        })
+        Ok(self.sizes.seen([width, height], self.layout.unit()))
     }
 
     /// Tokens that an image of so many pixels takes.
@@ -144,6 +133,15 @@ impl ImageProcessor {
         {
             for place in 0..merge * merge {
                 let (top, left) = (top + place / merge * patch, left + place % merge * patch);
+                if self.layout.colours_last {
+                    for row in top..top + patch {
+                        let columns = left..left + patch;
+                        values.extend(columns.flat_map(|column| {
+                            (0..3).map(move |colour| value(row, column, colour))
+                        }));
+                    }
+                    continue;
+                }
                 for colour in 0..3 {
                     for _ in 0..frames {
                         for row in top..top + patch {
@@ -178,36 +176,6 @@ impl ImageProcessor {
     }
 }
 
-/// As `smart_resize` of `transformers`.
-fn within_pixels(size: [usize; 2], unit: usize, pixels: [usize; 2]) -> [usize; 2] {
-    let (unit, sides) = (unit as f64, size.map(|side| side as f64));
-    // As Python rounds: to the even one of two that are as near.
-    let mut seen = sides.map(|side| (side / unit).round_ties_even() * unit);
-    let [least, most] = pixels.map(|pixels| pixels as f64);
-    if seen[0] * seen[1] > most {
-        let shrink = (sides[0] * sides[1] / most).sqrt();
-        seen = sides.map(|side| ((side / shrink / unit).floor() * unit).max(unit));
-    } else if seen[0] * seen[1] < least {
-        let stretch = (least / (sides[0] * sides[1])).sqrt();
-        seen = sides.map(|side| (side * stretch / unit).ceil() * unit);
-    }
-    seen.map(|side| side as usize)
-}
-
-/// As `get_resize_output_image_size`, with shorter sides where that would be too many tokens.
-fn within_edge(size: [usize; 2], unit: usize, longest: usize, most: usize) -> [usize; 2] {
-    let mut longest = longest;
-    loop {
-        let ratio = size.map(|side| side as f64 / longest as f64).into_iter().fold(1.0, f64::max);
-        let seen = size.map(|side| ((side as f64 / ratio) as usize).max(1).div_ceil(unit));
-        if seen[0] * seen[1] <= most || longest <= unit {
-            return seen.map(|side| side * unit);
-        }
-        longest = longest.min(seen[0].max(seen[1]) * unit) - unit;
-        longest = longest.max(unit);
-    }
-}
-
 /// The keys of the file.
 struct Keys {
     path: PathBuf,
@@ -229,6 +197,7 @@ impl Keys {
             // Of one processor it is the side of a token.
             ("patch_size", [layout.patch_size, layout.unit()]),
             ("merge_size", [layout.merge_size; 2]),
+            ("pooling_kernel_size", [layout.merge_size; 2]),
             ("temporal_patch_size", [layout.frames; 2]),
         ] {
             let differs = |value: &&Value| !known.iter().any(|known| **value == *known);
@@ -237,18 +206,28 @@ impl Keys {
                 return Err(bad_key(&self.path, key, value, expected));
             }
         }
-        for key in ["do_resize", "do_rescale", "do_normalize"] {
-            if let Some(value) = self.get(key).filter(|value| value.as_bool() != Some(true)) {
-                return Err(bad_key(&self.path, key, value, "true: images are always seen so"));
+        // The encoder itself normalizes what it is given, from -1 to 1.
+        let is_normal = matches!(layout.scaling, ImageScaling::Tokens(_));
+        for (key, expected) in
+            [("do_resize", true), ("do_rescale", true), ("do_normalize", !is_normal)]
+        {
+            if let Some(value) = self.get(key).filter(|value| **value != expected) {
+                let expected = match expected {
+                    true => "true: images are always seen so",
+                    false => "false: images are never seen so",
+                };
+                return Err(bad_key(&self.path, key, value, expected));
             }
         }
         let scale = self.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
         let [mean, deviation] = match layout.scaling {
-            ImageScaling::Square(_) => [[0.5; 3]; 2],
+            ImageScaling::Square(_) | ImageScaling::Tokens(_) => [[0.5; 3]; 2],
             ImageScaling::Pixels | ImageScaling::LongestEdge => [CLIP_MEAN, CLIP_DEVIATION],
         };
-        let mean = self.three("image_mean", mean)?;
-        let deviation = self.three("image_std", deviation)?;
+        let [mean, deviation] = match is_normal {
+            true => [mean, deviation],
+            false => [self.three("image_mean", mean)?, self.three("image_std", deviation)?],
+        };
         let colours = [0, 1, 2].map(|colour| {
             // In one step, as `transformers` does it.
             [(mean[colour] / scale) as f32, (scale / deviation[colour]) as f32]
@@ -258,6 +237,7 @@ impl Keys {
             sizes: match layout.scaling {
                 ImageScaling::Pixels => ImageSizes::Pixels(self.pixels(layout.unit())?),
                 ImageScaling::Square(side) => ImageSizes::Square(self.square(side)?),
+                ImageScaling::Tokens(side) => ImageSizes::Tokens([self.soft_tokens()?, side]),
                 ImageScaling::LongestEdge => {
                     ImageSizes::LongestEdge(self.longest_edge()?, usize::MAX)
                 }
@@ -292,6 +272,20 @@ impl Keys {
                 Err(bad_key(&self.path, "size", value, expected))
             }
             None => Ok(side),
+        }
+    }
+
+    /// The most tokens of an image.
+    fn soft_tokens(&self) -> Result<usize> {
+        let Some(value) = self.get("max_soft_tokens") else { return Ok(280) };
+        match value.as_u64() {
+            Some(tokens @ 1..=MOST_EDGE) => Ok(tokens as usize),
+            _ => Err(bad_key(
+                &self.path,
+                "max_soft_tokens",
+                value,
+                "a number of tokens from 1 to 16,384",
+            )),
         }
     }
 

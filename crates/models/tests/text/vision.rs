@@ -6,7 +6,9 @@ use crate::common::dispatched::{assert_same_streamed, load, placed_in};
 use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
-use outsize_models::arch::{PixtralVisionModel, QwenVisionModel, SiglipVisionModel};
+use outsize_models::arch::{
+    Gemma4VisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+};
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
     FIRST_IMAGE_ID, ImageFeatures, Init, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
@@ -21,10 +23,11 @@ const QWENS: [&str; 5] = [
 ];
 const MISTRALS: [&str; 1] = ["vision-mistral3"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
+const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS)
+    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S)
 }
 
 /// Several tiles for each matrix.
@@ -71,6 +74,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
     match name {
         "vision-mistral3" => of::<PixtralVisionModel>(name),
         "vision-gemma3" => of::<SiglipVisionModel>(name),
+        "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         _ => of::<QwenVisionModel>(name),
     }
 }
@@ -192,6 +196,10 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &SiglipVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    for name in GEMMA4S {
+        let see = |_: &str, model: &Gemma4VisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
+    }
 }
 
 #[test]
@@ -208,6 +216,7 @@ fn features_of_rounded_activations_stay_near() {
     QWENS.into_iter().for_each(of::<QwenVisionModel>);
     MISTRALS.into_iter().for_each(of::<PixtralVisionModel>);
     GEMMAS.into_iter().for_each(of::<SiglipVisionModel>);
+    GEMMA4S.into_iter().for_each(of::<Gemma4VisionModel>);
 }
 
 #[test]
@@ -243,7 +252,8 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention and windows cannot go back.
-    for name in fixtures().filter(|name| !["vision-qwen3_5", "vision-gemma3"].contains(name)) {
+    let can_go_back = |name: &&str| *name != "vision-qwen3_5" && !name.contains("gemma");
+    for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
         let whole = in_passes(&*model, &ids, 9, &mut cache);
@@ -350,6 +360,12 @@ fn configurations_that_are_not_built_in_are_refused() {
     gemma("/vision_config/vision_use_head", true.into());
     gemma("/mm_tokens_per_image", 8.into());
     gemma("/mm_tokens_per_image", 16.into());
+    let gemma4 = |place, value| refused_value::<Gemma4VisionModel>(GEMMA4S[0], place, value);
+    gemma4("/vision_config/num_key_value_heads", 1.into());
+    gemma4("/vision_config/head_dim", 10.into());
+    gemma4("/vision_config/position_embedding_size", 2.into());
+    gemma4("/vision_config/attention_bias", true.into());
+    gemma4("/text_config/pad_token_id", 1.into());
     let qwen = |place, value| refused_value::<QwenVisionModel>(QWENS[0], place, value);
     qwen("/vision_config/num_heads", 3.into());
     qwen("/vision_config/num_position_embeddings", 26.into());

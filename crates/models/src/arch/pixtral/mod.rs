@@ -185,6 +185,7 @@ impl VisionModel for PixtralVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Rows,
             sees_itself: false,
+            colours_last: false,
         }
     }
 

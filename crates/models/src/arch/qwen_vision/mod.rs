@@ -143,6 +143,7 @@ impl VisionModel for QwenVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Marked(config.image_marks),
             sees_itself: false,
+            colours_last: false,
         }
     }
 
