@@ -4,8 +4,8 @@ use crate::Error;
 use crate::arch::vision_fields::{IMAGE_TOKEN, MAX_PATCH, vision_fields};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS,
-    check, epsilon, theta, token_id,
+    self, COMMON, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE,
+    MAX_LAYERS, check, epsilon, theta, token_id,
 };
 use crate::layers::Activation;
 
@@ -53,7 +53,7 @@ pub struct Gemma4VisionConfig {
 
 impl Gemma4VisionConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
-        let vision = vision_fields(fields, &[VISION])?;
+        let vision = vision_fields(fields, &[VISION, COMMON])?;
         let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
         if text.get("pad_token_id").is_some_and(|id| *id != 0) {
             let expected = "it must be 0: layers have inputs of it where an image is".to_owned();
@@ -114,13 +114,11 @@ const ROPE: &[KnownField] =
 
 const VISION: &[KnownField] = &[
     ("attention_bias", Effect::OFF),
-    ("attention_dropout", Harmless),
     ("default_output_length", Harmless),
-    ("dtype", Harmless),
+    ("global_head_dim", Harmless),
     ("head_dim", Read),
     ("hidden_activation", Read),
     ("hidden_size", Read),
-    ("initializer_range", Harmless),
     ("intermediate_size", Read),
     ("max_position_embeddings", Harmless),
     ("model_type", Only(&["\"gemma4_vision\""])),
@@ -133,6 +131,5 @@ const VISION: &[KnownField] = &[
     ("rms_norm_eps", Read),
     ("rope_parameters", Read),
     ("standardize", Read),
-    ("torch_dtype", Harmless),
     ("use_clipped_linears", Read),
 ];
