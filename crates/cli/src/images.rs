@@ -73,7 +73,9 @@ impl PromptImages {
         let PatchLayout { image_token, spelling, .. } = self.layout;
         let place = match spelling {
             ImageSpelling::Marked([begin, end]) => vec![begin, image_token, end],
-            ImageSpelling::Rows | ImageSpelling::Framed => vec![image_token],
+            ImageSpelling::Rows | ImageSpelling::Framed | ImageSpelling::Wrapped(_) => {
+                vec![image_token]
+            }
         };
         let prompt = match prompt.contains(&image_token) {
             true => prompt,

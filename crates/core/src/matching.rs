@@ -319,9 +319,12 @@ fn knows_norms(parameter: &Parameter, table: &TensorTable<'_>, names: &Names) ->
 }
 
 /// A convolution of one place, `[out, in, 1, 1]` or one of patches that do not overlap, `[out, in, frames, rows, columns]`, as
-/// the linear layer that it is, if a matrix is wanted.
+/// the linear layer that it is, if a matrix is wanted; and a number as a list of one.
 fn as_linear(tensor: &TensorInfo, wanted: &[usize]) -> TensorInfo {
     let mut tensor = tensor.clone();
+    if tensor.shape.is_empty() && wanted == [1] {
+        tensor.shape = wanted.to_vec();
+    }
     if let ([outputs, window @ ..], [wanted_outputs, inputs]) = (&tensor.shape[..], wanted)
         && (3..=5).contains(&(1 + window.len()))
         && outputs == wanted_outputs

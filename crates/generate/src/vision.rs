@@ -4,6 +4,7 @@ mod encoder;
 mod input;
 mod placing;
 mod processor;
+mod sizes;
 mod tower;
 
 pub use self::encoder::{EncodedImage, VisionEncoder};

@@ -14,7 +14,7 @@ use outsize_generate::{
     ChatImages, ChatMessage, ChatOptions, ChatSession, ChatTemplates, GenerationWorkload, ImageIds,
     ImageInput, OpenedModel, PipelineSettings, Tokenizer, VisionEncoder, read_config,
 };
-use outsize_models::arch::{PixtralVisionModel, QwenVisionModel};
+use outsize_models::arch::{Gemma4VisionModel, PixtralVisionModel, QwenVisionModel};
 use outsize_models::{CacheOptions, ComponentConfig, ModelConfig, RandomWeights, WeightKind};
 use outsize_plan::{Budget, Tier};
 use serde_json::{Value, json};
@@ -30,7 +30,8 @@ fn checkpoint(name: &str, folder: &Path) {
     let mut config: Value = serde_json::from_str(&text).unwrap();
     let sizes = json!({
         "hidden_size": 256, "intermediate_size": 1024, "depth": 10, "num_hidden_layers": 10, "num_heads": 4,
-        "num_attention_heads": 4, "head_dim": 64, "out_hidden_size": 256, "patch_size": 16, "num_position_embeddings": 2304
+        "num_attention_heads": 4, "head_dim": 64, "out_hidden_size": 256, "patch_size": 16, "num_position_embeddings": 2304,
+        "window_size": 128, "fullatt_block_indexes": [4, 9], "num_key_value_heads": 4
     });
     let vision = config["vision_config"].as_object_mut().unwrap();
     for (key, value) in sizes.as_object().unwrap() {
@@ -41,12 +42,26 @@ fn checkpoint(name: &str, folder: &Path) {
     let text = config["text_config"].as_object_mut().unwrap();
     let sizes = json!({"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8});
     text.extend(sizes.as_object().unwrap().clone());
+    if name == "vision-qwen2_5_vl" {
+        text["rope_parameters"]["mrope_section"] = json!([8, 12, 12]);
+    }
+    let mut types = text.get_mut("layer_types").and_then(Value::as_array_mut);
+    if let Some(types) = &mut types {
+        **types = types.iter().cycle().take(8).cloned().collect();
+    }
+    if text.contains_key("per_layer_config") {
+        let wide = json!({"head_dim": 12});
+        text["per_layer_config"] = json!({"1": wide, "3": wide, "5": wide, "7": wide});
+    }
     config["dtype"] = json!("bfloat16");
     let config = config.to_string();
     let language = ModelConfig::from_json(&config).unwrap();
     let vision = match name {
         "vision-mistral3" => {
             ComponentConfig::<PixtralVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
+        }
+        "vision-gemma4-clipped" => {
+            ComponentConfig::<Gemma4VisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
         }
         _ => ComponentConfig::<QwenVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16),
     };
@@ -66,6 +81,8 @@ fn checkpoint(name: &str, folder: &Path) {
     }
     let size = match name {
         "vision-mistral3" => json!({ "longest_edge": 1540 }),
+        // As many tokens as there may be.
+        "vision-gemma4-clipped" => json!(null),
         _ => json!({ "shortest_edge": 65_536, "longest_edge": 16_777_216 }),
     };
     let processor = json!({ "size": size });
@@ -165,7 +182,8 @@ fn child() {
 
 #[test]
 fn images_stay_within_the_budget() {
-    for name in ["vision-qwen3_vl", "vision-mistral3"] {
+    for name in ["vision-qwen3_vl", "vision-mistral3", "vision-qwen2_5_vl", "vision-gemma4-clipped"]
+    {
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = dir.path().join("model");
         checkpoint(name, &folder);

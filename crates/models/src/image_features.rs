@@ -36,7 +36,7 @@ pub struct GridPositions {
     pub rows: usize,
     /// Tokens of a row.
     pub columns: usize,
-    /// Which position each rotated pair of dimensions follows.
+    /// Which position each rotated pair of dimensions follows; those behind the last follow time.
     pub axes: Arc<[RotaryAxis]>,
 }
 
@@ -52,6 +52,12 @@ pub enum RotaryAxis {
 }
 
 impl GridPositions {
+    /// The axes of so many pairs of dimensions.
+    pub(crate) fn axes_of(&self, pairs: usize) -> Vec<RotaryAxis> {
+        let time = std::iter::repeat(RotaryAxis::Time);
+        self.axes.iter().copied().chain(time).take(pairs).collect()
+    }
+
     /// By how many positions a text behind the image is nearer to what is before it than its tokens are many.
     pub(crate) fn saved(&self) -> usize {
         self.rows * self.columns - self.rows.max(self.columns)

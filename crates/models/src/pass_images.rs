@@ -56,7 +56,7 @@ impl PassImages {
         device: &Device,
     ) -> Option<Rotation> {
         let axes = self.parts.iter().find_map(|part| part.features.positions.as_ref());
-        let Some(axes) = axes.map(|grid| &grid.axes) else {
+        let Some(axes) = axes.map(|grid| grid.axes_of(rope.width() / 2)) else {
             // A text behind images.
             let moved = |()| rope.at(start - self.saved, tokens, length, &[0], device);
             return (self.saved > 0).then_some(()).map(moved);
@@ -72,9 +72,7 @@ impl PassImages {
                     let begin = position - part.token;
                     let tokens = part.token..part.token + part.columns.len();
                     positions.extend(tokens.clone().map(|token| {
-                        Box::from_iter(
-                            grid.axes.iter().map(|axis| grid.position(begin, token, *axis)),
-                        )
+                        Box::from_iter(axes.iter().map(|axis| grid.position(begin, token, *axis)))
                     }));
                     position += part.columns.len();
                     if tokens.end == part.features.tokens() {

@@ -10,7 +10,8 @@ pub trait VisionModel: Component {
     fn layout(config: &Self::Config) -> PatchLayout;
 
     /// What stands for an image in a text: of its patches `[patches, values]` f32, which make so many rows and columns. The
-    /// patches of a token are one behind the other, and so are the values of a patch: colours, of each frames, of each rows.
+    /// patches of a token are one behind the other, and so are the values of a patch: colours, of each frames, of each rows; or as
+    /// the [layout](PatchLayout::colours_last) has it.
     ///
     /// # Panics
     /// If there are not as many patches, or sides are no multiples of a token's.
@@ -40,6 +41,8 @@ pub struct PatchLayout {
     pub spelling: ImageSpelling,
     /// As [`ImageFeatures::sees_itself`].
     pub sees_itself: bool,
+    /// Whether the values of a patch are rows, of each columns, of each colours.
+    pub colours_last: bool,
 }
 
 /// In what size images are seen.
@@ -51,6 +54,8 @@ pub enum ImageScaling {
     LongestEdge,
     /// Of so many pixels a side, whatever its own are, as `Gemma3ImageProcessor`.
     Square(usize),
+    /// In the largest size of at most so many tokens, as `Gemma4ImageProcessor`; a side has at most those here.
+    Tokens(usize),
 }
 
 /// What a text has for an image beside its tokens.
@@ -62,6 +67,8 @@ pub enum ImageSpelling {
     Rows,
     /// `<start_of_image>` before it and `<end_of_image>` behind it, between empty lines. Prompts have the first alone.
     Framed,
+    /// These tokens before it and behind it, which prompts do not have.
+    Wrapped([u32; 2]),
 }
 
 impl PatchLayout {

@@ -3,6 +3,8 @@
 
 mod error;
 mod picture;
+mod resampling;
 
 pub use error::Error;
-pub use picture::{COLOURS, Picture, PictureFilter, PictureHeader, byte, file_bytes};
+pub use picture::{Picture, PictureHeader, byte, file_bytes};
+pub use resampling::{COLOURS, PictureFilter};

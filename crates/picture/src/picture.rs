@@ -3,54 +3,15 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use image::imageops::{FilterType, resize};
 use image::metadata::Orientation;
-use image::{
-    ColorType, DynamicImage, ImageBuffer, ImageDecoder, ImageFormat, ImageReader, Rgb, RgbImage,
-};
+use image::{ColorType, DynamicImage, ImageDecoder, ImageFormat, ImageReader};
 use outsize_checkpoint::{read_file, write_file};
 
 use crate::error::Error;
-
-/// Rows whose columns are resized at a time.
-const RESIZED_ROWS: usize = 64;
-
-/// Colours of a pixel.
-pub const COLOURS: usize = 3;
+use crate::resampling::{COLOURS, PictureFilter, other_height, other_width};
 
 /// The most pixels of a side of a picture that is read.
 const MAX_SIDE: u32 = 1 << 14;
-
-/// How a pixel of another size is made of those around it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PictureFilter {
-    /// By lines between them.
-    Bilinear,
-    /// By cubic curves.
-    Bicubic,
-    /// By waves, three on each side.
-    Lanczos,
-}
-
-impl PictureFilter {
-    /// The one of that number in Pillow, which checkpoints have as `resample`.
-    pub fn of_pillow(number: u64) -> Option<Self> {
-        match number {
-            1 => Some(Self::Lanczos),
-            2 => Some(Self::Bilinear),
-            3 => Some(Self::Bicubic),
-            _ => None,
-        }
-    }
-
-    fn of_crate(self) -> FilterType {
-        match self {
-            Self::Bilinear => FilterType::Triangle,
-            Self::Bicubic => FilterType::CatmullRom,
-            Self::Lanczos => FilterType::Lanczos3,
-        }
-    }
-}
 
 /// What the header of a picture's file says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,21 +132,17 @@ impl Picture {
         if [self.width, self.height] == [width, height] {
             return self.clone();
         }
-        let filter = filter.of_crate();
-        let [from_width, from_height, to_width, to_height] =
-            [self.width, self.height, width, height].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
-        let row = COLOURS * self.width;
-        assert_eq!(self.rgb.len(), row * self.height, "three bytes a pixel");
-        // As Pillow, columns first, and rounded to bytes before rows. Each pixel takes four floats meanwhile.
-        let mut wide = Vec::with_capacity(COLOURS * width * self.height);
-        for rows in self.rgb.chunks(row * RESIZED_ROWS) {
-            let height = (rows.len() / row) as u32;
-            let rows = ImageBuffer::<Rgb<u8>, _>::from_raw(from_width, height, rows);
-            let rows = rows.expect("the rows are whole");
-            wide.extend(resize(&rows, to_width, height, filter).into_raw());
-        }
-        let wide = RgbImage::from_raw(to_width, from_height, wide).expect("the rows are whole");
-        let rgb = resize(&wide, to_width, to_height, filter).into_raw();
+        assert_eq!(self.rgb.len(), COLOURS * self.width * self.height, "three bytes a pixel");
+        let (columns, rows) = ([self.width, width], [self.height, height]);
+        let lost = |[from, to]: [usize; 2]| from as i64 - to as i64;
+        // What is made first is rounded to bytes before the rest is made of it, so that the order shows. Pillow 13 has this one.
+        let rgb = match lost(rows) > 0.max(2 * lost(columns)) {
+            true => {
+                let high = other_height(&self.rgb, self.width, rows, filter);
+                other_width(&high, columns, filter)
+            }
+            false => other_height(&other_width(&self.rgb, columns, filter), width, rows, filter),
+        };
         Self { width, height, rgb }
     }
 
@@ -193,8 +150,11 @@ impl Picture {
     pub fn resizing_bytes(&self, width: usize, height: usize) -> u64 {
         let [from_width, from_height, width, height] =
             [self.width, self.height, width, height].map(|side| side as u64);
-        let some = RESIZED_ROWS as u64 * (16 * from_width + 3 * width);
-        some + 3 * width * from_height + 19 * width * height
+        // At most seven weights for each place of either side, with what holds them; and the sums of a row.
+        let taps = |from: u64, to: u64| 96 * (from + to);
+        let taps = taps(from_width, width).max(taps(from_height, height));
+        let between = (width * from_height).max(from_width * height);
+        taps + 12 * from_width.max(width) + 3 * (between + width * height)
     }
 
     /// Whether each pixel is nearer to white than to black, by the weights of ITU-R 601.

@@ -9,12 +9,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 5] = [
+const FIXTURES: [&str; 9] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
     "vision-mistral3",
     "vision-gemma3",
+    "vision-qwen2_vl",
+    "vision-qwen2_5_vl",
+    "vision-gemma4",
+    "vision-gemma4-clipped",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -34,6 +38,10 @@ fn images(name: &str) -> [String; 2] {
 fn prompt(name: &str) -> String {
     match name {
         "vision-mistral3" => "<s>[INST]First [IMG], then [IMG]: what is it?[/INST]".to_owned(),
+        "vision-gemma4" | "vision-gemma4-clipped" => {
+            "<bos><|turn>user\nFirst <|image|>, then <|image|>: what is it?<turn|>\n<|turn>model\n"
+                .to_owned()
+        }
         "vision-gemma3" => {
             let image = "<start_of_image>";
             format!(
@@ -94,11 +102,17 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         }
         // Without places for them, images come first.
         let (_, said) = run(&["--prompt", "What?", "--image", &second]);
-        let seen = if name == "vision-gemma3" { 24 } else { 48 };
+        let seen = match name {
+            "vision-gemma3" => 24,
+            "vision-qwen2_vl" | "vision-qwen2_5_vl" => 56,
+            "vision-gemma4" | "vision-gemma4-clipped" => 60,
+            _ => 48,
+        };
         assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
         // Seen smaller.
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
-        assert!(said.contains("seen as 24 x"), "{said}");
+        let seen = if name.starts_with("vision-gemma4") { 36 } else { 24 };
+        assert!(said.contains(&format!("seen as {seen} x")), "{said}");
     }
 }
 

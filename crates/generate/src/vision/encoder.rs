@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
 use outsize_core::{Options, Planning, decide, many_parameters_bytes, memory_overhead};
-use outsize_models::{ActivationDtype, ImageFeatures, ImageScaling, Init, PatchLayout};
+use outsize_models::{ActivationDtype, ImageFeatures, Init, PatchLayout};
 use outsize_plan::{Budget, Error as PlanError, Tier, Tree, Workload};
 
 use super::tower::{VisionTower, towers};
@@ -85,10 +85,8 @@ impl VisionEncoder {
 
     /// Tokens that a pass has to run at once, and prompts are not cut [below](crate::GenerationWorkload::least_pass).
     pub fn least_pass(&self) -> usize {
-        match self.layout.scaling {
-            ImageScaling::Square(side) if self.layout.sees_itself => {
-                (side / self.layout.unit()).pow(2)
-            }
+        match self.processor.most_tokens() {
+            Some(tokens) if self.layout.sees_itself => tokens,
             _ => 1,
         }
     }
@@ -116,11 +114,8 @@ impl VisionEncoder {
     /// # Errors
     /// A checkpoint that is not of this configuration.
     pub fn least_bytes(&self, tokens: usize) -> Result<u64, PipelineError> {
-        let of_tokens = tokens.saturating_mul(self.layout.merged());
-        let patches = match self.layout.scaling {
-            ImageScaling::Square(side) => of_tokens.min((side / self.layout.patch_size).pow(2)),
-            ImageScaling::Pixels | ImageScaling::LongestEdge => of_tokens,
-        };
+        let most = self.processor.most_tokens().unwrap_or(usize::MAX);
+        let patches = tokens.min(most).saturating_mul(self.layout.merged());
         let load = ImageLoad { tokens, patches, files: 0, work: self.processor.photograph_bytes() };
         let checkpoint = self.checkpoint()?;
         let tree = self.tree(&checkpoint, load.patches)?;

@@ -48,15 +48,19 @@ pub fn place_images(
     with_images(prompt, layout.image_token, &texts.collect::<Result<Vec<_>>>()?)
 }
 
-/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks around it.
+/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks that prompts have.
 fn spelled(
     ids: Range<u32>,
     [rows, columns]: [usize; 2],
     spelling: ImageSpelling,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
-    if let ImageSpelling::Marked(_) | ImageSpelling::Framed = spelling {
-        return Ok(ids.collect());
+    match spelling {
+        ImageSpelling::Marked(_) | ImageSpelling::Framed => return Ok(ids.collect()),
+        ImageSpelling::Wrapped([begin, end]) => {
+            return Ok(std::iter::once(begin).chain(ids).chain([end]).collect());
+        }
+        ImageSpelling::Rows => {}
     }
     let token = |name| {
         let reason =
@@ -78,6 +82,8 @@ fn spelled(
 pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, str> {
     /// What prompts have for an image.
     const BEGINS: &str = "<start_of_image>";
+    /// The same where more is put around it later.
+    const IMAGE: &str = "<|image|>";
     /// What the model was taught.
     const FRAME: &str = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n";
     match spelling {
@@ -85,6 +91,9 @@ pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, s
             true => prompt.replace(BEGINS, FRAME).into(),
             false => (FRAME.repeat(images) + prompt).into(),
         },
+        ImageSpelling::Wrapped(_) if images > 0 && !prompt.contains(IMAGE) => {
+            (IMAGE.repeat(images) + prompt).into()
+        }
         _ => prompt.into(),
     }
 }

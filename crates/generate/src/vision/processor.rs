@@ -8,6 +8,7 @@ use outsize_picture::{Picture, PictureFilter};
 use serde_json::{Map, Value};
 
 use super::ImageInput;
+use super::sizes::ImageSizes;
 use crate::error::{Error, Result};
 use crate::json_value::bad_key;
 
@@ -26,6 +27,10 @@ const MOST_EDGE: u64 = 1 << 14;
 /// The most pixels that a checkpoint may ask for.
 const MOST_PIXELS: u64 = 1 << 28;
 
+/// Mean and deviation of colours where a checkpoint has none: those of CLIP.
+const CLIP_MEAN: [f64; 3] = [0.48145466, 0.4578275, 0.40821073];
+const CLIP_DEVIATION: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
+
 /// Makes of a picture the patches that a vision encoder takes, as processors of `transformers` do.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageProcessor {
@@ -34,17 +39,6 @@ pub struct ImageProcessor {
     filter: PictureFilter,
     /// What is subtracted of a colour from 0 to 255, and what the rest is multiplied by.
     colours: [[f32; 2]; 3],
-}
-
-/// In what sizes images are seen.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum ImageSizes {
-    /// Of a least and a most number of pixels.
-    Pixels([usize; 2]),
-    /// Of a longest side, and of at most so many tokens.
-    LongestEdge(usize, usize),
-    /// Of so many pixels a side.
-    Square(usize),
 }
 
 impl ImageProcessor {
@@ -76,10 +70,16 @@ impl ImageProcessor {
                 *least = (*least).min(*most);
             }
             ImageSizes::LongestEdge(_, most) => *most = tokens.max(1),
+            ImageSizes::Tokens([most, _]) => *most = tokens.clamp(1, *most),
             // All take as many.
             ImageSizes::Square(_) => {}
         }
         self
+    }
+
+    /// The most tokens of any image, where the checkpoint says it.
+    pub(crate) fn most_tokens(&self) -> Option<usize> {
+        self.sizes.most_tokens(self.layout.unit())
     }
 
     /// Width and height in which an image is seen, multiples of a token's.
@@ -90,14 +90,7 @@ impl ImageProcessor {
         if width.max(height) > MOST_ASPECT * width.min(height) {
             return Err(Error::ImageAspect { width, height });
         }
-        let unit = self.layout.unit();
-        Ok(match self.sizes {
-            ImageSizes::Pixels(pixels) => within_pixels([width, height], unit, pixels),
-            ImageSizes::Square(side) => [side; 2],
-            ImageSizes::LongestEdge(longest, most) => {
-                within_edge([width, height], unit, longest, most)
-            }
-        })
+        Ok(self.sizes.seen([width, height], self.layout.unit()))
     }
 
     /// Tokens that an image of so many pixels takes.
@@ -140,6 +133,15 @@ impl ImageProcessor {
         {
             for place in 0..merge * merge {
                 let (top, left) = (top + place / merge * patch, left + place % merge * patch);
+                if self.layout.colours_last {
+                    for row in top..top + patch {
+                        let columns = left..left + patch;
+                        values.extend(columns.flat_map(|column| {
+                            (0..3).map(move |colour| value(row, column, colour))
+                        }));
+                    }
+                    continue;
+                }
                 for colour in 0..3 {
                     for _ in 0..frames {
                         for row in top..top + patch {
@@ -174,36 +176,6 @@ impl ImageProcessor {
     }
 }
 
-/// As `smart_resize` of `transformers`.
-fn within_pixels(size: [usize; 2], unit: usize, pixels: [usize; 2]) -> [usize; 2] {
-    let (unit, sides) = (unit as f64, size.map(|side| side as f64));
-    // As Python rounds: to the even one of two that are as near.
-    let mut seen = sides.map(|side| (side / unit).round_ties_even() * unit);
-    let [least, most] = pixels.map(|pixels| pixels as f64);
-    if seen[0] * seen[1] > most {
-        let shrink = (sides[0] * sides[1] / most).sqrt();
-        seen = sides.map(|side| ((side / shrink / unit).floor() * unit).max(unit));
-    } else if seen[0] * seen[1] < least {
-        let stretch = (least / (sides[0] * sides[1])).sqrt();
-        seen = sides.map(|side| (side * stretch / unit).ceil() * unit);
-    }
-    seen.map(|side| side as usize)
-}
-
-/// As `get_resize_output_image_size`, with shorter sides where that would be too many tokens.
-fn within_edge(size: [usize; 2], unit: usize, longest: usize, most: usize) -> [usize; 2] {
-    let mut longest = longest;
-    loop {
-        let ratio = size.map(|side| side as f64 / longest as f64).into_iter().fold(1.0, f64::max);
-        let seen = size.map(|side| ((side as f64 / ratio) as usize).max(1).div_ceil(unit));
-        if seen[0] * seen[1] <= most || longest <= unit {
-            return seen.map(|side| side * unit);
-        }
-        longest = longest.min(seen[0].max(seen[1]) * unit) - unit;
-        longest = longest.max(unit);
-    }
-}
-
 /// The keys of the file.
 struct Keys {
     path: PathBuf,
@@ -225,6 +197,7 @@ impl Keys {
             // Of one processor it is the side of a token.
             ("patch_size", [layout.patch_size, layout.unit()]),
             ("merge_size", [layout.merge_size; 2]),
+            ("pooling_kernel_size", [layout.merge_size; 2]),
             ("temporal_patch_size", [layout.frames; 2]),
         ] {
             let differs = |value: &&Value| !known.iter().any(|known| **value == *known);
@@ -233,13 +206,28 @@ impl Keys {
                 return Err(bad_key(&self.path, key, value, expected));
             }
         }
-        for key in ["do_resize", "do_rescale", "do_normalize"] {
-            if let Some(value) = self.get(key).filter(|value| value.as_bool() != Some(true)) {
-                return Err(bad_key(&self.path, key, value, "true: images are always seen so"));
+        // The encoder itself normalizes what it is given, from -1 to 1.
+        let is_normal = matches!(layout.scaling, ImageScaling::Tokens(_));
+        for (key, expected) in
+            [("do_resize", true), ("do_rescale", true), ("do_normalize", !is_normal)]
+        {
+            if let Some(value) = self.get(key).filter(|value| **value != expected) {
+                let expected = match expected {
+                    true => "true: images are always seen so",
+                    false => "false: images are never seen so",
+                };
+                return Err(bad_key(&self.path, key, value, expected));
             }
         }
         let scale = self.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
-        let [mean, deviation] = [self.three("image_mean")?, self.three("image_std")?];
+        let [mean, deviation] = match layout.scaling {
+            ImageScaling::Square(_) | ImageScaling::Tokens(_) => [[0.5; 3]; 2],
+            ImageScaling::Pixels | ImageScaling::LongestEdge => [CLIP_MEAN, CLIP_DEVIATION],
+        };
+        let [mean, deviation] = match is_normal {
+            true => [mean, deviation],
+            false => [self.three("image_mean", mean)?, self.three("image_std", deviation)?],
+        };
         let colours = [0, 1, 2].map(|colour| {
             // In one step, as `transformers` does it.
             [(mean[colour] / scale) as f32, (scale / deviation[colour]) as f32]
@@ -249,6 +237,7 @@ impl Keys {
             sizes: match layout.scaling {
                 ImageScaling::Pixels => ImageSizes::Pixels(self.pixels(layout.unit())?),
                 ImageScaling::Square(side) => ImageSizes::Square(self.square(side)?),
+                ImageScaling::Tokens(side) => ImageSizes::Tokens([self.soft_tokens()?, side]),
                 ImageScaling::LongestEdge => {
                     ImageSizes::LongestEdge(self.longest_edge()?, usize::MAX)
                 }
@@ -286,6 +275,20 @@ impl Keys {
         }
     }
 
+    /// The most tokens of an image.
+    fn soft_tokens(&self) -> Result<usize> {
+        let Some(value) = self.get("max_soft_tokens") else { return Ok(280) };
+        match value.as_u64() {
+            Some(tokens @ 1..=MOST_EDGE) => Ok(tokens as usize),
+            _ => Err(bad_key(
+                &self.path,
+                "max_soft_tokens",
+                value,
+                "a number of tokens from 1 to 16,384",
+            )),
+        }
+    }
+
     /// The longest side, under either of its names.
     fn longest_edge(&self) -> Result<usize> {
         let size = self.get("size");
@@ -303,6 +306,8 @@ impl Keys {
     /// The least and the most pixels, under their new names or their old ones.
     fn pixels(&self, unit: usize) -> Result<[usize; 2]> {
         let of_size = |key: &str| self.get("size").and_then(|size| size.get(key));
+        // The old names count, as `transformers` has it.
+        let of_file = |old: &str, key: &str| self.get(old).or_else(|| of_size(key));
         let number = |value: Option<&Value>, key: &'static str, absent: usize| match value {
             None => Ok(absent),
             Some(value) => match value.as_u64() {
@@ -310,8 +315,8 @@ impl Keys {
                 _ => Err(bad_key(&self.path, key, value, "a number of pixels from 1 to 2^28")),
             },
         };
-        let least = of_size("shortest_edge").or_else(|| self.get("min_pixels"));
-        let most = of_size("longest_edge").or_else(|| self.get("max_pixels"));
+        let least = of_file("min_pixels", "shortest_edge");
+        let most = of_file("max_pixels", "longest_edge");
         let least = number(least, "shortest_edge", 4 * unit * unit)?;
         Ok([least, number(most, "longest_edge", 1280 * unit * unit)?.max(least)])
     }
@@ -324,9 +329,9 @@ impl Keys {
         }
     }
 
-    /// Three numbers above 0, one of each colour; a half if there are none.
-    fn three(&self, key: &'static str) -> Result<[f64; 3]> {
-        let Some(value) = self.get(key) else { return Ok([0.5; 3]) };
+    /// Three numbers above 0, one of each colour.
+    fn three(&self, key: &'static str, absent: [f64; 3]) -> Result<[f64; 3]> {
+        let Some(value) = self.get(key) else { return Ok(absent) };
         let numbers: Option<Vec<f64>> =
             value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
         let three = numbers.and_then(|numbers| <[f64; 3]>::try_from(numbers).ok());

@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use burn::tensor::Tensor;
 use outsize_checkpoint::{Checkpoint, TensorInfo};
 use outsize_core::{Dispatched, Error as CoreError, Options};
-use outsize_models::arch::{PixtralVisionModel, QwenVisionModel, SiglipVisionModel};
+use outsize_models::arch::{
+    Gemma4VisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+};
 use outsize_models::{
     ActivationDtype, ComponentConfig, Error, ImageFeatures, Init, PatchLayout, PicturePass,
     PictureSize, VisionModel,
@@ -91,5 +93,8 @@ pub(super) fn towers() -> impl Iterator<Item = (&'static str, ReadTower)> {
     fn of<M: VisionModel>() -> impl Iterator<Item = (&'static str, ReadTower)> {
         M::MODEL_TYPES.iter().map(|(model_type, _)| (*model_type, read::<M> as ReadTower))
     }
-    of::<QwenVisionModel>().chain(of::<PixtralVisionModel>()).chain(of::<SiglipVisionModel>())
+    of::<QwenVisionModel>()
+        .chain(of::<PixtralVisionModel>())
+        .chain(of::<SiglipVisionModel>())
+        .chain(of::<Gemma4VisionModel>())
 }

@@ -16,8 +16,8 @@ use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
-pub(super) use config::key_value_sources;
 pub use config::{Gemma4Config, Gemma4Layer, PerLayerConfig};
+pub(super) use config::{MULTIMODAL, key_value_sources};
 pub(super) use inputs::PerLayerInputs;
 pub use layer::{Gemma4DecoderLayer, Gemma4Router};
 
@@ -144,7 +144,7 @@ impl Decoder for Gemma4ForCausalLm {
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
         let hidden = self.config.text.hidden_size as f64;
-        let mut x = pass.embed(&self.model.embed_tokens) * hidden.sqrt();
+        let mut x = pass.embed_images(pass.embed(&self.model.embed_tokens) * hidden.sqrt());
         let inputs = self.model.per_layer_inputs().map(|inputs| inputs.of(pass, x.clone()));
         let rotations = self.ropes.each_ref().map(|rope| pass.rotation(rope, &x.device()));
         let mut shared = SharedSeen::default();

@@ -21,6 +21,7 @@ mod gemma;
 mod gemma3;
 mod gemma3n;
 mod gemma4;
+mod gemma4_vision;
 mod glm;
 mod gpt2;
 mod gpt_neox;
@@ -100,6 +101,7 @@ pub use gemma4::{
     Gemma4Config, Gemma4DecoderLayer, Gemma4ForCausalLm, Gemma4Layer, Gemma4Model, Gemma4Router,
     PerLayerConfig,
 };
+pub use gemma4_vision::{Gemma4VisionConfig, Gemma4VisionModel};
 pub use glm::GlmForCausalLm;
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};
@@ -119,7 +121,7 @@ pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausal
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use pixtral::{PixtralVisionConfig, PixtralVisionModel};
-pub use qwen_vision::{QwenVisionConfig, QwenVisionModel};
+pub use qwen_vision::{QwenVisionConfig, QwenVisionModel, QwenVisionVersion};
 pub use qwen3::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{

@@ -1,5 +1,5 @@
 //! Qwen2-VL, Qwen2.5-VL and Qwen3-VL, which see images too: their text parts. Of text alone the three positions that a rotary embedding
-//! takes there are the same. Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
+//! takes there are the same; with images they are the vision encoder's to say. Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
 
 use super::gemma3::TEXT_PART;
 use super::llama;

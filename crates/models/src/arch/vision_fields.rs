@@ -12,15 +12,15 @@ pub(super) const MAX_PATCH: usize = 1 << 8;
 pub(super) const IMAGE_TOKEN: [&str; 2] = ["image_token_id", "image_token_index"];
 
 /// What the names of an encoder's tensors begin with, and of those that make features of its states, behind "model." or not.
-const PARTS: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
+const PARTS: [&str; 3] = ["vision_tower.", "multi_modal_projector.", "embed_vision."];
 
-/// The fields of the object `vision_config`, of which these are known.
+/// The fields of the object `vision_config`, of which those of these tables are known.
 pub(super) fn vision_fields<'a>(
     fields: &Fields<'a>,
-    known: &[KnownField],
+    tables: &[&[KnownField]],
 ) -> Result<Fields<'a>, Error> {
     let vision = fields.object("vision_config")?.ok_or_else(|| fields.missing("vision_config"))?;
-    check(&vision, &[known])?;
+    check(&vision, tables)?;
     Ok(vision)
 }
 
@@ -59,9 +59,9 @@ pub(super) fn is_no_vision(tensor: &str) -> bool {
 /// As [`Component::weight_use`](crate::Component::weight_use), for tokens of so many patches.
 pub(super) fn vision_weight_use(path: &str, pass: &PicturePass, merged: usize) -> WeightUse {
     let patches = pass.latents.pixels();
-    if path.starts_with(PARTS[1]) {
+    if PARTS[1..].iter().any(|part| path.starts_with(part)) {
         return WeightUse::of_rows(patches / merged as u64);
     }
-    let attended = if path.ends_with(".q_proj.weight") { patches } else { 0 };
+    let attended = if path.contains(".q_proj.") { patches } else { 0 };
     WeightUse { rows: patches, attended }
 }

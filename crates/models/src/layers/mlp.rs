@@ -90,6 +90,13 @@ impl Mlp {
         };
         self.down_proj.forward(gate * up)
     }
+
+    /// The same of many rows, not clamped: with layers as [convolutions of one pixel](Linear::forward_pixels).
+    pub(crate) fn forward_pixels(&self, x: Tensor<3>) -> Tensor<3> {
+        let gate = self.gate_proj.forward_pixels(x.clone());
+        let inner = self.activation.gate(gate, self.up_proj.forward_pixels(x));
+        self.down_proj.forward_pixels(inner)
+    }
 }
 
 /// What a gated block of this gate holds at most, besides the residual stream.

@@ -6,19 +6,28 @@ use crate::common::dispatched::{assert_same_streamed, load, placed_in};
 use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
-use outsize_models::arch::{PixtralVisionModel, QwenVisionModel, SiglipVisionModel};
+use outsize_models::arch::{
+    Gemma4VisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+};
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
     FIRST_IMAGE_ID, ImageFeatures, Init, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
 };
 
-const QWENS: [&str; 3] = ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-qwen3_5"];
+const QWENS: [&str; 5] = [
+    "vision-qwen3_vl",
+    "vision-qwen3_vl_moe",
+    "vision-qwen3_5",
+    "vision-qwen2_vl",
+    "vision-qwen2_5_vl",
+];
 const MISTRALS: [&str; 1] = ["vision-mistral3"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
+const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS)
+    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S)
 }
 
 /// Several tiles for each matrix.
@@ -65,6 +74,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
     match name {
         "vision-mistral3" => of::<PixtralVisionModel>(name),
         "vision-gemma3" => of::<SiglipVisionModel>(name),
+        "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         _ => of::<QwenVisionModel>(name),
     }
 }
@@ -186,6 +196,10 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &SiglipVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    for name in GEMMA4S {
+        let see = |_: &str, model: &Gemma4VisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
+    }
 }
 
 #[test]
@@ -202,6 +216,7 @@ fn features_of_rounded_activations_stay_near() {
     QWENS.into_iter().for_each(of::<QwenVisionModel>);
     MISTRALS.into_iter().for_each(of::<PixtralVisionModel>);
     GEMMAS.into_iter().for_each(of::<SiglipVisionModel>);
+    GEMMA4S.into_iter().for_each(of::<Gemma4VisionModel>);
 }
 
 #[test]
@@ -237,7 +252,8 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention and windows cannot go back.
-    for name in ["vision-qwen3_vl", "vision-qwen3_vl_moe", "vision-mistral3"] {
+    let can_go_back = |name: &&str| *name != "vision-qwen3_5" && !name.contains("gemma");
+    for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
         let whole = in_passes(&*model, &ids, 9, &mut cache);
@@ -344,6 +360,12 @@ fn configurations_that_are_not_built_in_are_refused() {
     gemma("/vision_config/vision_use_head", true.into());
     gemma("/mm_tokens_per_image", 8.into());
     gemma("/mm_tokens_per_image", 16.into());
+    let gemma4 = |place, value| refused_value::<Gemma4VisionModel>(GEMMA4S[0], place, value);
+    gemma4("/vision_config/num_key_value_heads", 1.into());
+    gemma4("/vision_config/head_dim", 10.into());
+    gemma4("/vision_config/position_embedding_size", 2.into());
+    gemma4("/vision_config/attention_bias", true.into());
+    gemma4("/text_config/pad_token_id", 1.into());
     let qwen = |place, value| refused_value::<QwenVisionModel>(QWENS[0], place, value);
     qwen("/vision_config/num_heads", 3.into());
     qwen("/vision_config/num_position_embeddings", 26.into());
@@ -356,6 +378,19 @@ fn configurations_that_are_not_built_in_are_refused() {
     };
     refused::<QwenVisionModel>(QWENS[0], without, "vision_config");
     qwen("/image_token_id", (-1).into());
+    qwen("/vision_config/out_hidden_size", 16.into());
+    qwen("/vision_config/rope_parameters/rope_type", "default".into());
     let sections = "/text_config/rope_parameters/mrope_section";
     qwen(sections, serde_json::json!([1, 2]));
+    let qwen2 = |place, value| refused_value::<QwenVisionModel>("vision-qwen2_vl", place, value);
+    qwen2("/vision_config/hidden_size", 32.into());
+    qwen2("/vision_config/mlp_ratio", (1 << 30).into());
+    qwen2("/vision_config/in_chans", 1.into());
+    qwen2("/rope_scaling/mrope_section", serde_json::json!([1, 1, 1]));
+    let qwen2_5 =
+        |place, value| refused_value::<QwenVisionModel>("vision-qwen2_5_vl", place, value);
+    qwen2_5("/vision_config/window_size", 7.into());
+    qwen2_5("/vision_config/fullatt_block_indexes", "all".into());
+    qwen2_5("/vision_config/rope_parameters/rope_theta", 0.into());
+    qwen2_5(sections, serde_json::json!([2, 2, 3]));
 }

@@ -442,7 +442,7 @@ const TEXT_TYPE: &[KnownField] =
     &[("model_type", Effect::Only(&["\"gemma4_text\""])), ("tie_word_embeddings", Harmless)];
 
 /// Of a model that sees and hears too.
-const MULTIMODAL: &[KnownField] = &[
+pub(in crate::arch) const MULTIMODAL: &[KnownField] = &[
     ("audio_config", Harmless),
     ("audio_token_id", Harmless),
     ("boa_token_id", Harmless),

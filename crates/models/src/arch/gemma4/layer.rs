@@ -135,7 +135,11 @@ impl Gemma4DecoderLayer {
         let x = self.input_layernorm.entered(x);
         let normed = self.input_layernorm.forward(x.clone());
         let rotation = &rotations[usize::from(self.is_local)];
-        let positions = pass.query_positions();
+        let mut positions = pass.query_positions();
+        if !self.is_local {
+            // The tokens of an image see each other in windows alone.
+            positions.groups = &[];
+        }
         let mixed = self.self_attn.forward(normed, rotation, &positions, stores, index)?;
         let mixed = self.post_attention_layernorm.forward(mixed);
         let (x, normed) = self.pre_feedforward_layernorm.add_forward(x, mixed);

@@ -16,7 +16,7 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, AxialRope, Linear, RmsNorm, Rotation, attend_tokens, fetched_rows, heads,
+    Activation, AxialRope, Linear, Mlp, RmsNorm, Rotation, attend_tokens, fetched_rows, heads,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
@@ -56,7 +56,7 @@ struct PixtralAttentionLayer {
     attention_norm: RmsNorm,
     attention: PixtralAttention,
     ffn_norm: RmsNorm,
-    feed_forward: PixtralMlp,
+    feed_forward: Mlp,
 }
 
 #[derive(Module, Debug)]
@@ -66,15 +66,6 @@ struct PixtralAttention {
     v_proj: Linear,
     o_proj: Linear,
     heads: usize,
-}
-
-#[derive(Module, Debug)]
-struct PixtralMlp {
-    gate_proj: Linear,
-    up_proj: Linear,
-    down_proj: Linear,
-    #[module(skip)]
-    activation: Activation,
 }
 
 /// States to features.
@@ -104,7 +95,7 @@ impl Architecture for PixtralVisionModel {
         ("PixtralTransformer", "PixtralTransformer"),
         ("PixtralAttentionLayer", "PixtralAttentionLayer"),
         ("PixtralAttention", "PixtralAttention"),
-        ("PixtralMlp", "PixtralMLP"),
+        ("Mlp", "PixtralMLP"),
         ("PixtralProjector", "Mistral3MultiModalProjector"),
         ("PixtralPatchMerger", "Mistral3PatchMerger"),
     ];
@@ -133,12 +124,13 @@ impl Architecture for PixtralVisionModel {
                 heads: config.num_attention_heads,
             },
             ffn_norm: norm(EPSILON),
-            feed_forward: PixtralMlp {
-                gate_proj: linear(hidden, config.intermediate_size),
-                up_proj: linear(hidden, config.intermediate_size),
-                down_proj: linear(config.intermediate_size, hidden),
-                activation: config.activation,
-            },
+            feed_forward: Mlp::new(
+                hidden,
+                config.intermediate_size,
+                false,
+                config.activation,
+                init,
+            ),
         };
         let layout = Self::layout(config);
         let (text, bias) = (config.text_hidden_size, config.projector_bias);
@@ -193,6 +185,7 @@ impl VisionModel for PixtralVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Rows,
             sees_itself: false,
+            colours_last: false,
         }
     }
 
@@ -243,7 +236,7 @@ impl PixtralAttentionLayer {
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
         let mixed = self.attention.forward(self.attention_norm.forward(x.clone()), rotation);
         let (x, normed) = self.ffn_norm.add_forward(x, mixed);
-        let added = self.feed_forward.forward(normed);
+        let added = self.feed_forward.forward_pixels(normed);
         x + added
     }
 }
@@ -257,14 +250,6 @@ impl PixtralAttention {
         let values = heads(&self.v_proj, &x, width);
         drop(x);
         self.o_proj.forward_pixels(attend_tokens(self.o_proj.compute, [queries, keys, values]))
-    }
-}
-
-impl PixtralMlp {
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let gate = self.gate_proj.forward_pixels(x.clone());
-        let inner = self.activation.gate(gate, self.up_proj.forward_pixels(x));
-        self.down_proj.forward_pixels(inner)
     }
 }
 

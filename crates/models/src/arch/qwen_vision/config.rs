@@ -1,4 +1,4 @@
-//! What a `config.json` says of the vision encoder of Qwen3-VL and Qwen3.5.
+//! What a `config.json` says of the vision encoder of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, rope_object, token_id,
+    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check,
+    rope_object, theta, token_id,
 };
 use crate::layers::Activation;
 use crate::{Error, RotaryAxis};
@@ -15,9 +16,25 @@ use crate::{Error, RotaryAxis};
 /// The most positions of the table.
 const MAX_POSITIONS: usize = 1 << 20;
 
+/// The most pixels of a window's side.
+const MAX_WINDOW: usize = 1 << 14;
+
+/// Which of them it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QwenVisionVersion {
+    /// Qwen2-VL's.
+    Qwen2,
+    /// Qwen2.5-VL's: norms without means, gated MLPs, and windows.
+    Qwen2_5,
+    /// Qwen3-VL's and Qwen3.5's: with a table of positions.
+    Qwen3,
+}
+
 /// The configuration of a vision encoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QwenVisionConfig {
+    /// Which one it is.
+    pub version: QwenVisionVersion,
     /// Blocks.
     pub depth: usize,
     /// Width of the residual stream.
@@ -36,8 +53,14 @@ pub struct QwenVisionConfig {
     pub spatial_merge_size: usize,
     /// Width of the language model.
     pub out_hidden_size: usize,
-    /// Rows and columns of the table of positions.
-    pub grid: usize,
+    /// The base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Rows and columns of the table of positions, if there is one.
+    pub grid: Option<usize>,
+    /// Tokens of a window's side, if patches attend within windows.
+    pub window: Option<usize>,
+    /// The blocks in which they attend to all patches nonetheless.
+    pub unwindowed: Vec<usize>,
     /// The blocks behind which features are taken for the first blocks of the language model, in order.
     pub deepstack: Vec<usize>,
     /// What each rotated pair of dimensions of the language model follows.
@@ -50,103 +73,222 @@ pub struct QwenVisionConfig {
 
 impl QwenVisionConfig {
     pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Self, Error> {
-        let vision = vision_fields(fields, VISION)?;
-        let hidden_size = vision.size_or("hidden_size", 1152, MAX_HIDDEN)?;
-        let num_heads = vision_heads(&vision, "num_heads", 16, [hidden_size, 4])?;
-        let positions = vision.size_or("num_position_embeddings", 2304, MAX_POSITIONS)?;
-        if !positions.isqrt().pow(2).eq(&positions) {
-            let expected = "it must be a square: positions in rows and columns".to_owned();
-            return Err(vision.refuse("num_position_embeddings", expected));
-        }
-        let depth = vision.size_or("depth", 27, MAX_LAYERS)?;
-        let has_deepstack = model_type.starts_with("qwen3_vl");
-        let deepstack = match vision.get("deepstack_visual_indexes") {
-            None if has_deepstack => vec![8, 16, 24],
-            None => Vec::new(),
-            Some(value) => indices(value, depth).ok_or_else(|| {
-                let expected = format!("it must be a rising list of blocks, from 0 to {depth}");
-                vision.refuse("deepstack_visual_indexes", expected)
-            })?,
+        use QwenVisionVersion::{Qwen2, Qwen2_5, Qwen3};
+        let (version, known, hidden, out, [depth, width, patch]) = match model_type {
+            "qwen2_vl" => (Qwen2, VISION_2, "embed_dim", "hidden_size", [32, 1280, 14]),
+            "qwen2_5_vl" => (Qwen2_5, VISION_2_5, "hidden_size", "out_hidden_size", [32, 3584, 14]),
+            _ => (Qwen3, VISION_3, "hidden_size", "out_hidden_size", [27, 1152, 16]),
         };
-        let token = |field, [of_3, of_3_5]: [u32; 2]| {
-            token_id(fields, &[field], if has_deepstack { of_3 } else { of_3_5 })
+        let vision = vision_fields(fields, &[known, VISION])?;
+        let text = fields.object("text_config")?;
+        let text = match (&text, version) {
+            (Some(text), _) => text,
+            (None, Qwen3) => return Err(fields.missing("text_config")),
+            // As first published: its fields are those of the whole.
+            (None, Qwen2 | Qwen2_5) => fields,
+        };
+        let depth = vision.size_or("depth", depth, MAX_LAYERS)?;
+        let hidden_size = vision.size_or(hidden, width, MAX_HIDDEN)?;
+        let out_hidden_size = vision.size_or(out, 3584, MAX_HIDDEN)?;
+        let of_text = text.size("hidden_size", MAX_HIDDEN)?;
+        if out_hidden_size != of_text {
+            let expected = format!("it must be the hidden_size of the text part, {of_text}");
+            return Err(vision.refuse(out, expected));
+        }
+        let inner = |absent| vision.size_or("intermediate_size", absent, MAX_INTERMEDIATE);
+        let (intermediate_size, activation) = match version {
+            Qwen2 => {
+                let most = MAX_INTERMEDIATE / hidden_size;
+                let ratio = vision.size_or("mlp_ratio", 4, most)?;
+                (ratio * hidden_size, Activation::QuickGelu)
+            }
+            Qwen2_5 => (inner(3420)?, Activation::Silu),
+            Qwen3 => (inner(4304)?, Activation::GeluTanh),
+        };
+        let patch_size = vision.size_or("patch_size", patch, MAX_PATCH)?;
+        let spatial_merge_size = vision.size_or("spatial_merge_size", 2, MAX_PATCH)?;
+        let (window, unwindowed) = match version {
+            Qwen2_5 => windows(&vision, patch_size * spatial_merge_size)?,
+            Qwen2 | Qwen3 => (None, Vec::new()),
+        };
+        let has_deepstack = model_type.starts_with("qwen3_vl");
+        let token = |field, [of_3_5, of_others]: [u32; 2]| {
+            let is_3_5 = version == Qwen3 && !has_deepstack;
+            token_id(fields, &[field], if is_3_5 { of_3_5 } else { of_others })
         };
         Ok(Self {
+            version,
             depth,
             hidden_size,
-            intermediate_size: vision.size_or("intermediate_size", 4304, MAX_INTERMEDIATE)?,
-            num_heads,
-            activation: config::activation(&vision, "hidden_act", Activation::GeluTanh)?,
-            patch_size: vision.size_or("patch_size", 16, MAX_PATCH)?,
+            intermediate_size,
+            num_heads: vision_heads(&vision, "num_heads", 16, [hidden_size, 4])?,
+            activation: config::activation(&vision, "hidden_act", activation)?,
+            patch_size,
             temporal_patch_size: vision.size_or("temporal_patch_size", 2, MAX_PATCH)?,
-            spatial_merge_size: vision.size_or("spatial_merge_size", 2, MAX_PATCH)?,
-            out_hidden_size: vision.size_or("out_hidden_size", 3584, MAX_HIDDEN)?,
-            grid: positions.isqrt(),
-            deepstack,
-            axes: axes(fields, has_deepstack)?,
-            image_token: token("image_token_id", [151_655, 248_056])?,
+            spatial_merge_size,
+            out_hidden_size,
+            rope_theta: match vision.object("rope_parameters")? {
+                Some(rope) => {
+                    check(&rope, &[AXIAL_ROPE])?;
+                    theta(&rope, "rope_theta", THETA)?
+                }
+                None => THETA,
+            },
+            grid: (version == Qwen3).then(|| grid(&vision)).transpose()?,
+            window,
+            unwindowed,
+            deepstack: match vision.get("deepstack_visual_indexes") {
+                _ if version != Qwen3 => Vec::new(),
+                None if has_deepstack => vec![8, 16, 24],
+                None => Vec::new(),
+                Some(value) => rising(value, depth).ok_or_else(|| {
+                    let expected = format!("it must be a rising list of blocks, from 0 to {depth}");
+                    vision.refuse("deepstack_visual_indexes", expected)
+                })?,
+            },
+            axes: match version {
+                Qwen3 if has_deepstack => turns(sections(text, [24, 20, 20])?),
+                Qwen3 => turns(sections(text, [11, 11, 10])?),
+                Qwen2 | Qwen2_5 => stretches(text, of_text)?,
+            },
+            image_token: token("image_token_id", [248_056, 151_655])?,
             image_marks: [
-                token("vision_start_token_id", [151_652, 248_053])?,
-                token("vision_end_token_id", [151_653, 248_054])?,
+                token("vision_start_token_id", [248_053, 151_652])?,
+                token("vision_end_token_id", [248_054, 151_653])?,
             ],
         })
     }
+
+    /// The windows of a block in which patches attend within such, in tokens of their sides.
+    pub(super) fn window_of(&self, block: usize) -> Option<usize> {
+        self.window.filter(|_| !self.unwindowed.contains(&block))
+    }
+}
+
+/// Rows and columns of the table of positions.
+fn grid(vision: &Fields<'_>) -> Result<usize, Error> {
+    let positions = vision.size_or("num_position_embeddings", 2304, MAX_POSITIONS)?;
+    let grid = positions.isqrt();
+    if grid * grid != positions {
+        let expected = "it must be a square: positions in rows and columns".to_owned();
+        return Err(vision.refuse("num_position_embeddings", expected));
+    }
+    Ok(grid)
+}
+
+/// Tokens of a window's side, each of so many pixels, and the blocks without windows.
+fn windows(vision: &Fields<'_>, unit: usize) -> Result<(Option<usize>, Vec<usize>), Error> {
+    let pixels = vision.size_or("window_size", 112, MAX_WINDOW)?;
+    if pixels < unit {
+        let expected = format!("it must be at least the side of a token, {unit} pixels");
+        return Err(vision.refuse("window_size", expected));
+    }
+    let unwindowed = match vision.get("fullatt_block_indexes") {
+        None => vec![7, 15, 23, 31],
+        Some(value) => numbers(value).ok_or_else(|| {
+            let expected = "it must be a list of blocks".to_owned();
+            vision.refuse("fullatt_block_indexes", expected)
+        })?,
+    };
+    Ok((Some(pixels / unit), unwindowed))
+}
+
+fn numbers(value: &Value) -> Option<Vec<usize>> {
+    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    value.as_array()?.iter().map(number).collect()
 }
 
 /// Numbers of blocks in order.
-fn indices(value: &Value, depth: usize) -> Option<Vec<usize>> {
-    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let indices: Vec<_> = value.as_array()?.iter().map(number).collect::<Option<_>>()?;
+fn rising(value: &Value, depth: usize) -> Option<Vec<usize>> {
+    let indices = numbers(value)?;
     let rises = indices.windows(2).all(|pair| pair[0] < pair[1]);
     (rises && indices.iter().all(|index| *index < depth)).then_some(indices)
 }
 
-/// What each pair of dimensions of the language model follows: the axes take turns, as long as rows and columns have pairs left.
-fn axes(fields: &Fields<'_>, has_deepstack: bool) -> Result<Arc<[RotaryAxis]>, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
-    let rope = rope_object(&text)?;
-    let sections = match rope.as_ref().and_then(|rope| Some((rope, rope.get("mrope_section")?))) {
-        None if has_deepstack => [24, 20, 20],
-        None => [11, 11, 10],
-        Some((rope, value)) => {
-            let number = |value: &Value| Some(value.as_u64()? as usize);
-            let numbers = value.as_array().and_then(|list| list.iter().map(number).collect());
-            let numbers: Option<Vec<usize>> = numbers;
-            let sections = numbers.and_then(|numbers| <[usize; 3]>::try_from(numbers).ok());
-            sections.filter(|sections| sections.iter().all(|n| *n <= MAX_HIDDEN)).ok_or_else(
-                || {
-                    let expected = "it must be three numbers of pairs of dimensions".to_owned();
-                    rope.refuse("mrope_section", expected)
-                },
-            )?
-        }
+/// How many pairs of dimensions of the language model follow each axis.
+fn sections(text: &Fields<'_>, absent: [usize; 3]) -> Result<[usize; 3], Error> {
+    let rope = rope_object(text)?;
+    let Some((rope, value)) = rope.as_ref().and_then(|rope| Some((rope, rope.get(SECTIONS)?)))
+    else {
+        return Ok(absent);
     };
+    let sections = numbers(value).and_then(|numbers| <[usize; 3]>::try_from(numbers).ok());
+    sections.filter(|sections| sections.iter().all(|n| *n <= MAX_HIDDEN)).ok_or_else(|| {
+        let expected = "it must be three numbers of pairs of dimensions".to_owned();
+        rope.refuse(SECTIONS, expected)
+    })
+}
+
+/// The axes that pairs of dimensions follow in turns, as long as rows and columns have pairs left.
+fn turns(sections: [usize; 3]) -> Arc<[RotaryAxis]> {
     let axis = |pair: usize| match pair % 3 {
         1 if pair < 3 * sections[1] => RotaryAxis::Row,
         2 if pair < 3 * sections[2] => RotaryAxis::Column,
         _ => RotaryAxis::Time,
     };
-    Ok((0..sections.iter().sum()).map(axis).collect())
+    (0..sections.iter().sum()).map(axis).collect()
 }
 
-const VISION: &[KnownField] = &[
+/// The same one axis behind the other, of all pairs of a head.
+fn stretches(text: &Fields<'_>, width: usize) -> Result<Arc<[RotaryAxis]>, Error> {
+    let sections = sections(text, [16, 24, 24])?;
+    let pairs = width / text.size("num_attention_heads", MAX_HEADS)? / 2;
+    if sections.iter().sum::<usize>() != pairs {
+        let expected = format!("it must be as many pairs as a head has together, {pairs}");
+        return Err(text.refuse(SECTIONS, expected));
+    }
+    let axes = [RotaryAxis::Time, RotaryAxis::Row, RotaryAxis::Column];
+    let axes = axes.into_iter().zip(sections);
+    Ok(axes.flat_map(|(axis, pairs)| std::iter::repeat_n(axis, pairs)).collect())
+}
+
+const SECTIONS: &str = "mrope_section";
+
+/// The base of the rotary frequencies, if nothing else is said.
+const THETA: f64 = 10_000.0;
+
+const AXIAL_ROPE: &[KnownField] = &[("rope_theta", Read), ("rope_type", Only(&["\"axial\""]))];
+
+const VISION_2: &[KnownField] = &[
+    ("embed_dim", Read),
+    ("in_chans", Only(&["3"])),
+    ("mlp_ratio", Read),
+    ("spatial_patch_size", Harmless),
+];
+
+const VISION_2_5: &[KnownField] = &[
+    ("fullatt_block_indexes", Read),
+    ("in_chans", Only(&["3"])),
+    ("intermediate_size", Read),
+    ("out_hidden_size", Read),
+    ("spatial_patch_size", Harmless),
+    // Of videos.
+    ("tokens_per_second", Harmless),
+    ("window_size", Read),
+];
+
+const VISION_3: &[KnownField] = &[
     ("deepstack_visual_indexes", Read),
+    ("intermediate_size", Read),
+    ("num_position_embeddings", Read),
+    ("out_hidden_size", Read),
+    ("use_bias", Effect::ON),
+    ("window_size", Only(&["0"])),
+];
+
+/// Of all of them.
+const VISION: &[KnownField] = &[
     ("depth", Read),
     ("dtype", Harmless),
     ("hidden_act", Read),
     ("hidden_size", Read),
     ("in_channels", Only(&["3"])),
     ("initializer_range", Harmless),
-    ("intermediate_size", Read),
     ("model_type", Harmless),
     ("num_heads", Read),
-    ("num_position_embeddings", Read),
-    ("out_hidden_size", Read),
     ("patch_size", Read),
-    ("rope_parameters", Harmless),
+    ("rope_parameters", Read),
     ("spatial_merge_size", Read),
     ("temporal_patch_size", Read),
     ("torch_dtype", Harmless),
-    ("use_bias", Effect::ON),
-    ("window_size", Only(&["0"])),
 ];

@@ -1,23 +1,29 @@
-//! The vision encoder of Qwen3-VL and Qwen3.5: patches of an image to features that stand among the tokens of a text. Bai et
-//! al. 2025 (arXiv:2511.21631).
+//! The vision encoder of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: patches of an image to features that stand among the tokens of
+//! a text. Wang et al. 2024 (arXiv:2409.12191), Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
 
+mod block;
 mod config;
+mod merger;
 mod positions;
+mod windows;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
-pub use self::config::QwenVisionConfig;
+use self::block::QwenVisionBlock;
+pub use self::config::{QwenVisionConfig, QwenVisionVersion};
+use self::merger::{Merger, QwenVisionPatchMerger};
 use self::positions::position_embeddings;
+use self::windows::ImageWindows;
+use super::llama::{ACT, QWEN2};
 use super::qwen_vl::MULTIMODAL;
+use super::rms_config::FIELDS;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{
-    Activation, AxialRope, Embedding, LayerNorm, Linear, Rotation, attend_tokens, fetched_rows,
-};
+use crate::layers::{AxialRope, Embedding, Linear};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
 use crate::{
@@ -25,21 +31,15 @@ use crate::{
     PicturePass, VisionModel, WeightUse,
 };
 
-/// What LayerNorm adds to the variance.
-const EPSILON: f64 = 1e-6;
-
-/// The base of the frequencies.
-const THETA: f64 = 10_000.0;
-
 /// A vision encoder.
 #[derive(Module, Debug)]
 pub struct QwenVisionModel {
     patch_embed: QwenVisionPatchEmbed,
     /// `[positions, hidden]`.
-    pos_embed: Embedding,
+    pos_embed: Option<Embedding>,
     blocks: Vec<QwenVisionBlock>,
     deepstack_merger_list: Vec<QwenVisionPatchMerger>,
-    merger: QwenVisionPatchMerger,
+    merger: Merger,
     #[module(skip)]
     config: QwenVisionConfig,
 }
@@ -51,42 +51,6 @@ struct QwenVisionPatchEmbed {
     proj: Linear,
 }
 
-#[derive(Module, Debug)]
-struct QwenVisionBlock {
-    norm1: LayerNorm,
-    attn: QwenVisionAttention,
-    norm2: LayerNorm,
-    mlp: QwenVisionMlp,
-}
-
-#[derive(Module, Debug)]
-struct QwenVisionAttention {
-    /// `[3 · hidden, hidden]`.
-    qkv: Linear,
-    /// `[hidden, hidden]`.
-    proj: Linear,
-    heads: usize,
-}
-
-#[derive(Module, Debug)]
-struct QwenVisionMlp {
-    /// `[inner, hidden]`.
-    linear_fc1: Linear,
-    /// `[hidden, inner]`.
-    linear_fc2: Linear,
-    #[module(skip)]
-    activation: Activation,
-}
-
-/// The patches of a token to its features.
-#[derive(Module, Debug)]
-struct QwenVisionPatchMerger {
-    /// Of each patch, or of all patches of a token together.
-    norm: LayerNorm,
-    linear_fc1: Linear,
-    linear_fc2: Linear,
-}
-
 impl Architecture for QwenVisionModel {
     type Config = QwenVisionConfig;
 
@@ -95,12 +59,24 @@ impl Architecture for QwenVisionModel {
         ("qwen3_vl_moe", "Qwen3VLMoeVision"),
         ("qwen3_5", "Qwen3_5Vision"),
         ("qwen3_5_moe", "Qwen3_5MoeVision"),
+        ("qwen2_vl", "Qwen2VLVision"),
+        ("qwen2_5_vl", "Qwen2_5_VLVision"),
     ];
     const CLASS_PREFIX: &'static str = "QwenVision";
+    const CLASSES: &'static [(&'static str, &'static str)] = &[
+        ("Mlp", "Qwen2_5_VLMLP"),
+        ("Qwen2VisionMlp", "VisionMlp"),
+        ("Qwen2VisionPatchMerger", "PatchMerger"),
+        ("RmsNorm", "Qwen2_5_VLRMSNorm"),
+    ];
     const NO_SPLIT: &'static [&'static str] = &["QwenVisionBlock"];
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[MULTIMODAL]
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            // As first published with the fields of the text part.
+            "qwen2_vl" | "qwen2_5_vl" => &[MULTIMODAL, QWEN2, ACT, FIELDS],
+            _ => &[MULTIMODAL],
+        }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<QwenVisionConfig, Error> {
@@ -109,34 +85,16 @@ impl Architecture for QwenVisionModel {
 
     fn new(config: &QwenVisionConfig, init: &Init) -> Self {
         let (layout, hidden) = (Self::layout(config), config.hidden_size);
-        let merged = hidden * layout.merged();
-        let norm = |width| LayerNorm::new(width, EPSILON, init);
-        let linear = |inputs, outputs| Linear::new(inputs, outputs, true, init);
-        let block = |_| QwenVisionBlock {
-            norm1: norm(hidden),
-            attn: QwenVisionAttention {
-                qkv: linear(hidden, 3 * hidden),
-                proj: linear(hidden, hidden),
-                heads: config.num_heads,
-            },
-            norm2: norm(hidden),
-            mlp: QwenVisionMlp {
-                linear_fc1: linear(hidden, config.intermediate_size),
-                linear_fc2: linear(config.intermediate_size, hidden),
-                activation: config.activation,
-            },
-        };
-        let merger = |normed| QwenVisionPatchMerger {
-            norm: norm(normed),
-            linear_fc1: linear(merged, merged),
-            linear_fc2: linear(merged, config.out_hidden_size),
-        };
+        let has_bias = config.version == QwenVisionVersion::Qwen3;
+        let deepstack = |_| QwenVisionPatchMerger::new(config, hidden * layout.merged(), init);
         Self {
-            patch_embed: QwenVisionPatchEmbed { proj: linear(layout.patch_values(), hidden) },
-            pos_embed: Embedding::new(config.grid * config.grid, hidden, init),
-            blocks: (0..config.depth).map(block).collect(),
-            deepstack_merger_list: config.deepstack.iter().map(|_| merger(merged)).collect(),
-            merger: merger(hidden),
+            patch_embed: QwenVisionPatchEmbed {
+                proj: Linear::new(layout.patch_values(), hidden, has_bias, init),
+            },
+            pos_embed: config.grid.map(|grid| Embedding::new(grid * grid, hidden, init)),
+            blocks: (0..config.depth).map(|_| QwenVisionBlock::new(config, init)).collect(),
+            deepstack_merger_list: config.deepstack.iter().map(deepstack).collect(),
+            merger: Merger::new(config, init),
             config: config.clone(),
         }
     }
@@ -156,12 +114,18 @@ impl Component for QwenVisionModel {
 
     fn weight_use(config: &QwenVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
         let patches = pass.latents.pixels();
+        let merged = Self::layout(config).merged() as u64;
         if path.contains("merger") {
-            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
+            return WeightUse::of_rows(patches / merged);
         }
+        if !path.ends_with(".qkv.weight") {
+            return WeightUse::of_rows(patches);
+        }
+        let block = path.split('.').find_map(|part| part.parse().ok());
+        let window = block.and_then(|block| config.window_of(block));
+        let seen = window.map_or(u64::MAX, |side| (side * side) as u64 * merged).min(patches);
         // Of queries, keys and values one in three is a query.
-        let attended = if path.ends_with(".qkv.weight") { patches / 3 } else { 0 };
-        WeightUse { rows: patches, attended }
+        WeightUse { rows: patches, attended: seen / 3 }
     }
 }
 
@@ -179,6 +143,7 @@ impl VisionModel for QwenVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Marked(config.image_marks),
             sees_itself: false,
+            colours_last: false,
         }
     }
 
@@ -186,27 +151,39 @@ impl VisionModel for QwenVisionModel {
         let (config, merged) = (&self.config, Self::layout(&self.config).merged());
         let [count, values] = pixels.dims();
         let merge = config.spatial_merge_size;
-        let places = patch_places([rows, columns], merge);
-        let x = self.patch_embed.proj.forward_pixels(pixels.reshape([1, count, values]));
-        let positions = position_embeddings(&self.pos_embed, &places, [rows, columns], config.grid);
-        let mut x = x.clone() + positions.to_device(&x.device());
+        let mut places = patch_places([rows, columns], merge);
+        let mut x = self.patch_embed.proj.forward_pixels(pixels.reshape([1, count, values]));
+        if let (Some(table), Some(grid)) = (&self.pos_embed, config.grid) {
+            let positions = position_embeddings(table, &places, [rows, columns], grid);
+            x = x.clone() + positions.to_device(&x.device());
+        }
+        let tokens = [rows / merge, columns / merge];
+        let windows = config.window.map(|side| ImageWindows::new(tokens, side, merged));
+        if let Some(windows) = &windows {
+            (x, places) = (windows.ordered(x), windows.ordered_places(&places));
+        }
         let width = config.hidden_size / config.num_heads;
-        let rope = AxialRope::new(THETA, [width / 2; 2]).halves().rounding_angles();
+        let rope = AxialRope::new(config.rope_theta, [width / 2; 2]).halves().rounding_angles();
         let rotation = rope.at(&places, &x.device());
         let mut deepstack = Vec::with_capacity(config.deepstack.len());
         for (index, block) in self.blocks.iter().enumerate() {
-            x = block.forward(x, &rotation);
+            let within = windows.as_ref().filter(|_| config.window_of(index).is_some());
+            x = block.forward(x, &rotation, within);
             let merger = config.deepstack.iter().position(|behind| *behind == index);
             if let Some(merger) = merger.map(|place| &self.deepstack_merger_list[place]) {
                 deepstack.push(merger.forward(x.clone(), merged));
             }
         }
+        let embeddings = self.merger.forward(x, merged);
         ImageFeatures {
-            embeddings: self.merger.forward(x, merged),
+            embeddings: match windows {
+                Some(windows) => windows.in_rows(embeddings),
+                None => embeddings,
+            },
             deepstack,
             positions: Some(GridPositions {
-                rows: rows / merge,
-                columns: columns / merge,
+                rows: tokens[0],
+                columns: tokens[1],
                 axes: config.axes.clone(),
             }),
             sees_itself: false,
@@ -218,9 +195,11 @@ impl VisionModel for QwenVisionModel {
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
         let (inner, merged) = (config.intermediate_size as u64, layout.merged() as u64);
         // The norm's output, queries, keys and values as they come and each by itself, one of them rotated, and what attention
-        // gives; or the inner layer and a copy; or the pixels and their positions, of the table; beside the residual stream.
-        let block = (9 * hidden).max(2 * hidden + 2 * inner);
-        let table = (config.grid * config.grid) as u64 * hidden;
+        // gives; or the inner layer and a copy, or both inner layers and what the gate makes of one; or the pixels and their
+        // positions, of the table; beside the residual stream.
+        let inner_layers = if config.version == QwenVisionVersion::Qwen2_5 { 3 } else { 2 };
+        let block = (9 * hidden).max(2 * hidden + inner_layers * inner);
+        let table = config.grid.map_or(0, |grid| (grid * grid) as u64 * hidden);
         let pixels = layout.patch_values() as u64 + 2 * hidden;
         let most = count.saturating_mul(block).max(count.saturating_mul(pixels) + 2 * table);
         // Features stay. The inner layer of a merger is as wide as the patches of its token.
@@ -231,50 +210,5 @@ impl VisionModel for QwenVisionModel {
         let scratch =
             pixel_attention_scratch([1, patches, patches], config.num_heads, width, threads);
         Activations::values(most + stream + rotation + features).with_scratch(scratch).bytes()
-    }
-}
-
-impl QwenVisionBlock {
-    /// `[1, patches, hidden]` f32 to the same.
-    fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let mixed = self.attn.forward(self.norm1.forward(x.clone()), rotation);
-        let (x, normed) = self.norm2.after(x, Some(mixed));
-        let added = self.mlp.forward(normed);
-        x + added
-    }
-}
-
-impl QwenVisionAttention {
-    /// Each patch attends to all.
-    fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let [_, patches, hidden] = x.dims();
-        let projected = self.qkv.forward_pixels(x);
-        let shape = [1, patches, self.heads, hidden / self.heads];
-        let part = |index| projected.clone().narrow(2, index * hidden, hidden).reshape(shape);
-        let [queries, keys] = [0, 1].map(|index| rotation.apply(part(index)));
-        let values = part(2);
-        drop(projected);
-        self.proj.forward_pixels(attend_tokens(self.proj.compute, [queries, keys, values]))
-    }
-}
-
-impl QwenVisionMlp {
-    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let inner = self.activation.activate(self.linear_fc1.forward_pixels(x));
-        self.linear_fc2.forward_pixels(inner)
-    }
-}
-
-impl QwenVisionPatchMerger {
-    /// `[1, patches, hidden]` f32 to `[tokens, out]` f32, in main memory.
-    fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
-        let [_, count, hidden] = x.dims();
-        let merged = [1, count / patches, hidden * patches];
-        let x = match self.norm.width() == hidden {
-            true => self.norm.forward(x).reshape(merged),
-            false => self.norm.forward(x.reshape(merged)),
-        };
-        let inner = Activation::Gelu.activate(self.linear_fc1.forward_pixels(x));
-        fetched_rows(self.linear_fc2.forward_pixels(inner), &self.linear_fc2.weight)
     }
 }

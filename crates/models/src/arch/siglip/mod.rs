@@ -190,6 +190,7 @@ impl VisionModel for SiglipVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Framed,
             sees_itself: true,
+            colours_last: false,
         }
     }
 

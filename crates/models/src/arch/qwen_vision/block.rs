@@ -1,0 +1,147 @@
+//! A block of the vision encoder.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::QwenVisionConfig;
+use super::config::QwenVisionVersion;
+use super::windows::ImageWindows;
+use crate::Init;
+use crate::layers::{
+    Activation, Either, LayerNorm, Linear, Mlp, Norm, RmsNorm, Rotation, attend_tokens,
+};
+
+/// What norms add to the variance, or to mean squares.
+const EPSILON: f64 = 1e-6;
+
+/// A block: attention, then an MLP, each behind a norm.
+#[derive(Module, Debug)]
+pub(super) struct QwenVisionBlock {
+    norm1: Norm,
+    attn: QwenVisionAttention,
+    norm2: Norm,
+    /// Qwen2.5-VL's, Qwen3-VL's or Qwen2-VL's.
+    mlp: Either<Mlp, Either<QwenVisionMlp, Qwen2VisionMlp>>,
+}
+
+#[derive(Module, Debug)]
+struct QwenVisionAttention {
+    /// `[3 · hidden, hidden]`.
+    qkv: Linear,
+    /// `[hidden, hidden]`.
+    proj: Linear,
+    heads: usize,
+}
+
+#[derive(Module, Debug)]
+struct QwenVisionMlp {
+    /// `[inner, hidden]`.
+    linear_fc1: Linear,
+    /// `[hidden, inner]`.
+    linear_fc2: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// The same under other names.
+#[derive(Module, Debug)]
+struct Qwen2VisionMlp {
+    fc1: Linear,
+    fc2: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// The norm of this version.
+pub(super) fn norm(version: QwenVisionVersion, width: usize, init: &Init) -> Norm {
+    match version {
+        QwenVisionVersion::Qwen2_5 => Norm::One(RmsNorm::new(width, EPSILON, init)),
+        _ => Norm::Other(LayerNorm::new(width, EPSILON, init)),
+    }
+}
+
+impl QwenVisionBlock {
+    pub fn new(config: &QwenVisionConfig, init: &Init) -> Self {
+        let &QwenVisionConfig { version, hidden_size: hidden, activation, .. } = config;
+        let inner = config.intermediate_size;
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, true, init);
+        let (first, last) = (|| linear(hidden, inner), || linear(inner, hidden));
+        let mlp = match version {
+            QwenVisionVersion::Qwen2_5 => {
+                Either::One(Mlp::new(hidden, inner, true, activation, init))
+            }
+            QwenVisionVersion::Qwen2 => Either::Other(Either::Other(Qwen2VisionMlp {
+                fc1: first(),
+                fc2: last(),
+                activation,
+            })),
+            QwenVisionVersion::Qwen3 => Either::Other(Either::One(QwenVisionMlp {
+                linear_fc1: first(),
+                linear_fc2: last(),
+                activation,
+            })),
+        };
+        Self {
+            norm1: norm(version, hidden, init),
+            attn: QwenVisionAttention {
+                qkv: linear(hidden, 3 * hidden),
+                proj: linear(hidden, hidden),
+                heads: config.num_heads,
+            },
+            norm2: norm(version, hidden, init),
+            mlp,
+        }
+    }
+
+    /// `[1, patches, hidden]` f32 to the same. Without windows, each patch attends to all.
+    pub fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        windows: Option<&ImageWindows>,
+    ) -> Tensor<3> {
+        let mixed = self.attn.forward(self.norm1.forward(x.clone()), rotation, windows);
+        let (x, normed) = self.norm2.after(x, Some(mixed));
+        let added = match &self.mlp {
+            Either::One(gated) => gated.forward_pixels(normed),
+            Either::Other(Either::One(QwenVisionMlp { linear_fc1, linear_fc2, activation })) => {
+                two_layers([linear_fc1, linear_fc2], *activation, normed)
+            }
+            Either::Other(Either::Other(Qwen2VisionMlp { fc1, fc2, activation })) => {
+                two_layers([fc1, fc2], *activation, normed)
+            }
+        };
+        x + added
+    }
+}
+
+impl QwenVisionAttention {
+    fn forward(
+        &self,
+        x: Tensor<3>,
+        rotation: &Rotation,
+        windows: Option<&ImageWindows>,
+    ) -> Tensor<3> {
+        let [_, patches, hidden] = x.dims();
+        let projected = self.qkv.forward_pixels(x);
+        let shape = [1, patches, self.heads, hidden / self.heads];
+        let part = |index| projected.clone().narrow(2, index * hidden, hidden).reshape(shape);
+        let [queries, keys] = [0, 1].map(|index| rotation.apply(part(index)));
+        let values = part(2);
+        drop(projected);
+        let (compute, projected) = (self.proj.compute, [queries, keys, values]);
+        self.proj.forward_pixels(match windows {
+            Some(windows) => windows.attend(compute, projected),
+            None => attend_tokens(compute, projected),
+        })
+    }
+}
+
+/// `last(act(first(x)))`, of many rows.
+pub(super) fn two_layers(
+    [first, last]: [&Linear; 2],
+    activation: Activation,
+    x: Tensor<3>,
+) -> Tensor<3> {
+    last.forward_pixels(activation.activate(first.forward_pixels(x)))
+}
