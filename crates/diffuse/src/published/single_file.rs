@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, Qwen3TextEncoder, SHIFT_FIRST, T5EncoderModel, Unet2dConditionModel,
+    FluxTransformer2dModel, QwenTextEncoder, SHIFT_FIRST, T5EncoderModel, Unet2dConditionModel,
     ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig};
@@ -176,6 +176,10 @@ impl SingleFile {
             PipelineKind::Flux => Family::Flux,
             PipelineKind::Flux2Klein => Family::Flux2,
             PipelineKind::ZImage => Family::ZImage,
+            PipelineKind::QwenImage => {
+                let reason = "files of Qwen-Image are not built in: take the folder that diffusers saves";
+                return Err(self.fault(reason.to_owned()));
+            }
             _ => Family::StableDiffusion,
         };
         match family == self.family {
@@ -229,7 +233,7 @@ impl SingleFile {
                 self.tensors(part, &config, names)?
             }
             (PipelinePart::TextEncoder, PipelineKind::ZImage | PipelineKind::Flux2Klein) => {
-                let config = read::<Qwen3TextEncoder>(config).map_err(fault)?;
+                let config = read::<QwenTextEncoder>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| {
                     TEXT_ENCODERS.map(|prefix| (parameter.behind(prefix), parameter.rows())).into()
                 })?
