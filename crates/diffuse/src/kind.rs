@@ -27,8 +27,15 @@ use PipelineKind::{
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 7] =
-        [StableDiffusion, StableDiffusionXl, LatentConsistency, Flux, ZImage, Flux2Klein, QwenImage];
+    pub const ALL: [Self; 7] = [
+        StableDiffusion,
+        StableDiffusionXl,
+        LatentConsistency,
+        Flux,
+        ZImage,
+        Flux2Klein,
+        QwenImage,
+    ];
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {

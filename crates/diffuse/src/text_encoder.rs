@@ -118,9 +118,7 @@ impl TextEncoder {
                 part.adapt(file, &ModuleNames::Clip { projection_in_out })
             }
             T5(part) => part.adapt(file, &ModuleNames::Plain),
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => {
-                part.adapt(file, &ModuleNames::Plain)
-            }
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => part.adapt(file, &ModuleNames::Plain),
         }
     }
 

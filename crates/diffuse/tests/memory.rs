@@ -181,6 +181,7 @@ fn a_built_pipeline_stays_within_its_budget_with_the_same_bits() {
         ("flux2-klein-tiny", false, true, 5_000_000),
         ("qwen-image-tiny", false, false, 20_000_000),
         ("qwen-image-tiny", false, true, 20_000_000),
+        ("qwen-image-tiny", true, false, 10_000_000),
     ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());

@@ -5,7 +5,8 @@ use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
     FluxTransformer2dModel, PixtralVisionModel, QwenImageTransformer2dModel, QwenTextEncoder,
-    QwenVisionModel, SiglipVisionModel, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    QwenVisionModel, SiglipVisionModel, T5EncoderModel, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -141,7 +142,7 @@ fn memory_is_what_is_said() {
         (4, 32, &[77, 40][..], [40, 30]),
         (2, 48, &[512], [40, 30]),
         (1, 96, &[33], [20, 30]),
-        (6, 32, &[512, 9], [9, 7]),
+        (6, 32, &[300, 200], [9, 7]),
     ] {
         let [quarter, rest] = [width / 4, 3 * width / 8];
         let more = format!(
@@ -294,7 +295,7 @@ fn memory_is_what_is_said() {
         check(&format!("encoder of {channels} in bands of {band_bytes}"), measured, said);
     }
 
-    for (base, band_bytes) in [(16, 64 << 10), (8, 100_000), (16, usize::MAX)] {
+    for (base, band_bytes) in [(16, 64 << 10), (8, 100_000), (32, 64 << 10)] {
         let more = format!(
             r#", "base_dim": {base}, "dim_mult": [1, 2, 4], "temperal_downsample": [false, true]"#
         );

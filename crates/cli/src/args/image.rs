@@ -12,8 +12,8 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct ImageArgs {
     /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a checkpoint of
-    /// Stable Diffusion, FLUX or Z-Image in one file, .safetensors or .gguf; or either on the Hub, org/name,
-    /// org/name:Q4_K_S or org/name/FILE, which is downloaded to the Hub's cache unless it is there
+    /// Stable Diffusion, FLUX, Z-Image or Qwen-Image in one file, .safetensors or .gguf; or either on the
+    /// Hub, org/name, org/name:Q4_K_S or org/name/FILE, which is downloaded to the Hub's cache unless it is there
     pub model: PathBuf,
     /// Of a checkpoint in one file, where all is that it has not, configurations and tokenizers at least: a
     /// folder as diffusers saves it, or a model on the Hub [default: the one that the file is made of]

@@ -103,12 +103,7 @@ impl ImageModel {
                 width,
             ),
             ("in_channels", transformer.in_channels, "what four latents have", packed),
-            (
-                "out_channels",
-                transformer.out_channels,
-                "the autoencoder's `z_dim`",
-                latent,
-            ),
+            ("out_channels", transformer.out_channels, "the autoencoder's `z_dim`", latent),
         ])
     }
 

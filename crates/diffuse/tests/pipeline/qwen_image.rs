@@ -1,6 +1,7 @@
 //! What is Qwen-Image's own.
 
 use super::*;
+use outsize_checkpoint::{FileWriter, TensorInfo, TensorSpec};
 
 #[test]
 fn pictures_of_qwen_image_are_those_of_diffusers() {
@@ -14,9 +15,9 @@ fn what_qwen_image_cannot_do_is_named() {
         ("transformer/config.json", "in_channels", 8.into(), "img_in.weight"),
         ("transformer/config.json", "guidance_embeds", true.into(), "`guidance_embeds`"),
         ("transformer/config.json", "zero_cond_t", true.into(), "`zero_cond_t`"),
-        ("text_encoder/config.json", "model_type", "qwen3".into(), "self_attn"),
+        ("text_encoder/config.json", "model_type", "qwen3".into(), "`text_config`"),
         ("vae/config.json", "z_dim", 5.into(), "`latents_mean`"),
-        ("vae/config.json", "_class_name", "AutoencoderKL".into(), "`attn_scales`"),
+        ("vae/config.json", "_class_name", "AutoencoderKL".into(), "`latents_mean`"),
         (
             "scheduler/scheduler_config.json",
             "_class_name",
@@ -68,7 +69,43 @@ fn parts_of_other_models_are_not_those_of_qwen_image() {
     let file = SingleFile::open(&fixture("pipeline-flux").join("wide.gguf")).unwrap();
     let base = fixture("pipeline-qwen-image");
     let error = ImageModel::open_file(&file, &base).unwrap_err().to_string();
-    assert!(error.contains("files of Qwen-Image are not built in"), "{error}");
+    assert!(error.contains("its base is a QwenImagePipeline, which it is not"), "{error}");
+}
+
+#[test]
+fn a_transformer_of_qwen_image_in_one_file_makes_the_same_pictures() {
+    let folder = copied("pipeline-qwen-image");
+    let (weights, prefixed) = (
+        folder.path().join("transformer/diffusion_pytorch_model.safetensors"),
+        folder.path().join("prefixed.safetensors"),
+    );
+    let request = ImageRequest {
+        steps: Some(2),
+        width: Some(16),
+        height: Some(16),
+        ..ImageRequest::new("a cat")
+    };
+    let pictures = open(folder.path(), "cpu=1GB").generate(&request).unwrap();
+    let whole = Checkpoint::open(&weights).unwrap();
+    // As other software saves it.
+    let name = |tensor: &TensorInfo| format!("model.diffusion_model.{}", tensor.name);
+    let specs = whole.tensors().iter();
+    let specs = specs.map(|tensor| TensorSpec::new(name(tensor), tensor.dtype, &*tensor.shape));
+    let mut writer = FileWriter::create(&prefixed, specs.collect()).unwrap();
+    for tensor in whole.tensors() {
+        writer.write(&name(tensor), &whole.read(tensor).unwrap()).unwrap();
+    }
+    writer.finish().unwrap();
+    let alone = folder.path().join("alone.safetensors");
+    fs::rename(&weights, &alone).unwrap();
+    for file in [alone, prefixed] {
+        let file = SingleFile::open(&file).unwrap();
+        let pipeline = ImagePipeline::open_file(&file, folder.path(), settings("cpu=1GB")).unwrap();
+        assert_eq!(pipeline.generate(&request).unwrap(), pictures);
+        let error = file.usual_base().unwrap_err().to_string();
+        assert!(error.contains("Qwen/Qwen-Image"), "{error}");
+        assert!(ImageModel::open_file(&file, &fixture("pipeline-flux")).is_err());
+    }
 }
 
 #[test]
@@ -89,7 +126,7 @@ fn qwen_image_hears_a_prompt_as_far_as_diffusers_does() {
     let made = |prompt: String| {
         let mut found = None;
         let request = ImageRequest {
-            steps: Some(1),
+            steps: Some(2),
             width: Some(16),
             height: Some(16),
             ..ImageRequest::new(prompt)

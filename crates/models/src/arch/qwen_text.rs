@@ -83,9 +83,11 @@ impl QwenTextEncoderConfig {
 impl Architecture for QwenTextEncoder {
     type Config = QwenTextEncoderConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("qwen3", "Qwen3"), (QWEN_VL, "Qwen2_5_VL")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("qwen3", "Qwen3"), (QWEN_VL, "Qwen2_5_VL")];
     const CLASS_PREFIX: &'static str = "Rms";
-    const HEADS: &'static [&'static str] = &["Qwen3ForCausalLM", "Qwen3Model", "Qwen2_5_VLForConditionalGeneration"];
+    const HEADS: &'static [&'static str] =
+        &["Qwen3ForCausalLM", "Qwen3Model", "Qwen2_5_VLForConditionalGeneration"];
     const NO_SPLIT: &'static [&'static str] = RmsDecoderLayer::<Mlp>::NO_SPLIT;
     // As a `Qwen3Model` has it.
     const OPTIONAL_PREFIX: &'static str = PREFIX;
@@ -94,10 +96,7 @@ impl Architecture for QwenTextEncoder {
         <Mlp as RmsFeedForward>::fields(model_type)
     }
 
-    fn read(
-        model_type: &'static str,
-        fields: &Fields<'_>,
-    ) -> Result<QwenTextEncoderConfig, Error> {
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<QwenTextEncoderConfig, Error> {
         let model = <Mlp as RmsFeedForward>::read(model_type, fields)?;
         match model.num_hidden_layers {
             layers if model_type == QWEN_VL => {

@@ -21,8 +21,7 @@ use super::time_embedder::complete;
 
 pub const CLIPS: [&str; 4] = ["clip-text-v1", "clip-text-v2", "clip-text-xl", "clip-text-eos"];
 pub const UNETS: [&str; 5] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl", "unet-lcm"];
-pub const VAES: [&str; 5] =
-    ["vae", "vae-old", "vae-flux", "vae-qwen-image", "vae-qwen-image-wide"];
+pub const VAES: [&str; 5] = ["vae", "vae-old", "vae-flux", "vae-qwen-image", "vae-qwen-image-wide"];
 pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
 pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
 pub const QWEN3_ENCODERS: [&str; 3] =
@@ -264,8 +263,10 @@ pub fn placed_of<C: Component>(
 ) {
     let resident = load_of(name, config).run(|model| run(name, model)).unwrap();
     let (mut most, mut maps) = (0, 0);
+    // Beside what conversions need.
+    let staged = config.tree(name, checkpoint(name).tensors()).unwrap().staging_bytes >> 10;
     for kibibytes in (4..=400).step_by(12) {
-        let memory = format!("{kibibytes}KiB");
+        let memory = format!("{}KiB", staged + kibibytes);
         let Some((model, streamed)) = load_in(name, config, &memory, ActivationDtype::F32) else {
             continue;
         };
@@ -278,7 +279,7 @@ pub fn placed_of<C: Component>(
         }
     }
     println!("{name}: {maps} maps, up to {most} bytes streamed");
-    assert!(most > 10_000, "{name}: {most} bytes streamed");
+    assert!(most > 5_000, "{name}: {most} bytes streamed");
 }
 
 /// With activations rounded to bf16.

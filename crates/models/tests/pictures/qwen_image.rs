@@ -169,8 +169,7 @@ fn what_is_not_built_in_is_refused_by_name() {
 
 #[test]
 fn configurations_are_read() {
-    let [both, alone] =
-        QWEN_IMAGES.map(|name| config::<QwenImageTransformer2dModel>(name).config);
+    let [both, alone] = QWEN_IMAGES.map(|name| config::<QwenImageTransformer2dModel>(name).config);
     assert_eq!([both.packed_out_channels(), alone.packed_out_channels()], [12, 32]);
     let defaults = r#"{"_class_name": "QwenImageTransformer2DModel"}"#;
     let usual = ComponentConfig::<QwenImageTransformer2dModel>::from_json(defaults).unwrap();

@@ -4,7 +4,7 @@
 use std::fs;
 
 use crate::common::components::{
-    QWEN3_ENCODERS, Z_IMAGES, PackedInputs, assert_reads_once, assert_writes_saved_names,
+    PackedInputs, QWEN3_ENCODERS, Z_IMAGES, assert_reads_once, assert_writes_saved_names,
     checkpoint, config, denoise_z_image, encode_qwen3, expected, folder, load, placed, refused,
     rounded, texts, values,
 };

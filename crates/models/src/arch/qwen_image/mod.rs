@@ -17,9 +17,7 @@ use self::positions::rotation;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{
-    AdaLayerNorm, Linear, RmsNorm, Sinusoids, TimestepEmbedding, fetched, joined,
-};
+use crate::layers::{AdaLayerNorm, Linear, RmsNorm, Sinusoids, TimestepEmbedding, fetched, joined};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
@@ -162,15 +160,10 @@ impl QwenImageTransformer2dModel {
         let (image, text) = (size.pixels(), batch.saturating_mul(tokens as u64));
         let all = image.saturating_add(text);
         let positions = size.rows.saturating_mul(size.columns).saturating_add(tokens);
-        let scratch = pixel_attention_scratch(
-            [1, positions, positions],
-            num_attention_heads,
-            width,
-            threads,
-        );
-        let values = |rows: u64, of_row: usize| {
-            Activations::values(rows.saturating_mul(of_row as u64))
-        };
+        let scratch =
+            pixel_attention_scratch([1, positions, positions], num_attention_heads, width, threads);
+        let values =
+            |rows: u64, of_row: usize| Activations::values(rows.saturating_mul(of_row as u64));
         // Both residual streams and the rotations, and in an MLP its inner layer with the copy that is multiplied and what comes
         // of it; or in attention what the norms give, with a copy of a projection, queries, keys and values.
         let mlp = values(image.max(text), (2 * EXPANSION + 1) * hidden);

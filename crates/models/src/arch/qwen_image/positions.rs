@@ -18,8 +18,7 @@ pub(super) fn rotation(
         let before = side.div_ceil(2) as isize;
         -before..side as isize - before
     };
-    let picture =
-        around(rows).flat_map(|row| around(columns).map(move |column| [0, row, column]));
+    let picture = around(rows).flat_map(|row| around(columns).map(move |column| [0, row, column]));
     let picture: Vec<_> = picture.collect();
     let text = |tokens: usize| (0..tokens as isize).map(move |place| [first + place; AXES]);
     let places: Vec<[isize; AXES]> =

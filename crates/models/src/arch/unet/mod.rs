@@ -129,11 +129,7 @@ impl Component for Unet2dConditionModel {
         !work::is_of_time(path)
     }
 
-    fn stored_shape(
-        config: &Unet2dConditionConfig,
-        path: &str,
-        shape: Vec<usize>,
-    ) -> Vec<usize> {
+    fn stored_shape(config: &Unet2dConditionConfig, path: &str, shape: Vec<usize>) -> Vec<usize> {
         let projects =
             [".proj_in.weight", ".proj_out.weight"].iter().any(|end| path.ends_with(end));
         match path.ends_with(".conv_shortcut.weight") || (projects && !config.use_linear_projection)

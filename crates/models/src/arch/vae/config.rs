@@ -118,7 +118,8 @@ impl AutoencoderKlConfig {
             return Err(fields.refuse("dim_mult", expected));
         }
         let halvings = channels.len() - 1;
-        let is_flags = |list: &Vec<Value>| list.len() == halvings && list.iter().all(Value::is_boolean);
+        let is_flags =
+            |list: &Vec<Value>| list.len() == halvings && list.iter().all(Value::is_boolean);
         let temporal = fields.get("temperal_downsample");
         if temporal.map_or(halvings != 3, |value| !value.as_array().is_some_and(is_flags)) {
             let expected = format!("it must be a list of {halvings} of true or false");
@@ -131,10 +132,14 @@ impl AutoencoderKlConfig {
             };
             let number = |value: &Value| value.as_f64().filter(|n| (least..=1e6).contains(n));
             let list = value.as_array().and_then(|list| list.iter().map(number).collect());
-            list.ok_or_else(|| fields.refuse(field, format!("it must be a list of numbers from {least} to 1e6")))
+            list.ok_or_else(|| {
+                fields.refuse(field, format!("it must be a list of numbers from {least} to 1e6"))
+            })
         };
-        let (shift_factors, deviations) =
-            (by_channel("latents_mean", &MEANS, -1e6)?, by_channel("latents_std", &DEVIATIONS, 1e-6)?);
+        let (shift_factors, deviations) = (
+            by_channel("latents_mean", &MEANS, -1e6)?,
+            by_channel("latents_std", &DEVIATIONS, 1e-6)?,
+        );
         for (field, list) in [("latents_mean", &shift_factors), ("latents_std", &deviations)] {
             if list.len() != latent_channels {
                 let expected = format!("it must have {latent_channels} numbers, z_dim");

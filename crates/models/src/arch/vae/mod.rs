@@ -91,8 +91,11 @@ struct VaeAttention {
 impl Architecture for AutoencoderKl {
     type Config = AutoencoderKlConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("AutoencoderKL", "AutoencoderKL"), (FLUX2, "AutoencoderKL"), (QWEN_IMAGE, "AutoencoderKL")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("AutoencoderKL", "AutoencoderKL"),
+        (FLUX2, "AutoencoderKL"),
+        (QWEN_IMAGE, "AutoencoderKL"),
+    ];
     const CLASS_PREFIX: &'static str = "AutoencoderKl";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("VaeDecoder", "Decoder"),

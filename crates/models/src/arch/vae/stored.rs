@@ -33,9 +33,8 @@ pub(super) fn names(config: &AutoencoderKlConfig, tensors: &[TensorInfo]) -> Nam
     }
     let is_old = tensors.iter().any(|tensor| tensor.name.ends_with(".query.weight"));
     let rules = OLD_NAMES.iter().filter(|_| is_old);
-    rules.fold(Names::default(), |names, (new, old)| {
-        names.clone().rename(new, old).unwrap_or(names)
-    })
+    rules
+        .fold(Names::default(), |names, (new, old)| names.clone().rename(new, old).unwrap_or(names))
 }
 
 fn names_of_films(config: &AutoencoderKlConfig) -> Result<Names, outsize_core::Error> {
@@ -65,11 +64,7 @@ pub(super) fn is_of_films(tensor: &str) -> bool {
 }
 
 /// The shape in which the parameter of that path is stored.
-pub(super) fn shape(
-    config: &AutoencoderKlConfig,
-    path: &str,
-    mut shape: Vec<usize>,
-) -> Vec<usize> {
+pub(super) fn shape(config: &AutoencoderKlConfig, path: &str, mut shape: Vec<usize>) -> Vec<usize> {
     let is_film = config.is_of_films() && !path.contains(".attentions.");
     match shape.len() {
         1 if path.ends_with(".gamma") => {
