@@ -101,6 +101,25 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
     Ok(Some(convert))
 }
 
+/// The same of a convolution of films of so many `frames`, each a `window` of numbers, of which the last frame is held. A number
+/// takes so many bytes in the file and in memory.
+pub(crate) fn last_frame(
+    convert: Option<Convert>,
+    [from, to]: [usize; 2],
+    window: usize,
+    frames: usize,
+) -> Convert {
+    let (film, last) = (from * window * frames, from * window * (frames - 1));
+    Convert::new(film, to * window, move |_, raw, held| {
+        for (film, held) in raw.chunks_exact(film).zip(held.chunks_exact_mut(to * window)) {
+            match &convert {
+                Some(convert) => convert.run(0, &film[last..], held),
+                None => held.copy_from_slice(&film[last..]),
+            }
+        }
+    })
+}
+
 /// The conversion of a weight in blocks to floats, which needs its scales.
 pub(crate) fn dequantize(
     weight: &StoredWeight,
@@ -284,6 +303,21 @@ mod tests {
                     proptest::prop_assert!(is_nearest(value, found & 0x7fff, to_f64), "{value:e} {found:x}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn of_films_the_last_frame_is_held() {
+        let film: Vec<u8> = (0..3u16 * 2 * 2).flat_map(|n| (n << 7).to_le_bytes()).collect();
+        for (to, size) in [(DType::BF16, 2), (DType::F32, 4)] {
+            let convert = last_frame(float(Dtype::BF16, to).unwrap(), [2, size], 2, 3);
+            assert_eq!((convert.from, convert.to), (12, 2 * size));
+            let mut held = vec![0; 2 * 2 * size];
+            convert.run(0, &film, &mut held);
+            let kept = [4u16, 5, 10, 11].map(|n| (n << 7).to_le_bytes());
+            // A bf16 is the upper half of an f32.
+            let wanted = kept.map(|bits| [vec![0; size - 2], bits.to_vec()].concat());
+            assert_eq!(held, wanted.concat());
         }
     }
 

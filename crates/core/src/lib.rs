@@ -47,6 +47,7 @@ mod running_state;
 mod save;
 mod slots;
 mod stored_parameters;
+mod stored_shape;
 mod streamed;
 mod tape;
 mod tensor_table;

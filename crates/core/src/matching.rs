@@ -4,6 +4,7 @@ use crate::convert;
 use crate::integers;
 use crate::loaded_scales::Scales;
 use crate::names::Names;
+use crate::stored_shape::{as_rows, flat, without_frames};
 use crate::{
     Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter, TensorTable,
 };
@@ -28,6 +29,8 @@ pub(crate) struct Matched {
     pub(crate) dtype: DType,
     /// The conversion of a float parameter to that type.
     pub(crate) convert: Option<Convert>,
+    /// Frames that are stored of a convolution of which the last one is held; one of all else.
+    pub(crate) frames: usize,
     /// Whether it is held in the blocks in which it is stored.
     pub(crate) in_blocks: bool,
     /// The scales that the conversion waits for.
@@ -122,7 +125,7 @@ impl Matched {
         }
         let block = rows.format().encoding.block();
         let elements = rows.data().len / block.bytes.max(1) as u64 * block.elements as u64;
-        elements.saturating_mul(self.dtype.size() as u64)
+        (elements / self.frames as u64).saturating_mul(self.dtype.size() as u64)
     }
 
     /// How the value is read if it is streamed.
@@ -159,6 +162,7 @@ pub(crate) fn match_parameters(
             transposed: options.names.is_transposed(parameter),
             dtype: parameter.dtype,
             convert: None,
+            frames: 1,
             in_blocks: false,
             scales: None,
             routed: options.routed.get(&parameter.path).copied(),
@@ -175,10 +179,14 @@ pub(crate) fn match_parameters(
                     misfit.misshaped.push((tensor.name.clone(), tensor.shape.clone(), wanted));
                     continue;
                 }
-                let tensor = &match modules {
+                let mut tensor = match modules {
                     Some(_) => as_rows(tensor, &wanted, location.parts),
-                    None => as_linear(tensor, &wanted),
+                    None => flat(tensor, &wanted, &location),
                 };
+                if options.names.takes_last_frames() {
+                    entry.frames = without_frames(&mut tensor, &wanted);
+                }
+                let tensor = &tensor;
                 let columns = wanted.get(1).copied();
                 let (weight, others) = weight(tensor, columns, parameter, table, options)?;
                 others.into_iter().for_each(|other| used.add(other, &Location::whole("")));
@@ -318,35 +326,6 @@ fn knows_norms(parameter: &Parameter, table: &TensorTable<'_>, names: &Names) ->
     })
 }
 
-/// A convolution of one place, `[out, in, 1, 1]` or one of patches that do not overlap, `[out, in, frames, rows, columns]`, as
-/// the linear layer that it is, if a matrix is wanted; and a number as a list of one.
-fn as_linear(tensor: &TensorInfo, wanted: &[usize]) -> TensorInfo {
-    let mut tensor = tensor.clone();
-    if tensor.shape.is_empty() && wanted == [1] {
-        tensor.shape = wanted.to_vec();
-    }
-    if let ([outputs, window @ ..], [wanted_outputs, inputs]) = (&tensor.shape[..], wanted)
-        && (3..=5).contains(&(1 + window.len()))
-        && outputs == wanted_outputs
-        && window.iter().try_fold(1, |n: usize, side| n.checked_mul(*side)) == Some(*inputs)
-    {
-        tensor.shape = wanted.to_vec();
-    }
-    tensor
-}
-
-/// A stack of so many parts, or of modules that have some each, as rows of one behind those of the other.
-fn as_rows(tensor: &TensorInfo, wanted: &[usize], parts: usize) -> TensorInfo {
-    let mut tensor = tensor.clone();
-    if let [count, rows, ..] = tensor.shape[..]
-        && tensor.shape.len() == wanted.len() + 1
-        && parts.is_multiple_of(count.max(1))
-    {
-        tensor.shape.splice(..2, [count * rows]);
-    }
-    tensor
-}
-
 fn wanted_shape(entry: &Matched) -> Vec<usize> {
     let mut wanted = entry.parameter.shape.clone();
     if entry.transposed {
@@ -407,7 +386,13 @@ fn float(
         (FloatType::Cast(dtype), _) => dtype,
     };
     if plain {
-        return convert::float(stored.info().dtype, entry.dtype);
+        let convert = convert::float(stored.info().dtype, entry.dtype)?;
+        if entry.frames == 1 {
+            return Ok(convert);
+        }
+        let window = entry.parameter.shape.iter().skip(2).product();
+        let sizes = [stored.info().dtype.size(), entry.dtype.size()];
+        return Ok(Some(convert::last_frame(convert, sizes, window, entry.frames)));
     }
     let is_table = options.access.get(path) == Some(&Access::Rows);
     if is_table && stored.weight.format().as_integers().is_some() {

@@ -44,6 +44,7 @@ pub struct Names {
     stacks: Vec<Stack>,
     norm_first: Option<bool>,
     optional_prefix: String,
+    last_frames: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -217,6 +218,19 @@ impl Names {
     pub fn norm_first(mut self, norm_first: bool) -> Self {
         self.norm_first = Some(norm_first);
         self
+    }
+
+    /// Says that a convolution of pictures `[out, in, rows, columns]` may be stored as one of films, `[out, in, frames, rows,
+    /// columns]`, that sees no frame behind the one that it makes: of a picture, which has none before it either, its last frame
+    /// alone counts, and is what is held.
+    pub fn last_frames(mut self) -> Self {
+        self.last_frames = true;
+        self
+    }
+
+    /// Whether [that](Self::last_frames) was said.
+    pub(crate) fn takes_last_frames(&self) -> bool {
+        self.last_frames
     }
 
     /// Looks for a tensor without `prefix` as well, if there is none with it: some checkpoints save a model without its head,

@@ -58,10 +58,10 @@ pub(crate) struct LatentDistribution {
     /// Of each pixel the means and the logarithms of the variances, `[rows, columns, 2 · channels]`.
     pub moments: Vec<f32>,
     pub channels: usize,
-    /// What a denoiser's latents are multiplied with.
-    pub scaling_factor: f32,
-    /// What is taken off them before.
-    pub shift_factor: f32,
+    /// What each channel of a denoiser's latents is multiplied with.
+    pub scaling_factors: Vec<f32>,
+    /// What is taken off it before.
+    pub shift_factors: Vec<f32>,
 }
 
 /// What a denoiser has beside the latents that it works on, all by pixels.
@@ -119,10 +119,12 @@ impl LatentDistribution {
         let moments = self.moments.chunks_exact(2 * self.channels);
         for (latent, moments) in noise.chunks_exact_mut(self.channels).zip(moments) {
             let (means, variances) = moments.split_at(self.channels);
-            for ((value, mean), variance) in latent.iter_mut().zip(means).zip(variances) {
+            let factors = self.scaling_factors.iter().zip(&self.shift_factors);
+            let channels = latent.iter_mut().zip(means).zip(variances).zip(factors);
+            for (((value, mean), variance), (scaling_factor, shift_factor)) in channels {
                 // The bounds that diffusers has.
                 let deviation = (0.5 * variance.clamp(-30.0, 20.0)).exp();
-                *value = self.scaling_factor * (mean + deviation * *value - self.shift_factor);
+                *value = scaling_factor * (mean + deviation * *value - shift_factor);
             }
         }
         noise

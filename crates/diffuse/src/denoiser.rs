@@ -6,7 +6,8 @@ use burn::tensor::Tensor;
 use outsize_models::PicturePass;
 use outsize_models::arch::{
     AddedConditions, Flux2Transformer2dConfig, Flux2Transformer2dModel, FluxTransformer2dConfig,
-    FluxTransformer2dModel, SHIFT_FIRST, Unet2dConditionModel, ZImageTransformer2dModel,
+    FluxTransformer2dModel, QwenImageTransformer2dModel, SHIFT_FIRST, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 
 use crate::adapter::{AdapterFile, ModuleNames};
@@ -27,9 +28,11 @@ pub(crate) enum Denoiser {
     ZImage(Box<Part<ZImageTransformer2dModel>>),
     /// The same, beside pictures to go by.
     Flux2(Box<Part<Flux2Transformer2dModel>>),
+    /// The same as the first.
+    QwenImage(Box<Part<QwenImageTransformer2dModel>>),
 }
 
-use Denoiser::{Flux, Flux2, Unet, ZImage};
+use Denoiser::{Flux, Flux2, QwenImage, Unet, ZImage};
 
 /// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
 const SAMPLE_SIZE: usize = 128;
@@ -57,6 +60,8 @@ pub(crate) struct Guidance {
     pub scale: f32,
     /// Whether that is counted from what is made of the prompt, instead of from what is made of the negative one.
     pub from_prompt: bool,
+    /// Whether each token is then made as long as that which is made of the prompt.
+    pub keeps_lengths: bool,
 }
 
 impl Denoiser {
@@ -85,6 +90,9 @@ impl Denoiser {
                 Ok(Flux2(Box::new(Part::changed(part, place, description, change)?)))
             }
             PipelineKind::ZImage => Ok(ZImage(Box::new(Part::new(part, place, description)?))),
+            PipelineKind::QwenImage => {
+                Ok(QwenImage(Box::new(Part::new(part, place, description)?)))
+            }
             _ => Ok(Unet(Box::new(Part::new(part, place, description)?))),
         }
     }
@@ -95,6 +103,7 @@ impl Denoiser {
             Flux(part) => &**part,
             ZImage(part) => &**part,
             Flux2(part) => &**part,
+            QwenImage(part) => &**part,
         }
     }
 
@@ -110,6 +119,7 @@ impl Denoiser {
                 part.adapt(file, &ModuleNames::Flux { shift_first })
             }
             ZImage(part) => part.adapt(file, &ModuleNames::ZImage),
+            QwenImage(part) => part.adapt(file, &ModuleNames::Plain),
             Flux2(part) => {
                 let shift_first = part.config.config.shift_first;
                 part.adapt(file, &ModuleNames::Flux { shift_first })
@@ -124,6 +134,7 @@ impl Denoiser {
             Unet(part) => part.config.config.in_channels,
             Flux(part) => part.config.config.in_channels / packed,
             Flux2(part) => part.config.config.in_channels / packed,
+            QwenImage(part) => part.config.config.in_channels / packed,
             ZImage(part) => part.config.config.in_channels,
         }
     }
@@ -132,7 +143,7 @@ impl Denoiser {
     pub fn packing(&self) -> usize {
         match self {
             Unet(_) => 1,
-            Flux(_) | ZImage(_) | Flux2(_) => PACKING,
+            Flux(_) | ZImage(_) | Flux2(_) | QwenImage(_) => PACKING,
         }
     }
 
@@ -141,7 +152,7 @@ impl Denoiser {
         match self {
             Unet(part) => part.config.config.guidance_channels.is_some(),
             // Klein is never told, even if it could be.
-            ZImage(_) | Flux2(_) => false,
+            ZImage(_) | Flux2(_) | QwenImage(_) => false,
             Flux(part) => part.config.config.guidance_embeds,
         }
     }
@@ -155,7 +166,7 @@ impl Denoiser {
     pub fn sample_size(&self) -> Option<usize> {
         match self {
             Unet(part) => part.config.config.sample_size,
-            Flux(_) | ZImage(_) | Flux2(_) => Some(SAMPLE_SIZE),
+            Flux(_) | ZImage(_) | Flux2(_) | QwenImage(_) => Some(SAMPLE_SIZE),
         }
     }
 
@@ -173,6 +184,7 @@ impl Denoiser {
             Flux(part) => part.config.model().activation_bytes(size, tokens, threads),
             ZImage(part) => part.config.model().activation_bytes(size, tokens, threads),
             Flux2(part) => part.config.model().activation_bytes(size, tokens, threads),
+            QwenImage(part) => part.config.model().activation_bytes(size, tokens, threads),
         };
         // Matmuls of pixels are convolutions; what is left has a row for each text.
         let products = self.any().packed_bytes(settings, size.batch as u64);

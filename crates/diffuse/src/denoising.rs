@@ -3,7 +3,8 @@
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_models::Component;
 use outsize_models::arch::{
-    Flux2Transformer2dModel, FluxTransformer2dModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_stream::Stats;
 
@@ -11,7 +12,7 @@ use crate::begun::{BegunLatents, Beside, scaled};
 use crate::denoiser::{Conditions, Denoiser, Guidance, PACKING};
 use crate::error::Error;
 use crate::latent_tokens::TokenOrder::{Channels, Pixels};
-use crate::latent_tokens::{latents_of, packed, unpacked};
+use crate::latent_tokens::{latents_of, packed, scale_tokens, unpacked};
 use crate::noise::Noise;
 use crate::part::{Part, Turn};
 use crate::progress::ImageProgress;
@@ -82,6 +83,16 @@ impl Denoising<'_> {
                     let latents = packed(latents, Pixels);
                     let made = model.forward(latents, size, time, context.clone(), &lengths);
                     unpacked(made, size, Pixels).neg()
+                };
+                self.run_module(part, turn, &pass, observe)
+            }
+            Denoiser::QwenImage(part) => {
+                let pass = |model: &QwenImageTransformer2dModel, latents: Tensor<4>, timestep| {
+                    let [_, rows, columns, _] = latents.dims();
+                    let size = [rows / PACKING, columns / PACKING];
+                    let latents = packed(latents, Channels);
+                    let made = model.forward(latents, size, timestep, context.clone(), &lengths);
+                    unpacked(made, size, Channels)
                 };
                 self.run_module(part, turn, &pass, observe)
             }
@@ -168,11 +179,14 @@ impl Denoising<'_> {
             let data = TensorData::new(input.repeat(texts), [texts, rows, columns, inputs]);
             let input = Tensor::<4>::from_data(data, (self.device, DType::F32));
             let mut output = values(pass(input, timestep)?)?;
-            if let Some(Guidance { scale, from_prompt }) = self.guidance {
+            if let Some(Guidance { scale, from_prompt, keeps_lengths }) = self.guidance {
                 let (without, with) = output.split_at_mut(latents.len());
-                for (without, with) in without.iter_mut().zip(with) {
+                for (without, with) in without.iter_mut().zip(&*with) {
                     let from = if from_prompt { *with } else { *without };
                     *without = from + scale * (*with - *without);
+                }
+                if keeps_lengths {
+                    scale_tokens(without, with, [rows, columns, channels]);
                 }
             }
             output.truncate(latents.len());

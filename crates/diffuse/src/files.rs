@@ -125,11 +125,13 @@ impl PipelineFiles {
             Ok(PartFiles { config, weights })
         };
         let parts = kind.parts().iter().map(part).collect::<Result<_, _>>()?;
-        // CLIP's can be made of other files.
+        // CLIP's and Qwen2's can be made of other files.
         let alone = |(_, classes): &&(&str, &[&str])| !classes.contains(&"CLIPTokenizer");
-        for (folder, _) in kind.tokenizers().iter().filter(alone) {
+        for (folder, classes) in kind.tokenizers().iter().filter(alone) {
             let file = format!("{folder}/tokenizer.json");
-            if !has(&file) {
+            let has_parts = classes.contains(&"Qwen2Tokenizer")
+                && ["vocab.json", "merges.txt"].iter().all(|name| has(&format!("{folder}/{name}")));
+            if !has(&file) && !has_parts {
                 return Err(Error::no_file(place, &file));
             }
         }

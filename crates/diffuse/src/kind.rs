@@ -17,16 +17,25 @@ pub enum PipelineKind {
     ZImage,
     /// FLUX.2 klein. Black Forest Labs 2026.
     Flux2Klein,
+    /// Qwen-Image. Qwen Team 2025.
+    QwenImage,
 }
 
 use PipelineKind::{
-    Flux, Flux2Klein, LatentConsistency, StableDiffusion, StableDiffusionXl, ZImage,
+    Flux, Flux2Klein, LatentConsistency, QwenImage, StableDiffusion, StableDiffusionXl, ZImage,
 };
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 6] =
-        [StableDiffusion, StableDiffusionXl, LatentConsistency, Flux, ZImage, Flux2Klein];
+    pub const ALL: [Self; 7] = [
+        StableDiffusion,
+        StableDiffusionXl,
+        LatentConsistency,
+        Flux,
+        ZImage,
+        Flux2Klein,
+        QwenImage,
+    ];
 
     /// What diffusers calls the class.
     pub fn class_name(self) -> &'static str {
@@ -52,6 +61,9 @@ impl PipelineKind {
             Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
             ZImage => &["ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"],
             Flux2Klein => &["Flux2KleinPipeline"],
+            QwenImage => {
+                &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"]
+            }
         }
     }
 
@@ -62,7 +74,7 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
             Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
-            ZImage | Flux2Klein => &[TextEncoder, Transformer, Vae],
+            ZImage | Flux2Klein | QwenImage => &[TextEncoder, Transformer, Vae],
         }
     }
 
@@ -70,14 +82,19 @@ impl PipelineKind {
     pub(crate) fn classes_of(self, part: PipelinePart) -> &'static [&'static str] {
         match (part, self) {
             (PipelinePart::TextEncoder, ZImage | Flux2Klein) => &["Qwen3ForCausalLM", "Qwen3Model"],
+            (PipelinePart::TextEncoder, QwenImage) => &["Qwen2_5_VLForConditionalGeneration"],
             (PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
             (PipelinePart::TextEncoder2, Flux) => &["T5EncoderModel"],
             (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
             (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
             (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
             (PipelinePart::Transformer, Flux2Klein) => &["Flux2Transformer2DModel"],
+            (PipelinePart::Transformer, QwenImage) => &["QwenImageTransformer2DModel"],
             (PipelinePart::Transformer, _) => &["FluxTransformer2DModel"],
             (PipelinePart::VaeEncoder | PipelinePart::Vae, Flux2Klein) => &["AutoencoderKLFlux2"],
+            (PipelinePart::VaeEncoder | PipelinePart::Vae, QwenImage) => {
+                &["AutoencoderKLQwenImage"]
+            }
             (PipelinePart::VaeEncoder | PipelinePart::Vae, _) => &["AutoencoderKL"],
         }
     }
@@ -89,13 +106,15 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
             Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
-            ZImage | Flux2Klein => &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])],
+            ZImage | Flux2Klein | QwenImage => {
+                &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])]
+            }
         }
     }
 
     /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
     pub(crate) fn matches_flows(self) -> bool {
-        matches!(self, Flux | ZImage | Flux2Klein)
+        matches!(self, Flux | ZImage | Flux2Klein | QwenImage)
     }
 
     /// Whether it takes pictures to go by instead of one to begin with.
@@ -110,7 +129,7 @@ impl PipelineKind {
             StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
             Flux => 3.5,
-            Flux2Klein => 4.0,
+            Flux2Klein | QwenImage => 4.0,
         }
     }
 
@@ -122,7 +141,7 @@ impl PipelineKind {
             (StableDiffusion | LatentConsistency, true) => 1.0,
             (StableDiffusionXl, false) => 0.3,
             (StableDiffusionXl, true) => 0.9999,
-            (Flux, _) | (ZImage, false) => 0.6,
+            (Flux | QwenImage, _) | (ZImage, false) => 0.6,
             // The latter begins with noise alone.
             (ZImage, true) | (Flux2Klein, _) => 1.0,
         }
@@ -132,7 +151,7 @@ impl PipelineKind {
     /// [`ImageModel::steps`](crate::ImageModel::steps).
     pub fn steps(self) -> usize {
         match self {
-            StableDiffusion | StableDiffusionXl | ZImage | Flux2Klein => 50,
+            StableDiffusion | StableDiffusionXl | ZImage | Flux2Klein | QwenImage => 50,
             LatentConsistency => 4,
             Flux => 28,
         }

@@ -1,5 +1,7 @@
 //! Latents as the tokens of a transformer, each of two by two.
 
+use std::ops::Range;
+
 use burn::tensor::Tensor;
 
 use crate::denoiser::PACKING;
@@ -61,4 +63,50 @@ pub(crate) fn unpacked(
         }
     };
     latents.reshape([batch, PACKING * rows, PACKING * columns, channels])
+}
+
+/// Multiplies each token of latents `[rows, columns, channels]` so that it is as long as that of others.
+pub(crate) fn scale_tokens(
+    latents: &mut [f32],
+    others: &[f32],
+    [rows, columns, channels]: [usize; 3],
+) {
+    for (row, column) in (0..rows)
+        .step_by(PACKING)
+        .flat_map(|row| (0..columns).step_by(PACKING).map(move |column| (row, column)))
+    {
+        // The pixels of a row of a token lie side by side.
+        let parts: [Range<usize>; PACKING] = std::array::from_fn(|below| {
+            let start = ((row + below) * columns + column) * channels;
+            start..start + PACKING * channels
+        });
+        let length = |values: &[f32]| {
+            let values = parts.iter().flat_map(|part| &values[part.clone()]);
+            values.map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt()
+        };
+        let scale = (length(others) / length(latents)) as f32;
+        for part in parts.clone() {
+            latents[part].iter_mut().for_each(|value| *value *= scale);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_token_is_as_long_as_that_of_others() {
+        // Of two tokens the first is doubled, and the second not changed.
+        let mut latents = [3.0, 0.0, 5.0, 1.0, 0.0, 4.0, 1.0, 0.0];
+        let others = [0.0, 10.0, 0.0, 5.0, 0.0, 0.0, 0.0, 2.0];
+        scale_tokens(&mut latents, &others, [2, 4, 1]);
+        let lengths = |values: &[f32]| {
+            [[0, 1, 4, 5], [2, 3, 6, 7]]
+                .map(|token| token.map(|at| values[at].powi(2)).iter().sum::<f32>().sqrt())
+        };
+        let (found, expected) = (lengths(&latents), lengths(&others));
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?}");
+        assert_eq!(latents[..2], [6.0, 0.0]);
+    }
 }

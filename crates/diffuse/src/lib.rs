@@ -11,6 +11,7 @@
 
 mod adapter;
 mod begun;
+mod byte_level_file;
 mod denoiser;
 mod denoising;
 mod error;
@@ -33,6 +34,7 @@ mod settings;
 mod task;
 mod text_encoder;
 mod tokenizer;
+mod tokenizer_parts;
 
 pub use adapter::{ADAPTER_FILES, adapter_file};
 pub use error::Error;

@@ -317,7 +317,7 @@ impl ImageModel {
         // In 64 bits and rounded as diffusers does.
         let made = steps as f64 * decimal(strength);
         let made = match self.kind {
-            PipelineKind::Flux | PipelineKind::ZImage | PipelineKind::Flux2Klein => made.ceil(),
+            kind if kind.matches_flows() => made.ceil(),
             _ => made.floor(),
         } as usize;
         match made {
@@ -338,8 +338,11 @@ impl ImageModel {
             _ => (1.0, false),
         };
         let scale = self.guidance_scale(request);
-        let is_heard = self.hears_negative() && scale > least;
-        is_heard.then_some(Guidance { scale, from_prompt })
+        let keeps_lengths = self.kind == PipelineKind::QwenImage;
+        // As in diffusers, Qwen-Image is guided by a negative prompt alone.
+        let has_negative = !keeps_lengths || !request.negative_prompt.is_empty();
+        let is_heard = self.hears_negative() && scale > least && has_negative;
+        is_heard.then_some(Guidance { scale, from_prompt, keeps_lengths })
     }
 
     /// Whether a pass looks at the negative prompt too, which is twice the work.
@@ -374,7 +377,10 @@ impl ImageModel {
         let changed = match self.kind {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
             PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
-            PipelineKind::Flux | PipelineKind::ZImage | PipelineKind::Flux2Klein => {
+            PipelineKind::Flux
+            | PipelineKind::ZImage
+            | PipelineKind::Flux2Klein
+            | PipelineKind::QwenImage => {
                 let packing = self.denoiser.packing();
                 let [rows, columns] = self.latents(request)?.map(|side| side / packing);
                 match self.kind {

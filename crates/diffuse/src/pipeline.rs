@@ -248,8 +248,8 @@ impl ImagePipeline {
             Ok::<_, Error>(LatentDistribution {
                 moments: values(moments)?,
                 channels: config.latent_channels,
-                scaling_factor: config.scaling_factor as f32,
-                shift_factor: config.shift_factor as f32,
+                scaling_factors: config.scaling_factors.iter().map(|n| *n as f32).collect(),
+                shift_factors: config.shift_factors.iter().map(|n| *n as f32).collect(),
             })
         };
         let begun = BegunLatents {
@@ -329,7 +329,7 @@ impl ImagePipeline {
                 let context = Tensor::cat(context, 0);
                 Ok(Conditions { context, lengths: Vec::new(), added: None, pooled })
             }
-            PipelineKind::ZImage | PipelineKind::Flux2Klein => {
+            PipelineKind::ZImage | PipelineKind::Flux2Klein | PipelineKind::QwenImage => {
                 let mut states = states.into_iter();
                 let TextStates { last: context, lengths, .. } =
                     states.next().expect("it has a text encoder");
@@ -347,8 +347,10 @@ impl ImagePipeline {
         let [width, height] = self.model.size(request)?;
         let [rows, columns] = self.model.latents(request)?;
         let config = &self.model.vae.config.config;
-        let (scale, shift) = (config.scaling_factor as f32, config.shift_factor as f32);
-        latents.iter_mut().for_each(|value| *value = *value / scale + shift);
+        let factors = config.scaling_factors.iter().zip(&config.shift_factors);
+        for (value, (scale, shift)) in latents.iter_mut().zip(factors.cycle()) {
+            *value = *value / *scale as f32 + *shift as f32;
+        }
         let data = TensorData::new(latents, [1, rows, columns, config.latent_channels]);
         let latents = Tensor::<4>::from_data(data, (&self.settings.device, DType::F32));
         let mut rgb = Vec::with_capacity(COLOURS * width * height);

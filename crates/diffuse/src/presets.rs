@@ -4,7 +4,8 @@ use outsize_checkpoint::{Dtype, TensorSpec};
 use outsize_generate::byte_level_tokenizer;
 use outsize_models::arch::{
     AutoencoderKl, ClipTextModel, Flux2Transformer2dModel, FluxTransformer2dModel,
-    Qwen3TextEncoder, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    QwenImageTransformer2dModel, QwenTextEncoder, T5EncoderModel, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
@@ -27,7 +28,9 @@ use crate::text_encoder::KLEIN_STATES;
 /// | `z-image-tiny` | 15.9 M | 31.8 MB | the same parts, smaller |
 /// | `flux2-klein-4b` | 7.04 B | 14.1 GB | FLUX.2 klein 4B, without what its text encoder has behind its 27th layer, and without the encoder of its autoencoder |
 /// | `flux2-klein-tiny` | 23.2 M | 46.5 MB | the same parts, smaller |
-pub const PIPELINE_PRESETS: [&str; 10] = [
+/// | `qwen-image` | 27.6 B | 55.1 GB | Qwen-Image, without what sees pictures and the head of its text encoder, and without the encoder of its autoencoder |
+/// | `qwen-image-tiny` | 17.4 M | 34.8 MB | the same parts, smaller |
+pub const PIPELINE_PRESETS: [&str; 12] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
     "stable-diffusion-xl",
@@ -38,6 +41,8 @@ pub const PIPELINE_PRESETS: [&str; 10] = [
     "z-image-tiny",
     "flux2-klein-4b",
     "flux2-klein-tiny",
+    "qwen-image",
+    "qwen-image-tiny",
 ];
 
 /// The name of a part's file of weights, but for text encoders.
@@ -93,6 +98,8 @@ impl PipelinePreset {
             "z-image-tiny" => (PipelineKind::ZImage, z_image_tiny(), flow_match(false, 3.0)),
             "flux2-klein-4b" => (PipelineKind::Flux2Klein, klein(), flow_match(true, 3.0)),
             "flux2-klein-tiny" => (PipelineKind::Flux2Klein, klein_tiny(), flow_match(true, 3.0)),
+            "qwen-image" => (PipelineKind::QwenImage, vec![none(); 3], ends_early()),
+            "qwen-image-tiny" => (PipelineKind::QwenImage, qwen_image_tiny(), ends_early()),
             _ => return None,
         };
         Some(Self::new(kind, &changes, &scheduler, dtype))
@@ -257,6 +264,20 @@ fn klein_tiny() -> Vec<Value> {
     )
 }
 
+fn qwen_image_tiny() -> Vec<Value> {
+    vec![
+        json!({
+            "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6,
+            "num_hidden_layers": 4, "num_key_value_heads": 2, "vocab_size": 1024,
+        }),
+        json!({
+            "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 192,
+            "num_attention_heads": 4, "num_layers": 6,
+        }),
+        json!({ "base_dim": 24, "dim_mult": [1, 2, 2, 2], "num_res_blocks": 1 }),
+    ]
+}
+
 /// The configurations of parts with these fields.
 fn changed<const N: usize>(mut parts: Vec<Value>, changes: [Value; N]) -> Vec<Value> {
     for (part, changes) in parts.iter_mut().zip(changes) {
@@ -273,6 +294,20 @@ fn flow_match(is_dynamic: bool, shift: f64) -> Value {
         "base_shift": 0.5, "max_image_seq_len": 4096, "max_shift": 1.15,
         "shift": shift, "use_dynamic_shifting": is_dynamic,
     })
+}
+
+/// The scheduler of Qwen-Image, whose last step begins with little noise.
+fn ends_early() -> Value {
+    let mut scheduler = flow_match(true, 1.0);
+    for (field, value) in [
+        ("max_image_seq_len", json!(8192)),
+        ("max_shift", json!(0.9)),
+        ("shift_terminal", json!(0.02)),
+        ("time_shift_type", json!("exponential")),
+    ] {
+        scheduler[field] = value;
+    }
+    scheduler
 }
 
 /// The `model_index.json` of a pipeline of that kind.
@@ -310,11 +345,11 @@ fn of(
         }
         PipelinePart::TextEncoder if kind == PipelineKind::ZImage => {
             let config = merged(include_str!("presets/qwen3_encoder.json"), changes)?;
-            described::<Qwen3TextEncoder>(name, "model.safetensors", config, dtype)
+            described::<QwenTextEncoder>(name, "model.safetensors", config, dtype)
         }
         PipelinePart::TextEncoder if kind == PipelineKind::Flux2Klein => {
             let config = merged(include_str!("presets/qwen3_encoder.json"), changes)?;
-            let component = ComponentConfig::<Qwen3TextEncoder>::from_json(&config)?;
+            let component = ComponentConfig::<QwenTextEncoder>::from_json(&config)?;
             let run = component.config.clone().with_states(&KLEIN_STATES)?;
             let component = component.changed(|config| *config = run);
             Ok(described_by(&component, name, "model.safetensors", config, dtype))
@@ -326,6 +361,18 @@ fn of(
         PipelinePart::Transformer if kind == PipelineKind::ZImage => {
             let config = merged(include_str!("presets/z_image.json"), changes)?;
             described::<ZImageTransformer2dModel>(name, WEIGHTS, config, dtype)
+        }
+        PipelinePart::TextEncoder if kind == PipelineKind::QwenImage => {
+            let config = merged(include_str!("presets/qwen_vl_encoder.json"), changes)?;
+            described::<QwenTextEncoder>(name, "model.safetensors", config, dtype)
+        }
+        PipelinePart::Transformer if kind == PipelineKind::QwenImage => {
+            let config = merged(include_str!("presets/qwen_image.json"), changes)?;
+            described::<QwenImageTransformer2dModel>(name, WEIGHTS, config, dtype)
+        }
+        PipelinePart::Vae if kind == PipelineKind::QwenImage => {
+            let config = merged(include_str!("presets/qwen_image_vae.json"), changes)?;
+            described::<AutoencoderKl>(name, WEIGHTS, config, dtype)
         }
         PipelinePart::Transformer => {
             let config = merged(include_str!("presets/flux.json"), changes)?;
@@ -370,15 +417,10 @@ fn described_by<C: Component>(
     config: String,
     dtype: Dtype,
 ) -> PresetPart {
-    let tensors = component.tensors(dtype).into_iter();
-    let tensors: Vec<TensorSpec> =
-        tensors.map(|(name, dtype, shape)| TensorSpec::new(name, dtype, shape)).collect();
-    let weights = component.weights().into_iter().zip(&tensors);
-    let named = |(weight, tensor): (WeightSpec, &TensorSpec)| WeightSpec {
-        name: tensor.name.clone(),
-        ..weight
-    };
-    PresetPart { folder, config, file, weights: weights.map(named).collect(), tensors }
+    let weights = component.stored_weights();
+    let tensor = |weight: &WeightSpec| TensorSpec::new(&*weight.name, dtype, &*weight.shape);
+    let tensors = weights.iter().map(tensor).collect();
+    PresetPart { folder, config, file, weights, tensors }
 }
 
 /// A tokenizer of single letters, as T5's is made.

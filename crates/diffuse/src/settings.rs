@@ -64,7 +64,8 @@ pub struct ImageRequest {
     /// What is not to be seen; heard with guidance only.
     pub negative_prompt: String,
     /// How much more the prompt counts than the negative one; what is usual for the [kind](crate::PipelineKind) if it is not
-    /// said. Up to 1 there is no guidance, and half of the work; for Z-Image at 0. Of a distilled FLUX.2 there never is.
+    /// said. Up to 1 there is no guidance, and half of the work; for Z-Image at 0, for Qwen-Image without a negative
+    /// prompt. Of a distilled FLUX.2 there never is.
     pub guidance_scale: Option<f32>,
     /// Steps of the scheduler; what is usual for the kind if it is not said.
     pub steps: Option<usize>,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use burn::tensor::Tensor;
 use outsize_models::arch::{
-    ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, Qwen3TextEncoder, Qwen3TextEncoderConfig,
+    ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, QwenTextEncoder, QwenTextEncoderConfig,
     T5EncoderModel,
 };
 use outsize_models::{Component, PicturePass};
@@ -26,15 +26,27 @@ pub(crate) enum TextEncoder {
     /// Of T5.
     T5(Box<Part<T5EncoderModel>>),
     /// Of Qwen3, without its last layer.
-    Qwen3(Box<Part<Qwen3TextEncoder>>),
+    Qwen3(Box<Part<QwenTextEncoder>>),
     /// The same up to a layer in its middle, of texts that are filled up.
-    Qwen3Filled(Box<Part<Qwen3TextEncoder>>),
+    Qwen3Filled(Box<Part<QwenTextEncoder>>),
+    /// What of Qwen2.5-VL reads text.
+    QwenVl(Box<Part<QwenTextEncoder>>),
 }
 
-use TextEncoder::{Clip, Qwen3, Qwen3Filled, T5};
+use TextEncoder::{Clip, Qwen3, Qwen3Filled, QwenVl, T5};
 
-/// Tokens of a text of T5, and the most of one of Qwen3, as diffusers' pipelines read it; to so many some fill it up.
+/// Tokens of a text of T5, and the most of one of Qwen, as diffusers' pipelines read it; to so many some fill it up.
 const MOST_TOKENS: usize = 512;
+
+/// What stands before and behind a prompt of Qwen-Image.
+const QWEN_IMAGE_PROMPT: [&str; 2] = [
+    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of \
+     the objects and background:<|im_end|>\n<|im_start|>user\n",
+    "<|im_end|>\n<|im_start|>assistant\n",
+];
+
+/// Tokens in front of it that the transformer does not see.
+const UNSEEN_TOKENS: usize = 34;
 
 /// Layers of Qwen3 after which FLUX.2 klein takes hidden states.
 pub(crate) const KLEIN_STATES: [usize; 3] = [9, 18, 27];
@@ -68,8 +80,11 @@ impl TextEncoder {
                 Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
             (PipelineKind::ZImage, _) => Ok(Qwen3(Box::new(Part::new(part, place, description)?))),
+            (PipelineKind::QwenImage, _) => {
+                Ok(QwenVl(Box::new(Part::new(part, place, description)?)))
+            }
             (PipelineKind::Flux2Klein, _) => {
-                let change = |config: &mut Qwen3TextEncoderConfig| {
+                let change = |config: &mut QwenTextEncoderConfig| {
                     *config = config.clone().with_states(&KLEIN_STATES)?;
                     Ok(())
                 };
@@ -91,7 +106,7 @@ impl TextEncoder {
         match self {
             Clip(part) => &**part,
             T5(part) => &**part,
-            Qwen3(part) | Qwen3Filled(part) => &**part,
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => &**part,
         }
     }
 
@@ -103,7 +118,7 @@ impl TextEncoder {
                 part.adapt(file, &ModuleNames::Clip { projection_in_out })
             }
             T5(part) => part.adapt(file, &ModuleNames::Plain),
-            Qwen3(part) | Qwen3Filled(part) => part.adapt(file, &ModuleNames::Plain),
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => part.adapt(file, &ModuleNames::Plain),
         }
     }
 
@@ -112,7 +127,7 @@ impl TextEncoder {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
             T5(part) => part.config.config.d_model,
-            Qwen3(part) | Qwen3Filled(part) => part.config.config.width(),
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => part.config.config.width(),
         }
     }
 
@@ -120,7 +135,7 @@ impl TextEncoder {
     pub fn pooled_width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.pooled(),
-            T5(_) | Qwen3(_) | Qwen3Filled(_) => 0,
+            T5(_) | Qwen3(_) | Qwen3Filled(_) | QwenVl(_) => 0,
         }
     }
 
@@ -135,6 +150,7 @@ impl TextEncoder {
         match self {
             Clip(part) => part.config.config.sizes.positions,
             T5(_) | Qwen3(_) | Qwen3Filled(_) => MOST_TOKENS,
+            QwenVl(_) => UNSEEN_TOKENS + MOST_TOKENS,
         }
     }
 
@@ -145,6 +161,7 @@ impl TextEncoder {
             T5(_) => files.with_length(MOST_TOKENS).load(),
             Qwen3(_) => files.with_length(MOST_TOKENS).load_chat(true),
             Qwen3Filled(_) => files.with_length(MOST_TOKENS).load_filled_chat(),
+            QwenVl(_) => files.with_length(self.tokens()).load_between(QWEN_IMAGE_PROMPT),
         }
     }
 
@@ -159,7 +176,7 @@ impl TextEncoder {
         let activations = match self {
             Clip(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
             T5(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
-            Qwen3(part) | Qwen3Filled(part) => {
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => {
                 part.config.model().activation_bytes(texts, pass.tokens, threads)
             }
         };
@@ -197,6 +214,16 @@ impl TextEncoder {
             Qwen3(part) => run(part, turn, |model| {
                 let last = model.forward(texts)?;
                 Ok(TextStates { last, lengths: lengths.clone(), penultimate: None, pooled: None })
+            }),
+            QwenVl(part) => run(part, turn, |model| {
+                if lengths.iter().any(|tokens| *tokens <= UNSEEN_TOKENS) {
+                    return Err(outsize_models::Error::NoTokens);
+                }
+                let states = model.forward(texts)?;
+                let seen = states.dims()[1] - UNSEEN_TOKENS;
+                let last = states.narrow(1, UNSEEN_TOKENS, seen);
+                let lengths = lengths.iter().map(|tokens| tokens - UNSEEN_TOKENS).collect();
+                Ok(TextStates { last, lengths, penultimate: None, pooled: None })
             }),
             Qwen3Filled(part) => run(part, turn, |model| {
                 let padding = padding.expect("its tokenizer says what fills up a text");

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::{ConfigFileError, read_object, read_optional_text, shown};
+use outsize_checkpoint::{read_object, shown};
 use outsize_generate::{ChatMessage, ChatTemplate, ChatTemplates, Tokenizer, TokenizerFile};
 use serde_json::{Map, Value, json};
 
+use crate::byte_level_file::byte_level_tokenizer_file;
 use crate::error::Error;
-
-/// The most bytes read from vocab.json and from merges.txt. Those of CLIP have about 1 MB.
-const LIMIT: u64 = 64 << 20;
+use crate::tokenizer_parts::{merged_pairs, put_together, vocabulary};
 
 /// Tokens that CLIP was trained with, where the configuration does not say.
 const LENGTH: usize = 77;
@@ -35,12 +34,14 @@ enum AroundPrompt {
     Padding(u32),
     /// What a chat template writes: the prompt is said by a user, and an answer begins.
     Chat(ChatTemplate),
+    /// Texts before and behind it.
+    Texts([&'static str; 2]),
 }
 
 /// A prompt as the text encoder reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedPrompt {
-    /// As many as the text encoder reads: the tokens between those of beginning and end, and padding. In a chat template those of
+    /// As many as the text encoder reads: the tokens between those of beginning and end, and padding. Within a template those of
     /// the text that it makes, without padding.
     pub ids: Vec<u32>,
     /// The text of what there was no room for.
@@ -91,8 +92,13 @@ impl PromptTokenizerFiles {
         };
         let pad = token("pad_token", "<|endoftext|>")?;
         let (pad_content, pad_path) = (pad.content.clone(), pad.path.clone());
+        let is_byte_level = config
+            .get("tokenizer_class")
+            .and_then(Value::as_str)
+            .is_some_and(|class| class.starts_with("Qwen2Tokenizer"));
         let file = match folder.join("tokenizer.json").is_file() {
             true => TokenizerFile::read(folder)?,
+            false if is_byte_level => byte_level_tokenizer_file(folder, &config)?,
             false => {
                 let bos = token("bos_token", "<|startoftext|>")?;
                 let eos = token("eos_token", "<|endoftext|>")?;
@@ -135,7 +141,18 @@ impl PromptTokenizerFiles {
     /// Files that are no tokenizer, or no template.
     pub fn load_chat(self, thinks: bool) -> Result<PromptTokenizer, Error> {
         let template = ChatTemplates::open(&self.folder)?.default_template()?;
-        let around = AroundPrompt::Chat(template.with_flag("enable_thinking", thinks));
+        self.load_around(AroundPrompt::Chat(template.with_flag("enable_thinking", thinks)))
+    }
+
+    /// The tokenizer of prompts that stand between two texts.
+    ///
+    /// # Errors
+    /// Files that are no tokenizer.
+    pub(crate) fn load_between(self, texts: [&'static str; 2]) -> Result<PromptTokenizer, Error> {
+        self.load_around(AroundPrompt::Texts(texts))
+    }
+
+    fn load_around(self, around: AroundPrompt) -> Result<PromptTokenizer, Error> {
         let Self { file, pad, length, .. } = self;
         let inner = Tokenizer::load(file)?;
         let padding = inner.token_id(&pad);
@@ -184,7 +201,13 @@ impl PromptTokenizer {
     pub fn encode(&self, text: &str) -> Result<EncodedPrompt, Error> {
         let pad = match &self.around {
             AroundPrompt::Padding(pad) => *pad,
-            AroundPrompt::Chat(template) => return self.encode_chat(text, template),
+            AroundPrompt::Chat(template) => {
+                let written = template.render(&[ChatMessage::new("user", text)], true)?;
+                return self.encode_written(text, &written);
+            }
+            AroundPrompt::Texts([before, behind]) => {
+                return self.encode_written(text, &format!("{before}{text}{behind}"));
+            }
         };
         let mut ids = self.inner.encode(text, true)?;
         let mut cut = None;
@@ -198,15 +221,14 @@ impl PromptTokenizer {
         Ok(EncodedPrompt { ids, cut })
     }
 
-    /// The same of a prompt within a template.
-    fn encode_chat(&self, text: &str, template: &ChatTemplate) -> Result<EncodedPrompt, Error> {
-        let written = template.render(&[ChatMessage::new("user", text)], true)?;
-        let mut ids = self.inner.encode(&written, true)?;
+    /// The same of a prompt within what is `written` around it.
+    fn encode_written(&self, text: &str, written: &str) -> Result<EncodedPrompt, Error> {
+        let mut ids = self.inner.encode(written, true)?;
         if ids.len() <= self.length {
             return Ok(EncodedPrompt { ids, cut: None });
         }
         let rest = self.inner.decode(&ids.split_off(self.length), false)?;
-        // Without what the template writes behind the prompt.
+        // Without what is written behind the prompt.
         let behind = written.rsplit_once(text.trim()).map_or("", |(_, behind)| behind);
         let cut = rest.strip_suffix(behind).map(|cut| cut.trim().to_owned());
         Ok(EncodedPrompt { ids, cut: cut.filter(|cut| !cut.is_empty()) })
@@ -243,18 +265,9 @@ impl SpecialToken {
     }
 }
 
-/// A tokenizer.json of vocab.json and merges.txt, as transformers makes one of them.
+/// A tokenizer.json of CLIP's vocab.json and merges.txt, as transformers makes one of them.
 fn assembled(folder: &Path, special: [SpecialToken; 4]) -> Result<TokenizerFile, Error> {
-    let text = |name: &str| {
-        let path = folder.join(name);
-        match read_optional_text(&path, LIMIT)? {
-            Some(text) => Ok((path, text)),
-            None => Err(Error::no_file(folder, name)),
-        }
-    };
-    let (path, vocabulary) = text("vocab.json")?;
-    let ids: HashMap<String, u32> = serde_json::from_str(&vocabulary)
-        .map_err(|error| ConfigFileError::not_json(&path, error))?;
+    let (vocabulary, ids) = vocabulary(folder)?;
     let mut added: Vec<Value> = Vec::new();
     for token in &special {
         let id = token.id(&ids)?;
@@ -267,19 +280,7 @@ fn assembled(folder: &Path, special: [SpecialToken; 4]) -> Result<TokenizerFile,
     }
     let [bos, eos, unknown, _] = &special;
     let (bos, eos) = ((&bos.content, bos.id(&ids)?), (&eos.content, eos.id(&ids)?));
-    let (path, merges) = text("merges.txt")?;
-    let mut pairs = String::new();
-    for (number, line) in merges.lines().enumerate() {
-        if line.is_empty() || (number == 0 && line.starts_with("#version")) {
-            continue;
-        }
-        if line.split(' ').count() != 2 {
-            let reason = format!("line {} is not two tokens: {:?}", number + 1, shown(line, 80));
-            return Err(Error::Field { path, reason });
-        }
-        let separator = if pairs.is_empty() { "" } else { "," };
-        pairs += &format!("{separator}{}", Value::from(line));
-    }
+    let pairs = merged_pairs(folder)?;
     let pattern = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
     let around = json!({
         "version": "1.0",
@@ -307,13 +308,7 @@ fn assembled(folder: &Path, special: [SpecialToken; 4]) -> Result<TokenizerFile,
         "end_of_word_suffix": "</w>", "fuse_unk": false, "byte_fallback": false,
     })
     .to_string();
-    // The vocabulary as it stands: a tree of it would take more memory than all else.
-    let file = format!(
-        "{},\"model\":{},\"vocab\":{vocabulary},\"merges\":[{pairs}]}}}}",
-        around.strip_suffix('}').unwrap_or_default(),
-        model.strip_suffix('}').unwrap_or_default(),
-    );
-    Ok(TokenizerFile::new(folder.join("vocab.json"), file.into_bytes()))
+    Ok(put_together(folder, [&around, &model, &vocabulary, &pairs]))
 }
 
 fn not_in_vocabulary(path: &Path, token: &str) -> Error {

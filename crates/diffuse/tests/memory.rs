@@ -179,6 +179,9 @@ fn a_built_pipeline_stays_within_its_budget_with_the_same_bits() {
         ("flux-tiny", true, true, 30_000_000),
         ("flux2-klein-tiny", false, false, 10_000_000),
         ("flux2-klein-tiny", false, true, 5_000_000),
+        ("qwen-image-tiny", false, false, 20_000_000),
+        ("qwen-image-tiny", false, true, 20_000_000),
+        ("qwen-image-tiny", true, false, 10_000_000),
     ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());

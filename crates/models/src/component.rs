@@ -25,7 +25,7 @@ use crate::{
 /// [`MODEL_TYPES`](Architecture::MODEL_TYPES) has values of `model_type`, or of `_class_name` as `diffusers` writes it.
 pub trait Component: Architecture {
     /// What parameters are called in a checkpoint with these tensors.
-    fn names(_tensors: &[TensorInfo]) -> Names {
+    fn names(_config: &Self::Config, _tensors: &[TensorInfo]) -> Names {
         Names::default().optional_prefix(Self::OPTIONAL_PREFIX)
     }
 
@@ -34,9 +34,10 @@ pub trait Component: Architecture {
         false
     }
 
-    /// Whether a matrix is stored as a 1x1 convolution, `[out, in, 1, 1]`, by software that writes this configuration.
-    fn is_convolution(_config: &Self::Config, _path: &str) -> bool {
-        false
+    /// The shape in which software that writes this configuration stores the parameter of that path: a matrix may be a 1x1
+    /// convolution, `[out, in, 1, 1]`.
+    fn stored_shape(_config: &Self::Config, _path: &str, shape: Vec<usize>) -> Vec<usize> {
+        shape
     }
 
     /// What a pass does with the weight of that path, a matrix or a convolution.
@@ -149,7 +150,7 @@ impl<C: Component> ComponentConfig<C> {
                 true => FloatType::Cast(DType::F32),
                 false => FloatType::AsStored,
             },
-            names: C::names(tensors),
+            names: C::names(&self.config, tensors),
             format: scaled.then(|| StorageFormat::compressed_fp8(false)),
             no_split: C::NO_SPLIT.iter().map(|class| (*class).to_owned()).collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
@@ -176,20 +177,35 @@ impl<C: Component> ComponentConfig<C> {
         Ok(tree)
     }
 
-    /// Name, type and shape of each tensor of a checkpoint in `dtype`.
-    pub fn tensors(&self, dtype: Dtype) -> Vec<(String, Dtype, Vec<usize>)> {
-        let names = C::names(&[]);
+    /// The tensors of a checkpoint, in the order in which a pass uses them: parameters that share one are parts of it.
+    pub fn stored_weights(&self) -> Vec<WeightSpec> {
+        let names = C::names(&self.config, &[]);
         let parameters: HashMap<_, _> =
             self.parameters.iter().map(|parameter| (&*parameter.path, parameter)).collect();
-        let tensor = |weight: WeightSpec| {
-            let mut shape = weight.shape;
-            if C::is_convolution(&self.config, &weight.name) {
-                shape.extend([1, 1]);
-            }
+        let mut stored: Vec<WeightSpec> = Vec::with_capacity(parameters.len());
+        let mut places = HashMap::new();
+        for weight in self.weights() {
+            let shape = C::stored_shape(&self.config, &weight.name, weight.shape);
             let name = parameters.get(&*weight.name).map(|parameter| names.tensor(parameter));
-            (name.unwrap_or(weight.name), dtype, shape)
-        };
-        self.weights().into_iter().map(tensor).collect()
+            let name = name.unwrap_or(weight.name);
+            match places.get(&name) {
+                Some(place) => {
+                    let whole: &mut WeightSpec = &mut stored[*place];
+                    whole.shape[0] += shape[0];
+                }
+                None => {
+                    places.insert(name.clone(), stored.len());
+                    stored.push(WeightSpec { name, shape, ..weight });
+                }
+            }
+        }
+        stored
+    }
+
+    /// Name, type and shape of each tensor of a checkpoint in `dtype`.
+    pub fn tensors(&self, dtype: Dtype) -> Vec<(String, Dtype, Vec<usize>)> {
+        let tensor = |weight: WeightSpec| (weight.name, dtype, weight.shape);
+        self.stored_weights().into_iter().map(tensor).collect()
     }
 
     /// What products and convolutions take besides activations, in bytes, for at most so many rows of activations: pixels or
@@ -242,6 +258,12 @@ impl<C: Component> Debug for ComponentConfig<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.config.fmt(f)
     }
+}
+
+/// A matrix in the shape of a 1x1 convolution.
+pub(crate) fn as_convolution(mut shape: Vec<usize>) -> Vec<usize> {
+    shape.extend([1, 1]);
+    shape
 }
 
 /// Puts weights that are declared in the order of use into that order: in blocks as `diffusers` has them, of which residual

@@ -1,11 +1,12 @@
-//! What passes of the modules of Stable Diffusion, FLUX and Z-Image, and of those that see images, allocate, by a counting
-//! allocator, against what the modules say. One test: the counter sees all threads.
+//! What passes of the modules of Stable Diffusion, FLUX, Z-Image and Qwen-Image, and of those that see images, allocate, by a
+//! counting allocator, against what the modules say. One test: the counter sees all threads.
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, PixtralVisionModel, Qwen3TextEncoder, QwenVisionModel,
-    SiglipVisionModel, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    FluxTransformer2dModel, PixtralVisionModel, QwenImageTransformer2dModel, QwenTextEncoder,
+    QwenVisionModel, SiglipVisionModel, T5EncoderModel, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -24,7 +25,7 @@ fn peak<T>(work: impl Fn() -> T) -> u64 {
 }
 
 fn read<C: Component>(class: &str, more: &str) -> ComponentConfig<C> {
-    let is_encoder = ["clip", "t5", "qwen3"].iter().any(|kind| class.starts_with(kind));
+    let is_encoder = ["clip", "t5", "qwen"].iter().any(|kind| class.starts_with(kind));
     let key = if is_encoder { "model_type" } else { "_class_name" };
     ComponentConfig::from_json(&format!(r#"{{"{key}": "{class}"{more}}}"#)).unwrap()
 }
@@ -137,6 +138,33 @@ fn memory_is_what_is_said() {
         );
     }
 
+    for (heads, width, texts, size) in [
+        (4, 32, &[77, 40][..], [40, 30]),
+        (2, 48, &[512], [40, 30]),
+        (1, 96, &[33], [20, 30]),
+        (6, 32, &[300, 200], [9, 7]),
+    ] {
+        let [quarter, rest] = [width / 4, 3 * width / 8];
+        let more = format!(
+            r#", "num_attention_heads": {heads}, "attention_head_dim": {width}, "axes_dims_rope": [{quarter}, {rest}, {rest}],
+               "num_layers": 2, "joint_attention_dim": 64"#
+        );
+        let part = read::<QwenImageTransformer2dModel>("QwenImageTransformer2DModel", &more);
+        let model = QwenImageTransformer2dModel::new(&part.config, &init);
+        let (batch, longest) = (texts.len(), texts.iter().copied().max().unwrap());
+        let latents = zeros([batch, size[0] * size[1], 64]);
+        let context = zeros([batch, longest, 64]);
+        let measured = peak(|| model.forward(latents.clone(), size, 7.0, context.clone(), texts));
+        let [rows, columns] = size;
+        let said =
+            part.model().activation_bytes(PictureSize { batch, rows, columns }, longest, threads);
+        check(
+            &format!("transformer of Qwen-Image, {heads} heads, texts of {texts:?}"),
+            measured,
+            said,
+        );
+    }
+
     // Attention, the MLP, mergers, or the table of positions and the pixels need most.
     for (hidden, heads, inner, out, positions, deepstack, sides) in [
         (64, 4, 96, 64, 400, "[0, 1]", [32, 48]),
@@ -179,27 +207,39 @@ fn memory_is_what_is_said() {
             r#", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": {layers},
                "num_attention_heads": {heads}, "num_key_value_heads": 2, "head_dim": 24, "vocab_size": 100"#
         );
-        let encoder = read::<Qwen3TextEncoder>("qwen3", &more);
-        let model = Qwen3TextEncoder::new(&encoder.config, &init);
+        let encoder = read::<QwenTextEncoder>("qwen3", &more);
+        let model = QwenTextEncoder::new(&encoder.config, &init);
         let texts = lengths.map(|length| vec![3; length]);
         let measured = peak(|| model.forward(&texts).unwrap());
         let said = encoder.model().activation_bytes(2, lengths[0], threads);
         check(&format!("text encoder of {layers} layers"), measured, said);
         let states = encoder.changed(|config| *config = config.clone().with_states(&[1]).unwrap());
-        let model = Qwen3TextEncoder::new(&states.config, &init);
+        let model = QwenTextEncoder::new(&states.config, &init);
         let measured = peak(|| model.forward_filled(&texts, 5, 512).unwrap());
         let said = states.model().activation_bytes(2, 512, threads);
         check(&format!("text encoder of 1 of {layers} layers"), measured, said);
+    }
+    for (inner, lengths) in [(160, [512, 400]), (320, [300, 9])] {
+        let more = format!(
+            r#", "hidden_size": 96, "intermediate_size": {inner}, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "vocab_size": 100, "vision_config": {{}}"#
+        );
+        let encoder = read::<QwenTextEncoder>("qwen2_5_vl", &more);
+        let model = QwenTextEncoder::new(&encoder.config, &init);
+        let texts = lengths.map(|length| vec![3; length]);
+        let measured = peak(|| model.forward(&texts).unwrap());
+        let said = encoder.model().activation_bytes(2, lengths[0], threads);
+        check(&format!("text encoder of Qwen2.5-VL, inner layers of {inner}"), measured, said);
     }
     for (inner, states) in [(160, &[1, 2, 4][..]), (64, &[1, 2, 3, 4, 5])] {
         let more = format!(
             r#", "hidden_size": 128, "intermediate_size": {inner}, "num_hidden_layers": 6, "num_attention_heads": 2,
                "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 100"#
         );
-        let encoder = read::<Qwen3TextEncoder>("qwen3", &more);
+        let encoder = read::<QwenTextEncoder>("qwen3", &more);
         let encoder =
             encoder.changed(|config| *config = config.clone().with_states(states).unwrap());
-        let model = Qwen3TextEncoder::new(&encoder.config, &init);
+        let model = QwenTextEncoder::new(&encoder.config, &init);
         let measured = peak(|| model.forward_filled(&[vec![3; 400], vec![3; 9]], 5, 512).unwrap());
         let said = encoder.model().activation_bytes(2, 512, threads);
         check(&format!("text encoder of {} states", states.len()), measured, said);
@@ -253,5 +293,24 @@ fn memory_is_what_is_said() {
         let measured = peak(|| model.encode(picture.clone()));
         let said = model.activation_bytes(size, threads);
         check(&format!("encoder of {channels} in bands of {band_bytes}"), measured, said);
+    }
+
+    for (base, band_bytes) in [(16, 64 << 10), (8, 100_000), (32, 64 << 10)] {
+        let more = format!(
+            r#", "base_dim": {base}, "dim_mult": [1, 2, 4], "temperal_downsample": [false, true]"#
+        );
+        let size = PictureSize { batch: 1, rows: 40, columns: 48 };
+        let vae = read::<AutoencoderKl>("AutoencoderKLQwenImage", &more);
+        let model = AutoencoderKl::new(&vae.config, &init).with_band_bytes(band_bytes);
+        let latents = zeros([1, 40, 48, 16]);
+        let measured = peak(|| model.decode(latents.clone(), drop));
+        let said = model.activation_bytes(size, threads);
+        let of = format!("of Qwen-Image, {base} channels in bands of {band_bytes}");
+        check(&format!("decoder {of}"), measured, said);
+        let vae = read::<AutoencoderKlEncoder>("AutoencoderKLQwenImage", &more);
+        let model = AutoencoderKlEncoder::new(&vae.config, &init).with_band_bytes(band_bytes);
+        let picture = zeros([1, 160, 192, 3]);
+        let measured = peak(|| model.encode(picture.clone()));
+        check(&format!("encoder {of}"), measured, model.activation_bytes(size, threads));
     }
 }

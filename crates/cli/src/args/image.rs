@@ -12,8 +12,8 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct ImageArgs {
     /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a checkpoint of
-    /// Stable Diffusion, FLUX or Z-Image in one file, .safetensors or .gguf; or either on the Hub, org/name,
-    /// org/name:Q4_K_S or org/name/FILE, which is downloaded to the Hub's cache unless it is there
+    /// Stable Diffusion, FLUX, Z-Image or Qwen-Image in one file, .safetensors or .gguf; or either on the
+    /// Hub, org/name, org/name:Q4_K_S or org/name/FILE, which is downloaded to the Hub's cache unless it is there
     pub model: PathBuf,
     /// Of a checkpoint in one file, where all is that it has not, configurations and tokenizers at least: a
     /// folder as diffusers saves it, or a model on the Hub [default: the one that the file is made of]
@@ -70,16 +70,17 @@ pub struct PictureArgs {
     )]
     pub negative_prompt: String,
     /// How much more the prompt counts than the negative one; up to 1 there is no guidance, for Z-Image
-    /// at 0 [default: as in diffusers, 7.5 for Stable Diffusion, 5 for XL and Z-Image, 8.5 for latent
-    /// consistency models, 3.5 for FLUX.1, 4 for FLUX.2, whose distilled models have none]
+    /// at 0, for Qwen-Image without --negative-prompt [default: as in diffusers, 7.5 for Stable
+    /// Diffusion, 5 for XL and Z-Image, 8.5 for latent consistency models, 3.5 for FLUX.1, 4 for
+    /// Qwen-Image and FLUX.2, whose distilled models have none]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub guidance_scale: Option<f32>,
-    /// Steps of the scheduler [default: 50 for Stable Diffusion, Z-Image and FLUX.2, 28 for FLUX.1, 4 for
-    /// its schnell, for distilled models of FLUX.2 and for latent consistency models]
+    /// Steps of the scheduler [default: 50 for Stable Diffusion, Z-Image, Qwen-Image and FLUX.2, 28 for
+    /// FLUX.1, 4 for its schnell, for distilled models of FLUX.2 and for latent consistency models]
     #[arg(long, value_name = "N")]
     pub steps: Option<usize>,
-    /// Pixels of a row, a multiple of 8, for FLUX and Z-Image of 16 [default: what the model was
-    /// trained with]
+    /// Pixels of a row, a multiple of 8, for FLUX, Z-Image and Qwen-Image of 16 [default: what the model
+    /// was trained with]
     #[arg(long, value_name = "PIXELS")]
     pub width: Option<usize>,
     /// Rows, by the same rule [default: what the model was trained with]
@@ -101,7 +102,7 @@ pub struct PictureArgs {
     pub mask: Option<PathBuf>,
     /// How much of --image is lost in noise, from 0 to 1, and how large a part of the steps is made
     /// [default: as in diffusers, 0.8 for Stable Diffusion and 1 with --mask; 0.3 for XL and 0.9999 with
-    /// it; 0.6 for FLUX.1 and Z-Image, whose is 1 with --mask]
+    /// it; 0.6 for FLUX.1, Qwen-Image and Z-Image, whose is 1 with --mask]
     #[arg(long, value_name = "S", requires = "image")]
     pub strength: Option<f32>,
     /// Scheduler: ddim, pndm, euler, euler-a, dpm++, lcm, tcd or flow-euler; -karras or -trailing may be behind

@@ -1,8 +1,8 @@
 //! Whether the parts of a pipeline belong together.
 
 use outsize_models::arch::{
-    Flux2Transformer2dConfig, FluxTransformer2dConfig, TIME_IDS, Unet2dConditionConfig,
-    ZImageTransformer2dConfig,
+    Flux2Transformer2dConfig, FluxTransformer2dConfig, QwenImageTransformer2dConfig, TIME_IDS,
+    Unet2dConditionConfig, ZImageTransformer2dConfig,
 };
 
 use super::{ImageModel, with_mask};
@@ -21,10 +21,13 @@ impl ImageModel {
             Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
             Denoiser::ZImage(transformer) => self.check_z_image(&transformer.config.config)?,
             Denoiser::Flux2(transformer) => self.check_flux2(&transformer.config.config)?,
+            Denoiser::QwenImage(transformer) => {
+                self.check_qwen_image(&transformer.config.config)?;
+            }
         }
         let vae = &self.vae.config.config;
         let class = self.kind.classes_of(PipelinePart::Vae)[0];
-        if vae.batch_norm_eps.is_some() != (self.kind == PipelineKind::Flux2Klein) {
+        if vae.class() != class {
             let reason = format!("`_class_name` is that of another autoencoder than {class}");
             return self.refused(PipelinePart::Vae, reason);
         }
@@ -84,6 +87,23 @@ impl ImageModel {
             ),
             ("in_channels", transformer.in_channels, "what four latents have", packed),
             ("out_channels", transformer.out_channels, "what four latents have", packed),
+        ])
+    }
+
+    /// Whether text encoder, autoencoder and a transformer of Qwen-Image belong together.
+    fn check_qwen_image(&self, transformer: &QwenImageTransformer2dConfig) -> Result<(), Error> {
+        let width = self.text_encoders.first().map_or(0, TextEncoder::width);
+        let latent = self.vae.config.config.latent_channels;
+        let packed = self.denoiser.packing().pow(2) * latent;
+        self.check_transformer(&[
+            (
+                "joint_attention_dim",
+                transformer.joint_attention_dim,
+                "the text encoder's `hidden_size`",
+                width,
+            ),
+            ("in_channels", transformer.in_channels, "what four latents have", packed),
+            ("out_channels", transformer.out_channels, "the autoencoder's `z_dim`", latent),
         ])
     }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, Qwen3TextEncoder, SHIFT_FIRST, T5EncoderModel, Unet2dConditionModel,
-    ZImageTransformer2dModel,
+    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, SHIFT_FIRST,
+    T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig};
 
@@ -40,11 +40,12 @@ const T5: &str = "text_encoders.t5xxl.transformer.";
 const OPEN_CLIPS: [&str; 2] = ["cond_stage_model.model.", "conditioner.embedders.1.model."];
 
 /// A tensor that the denoisers of each family have, and those of no other.
-const MARKS: [(Family, &str); 4] = [
+const MARKS: [(Family, &str); 5] = [
     (Family::StableDiffusion, "input_blocks.0.0.weight"),
     (Family::Flux, "double_blocks.0.img_mod.lin.weight"),
     (Family::Flux2, "double_stream_modulation_img.lin.weight"),
     (Family::ZImage, "cap_pad_token"),
+    (Family::QwenImage, "transformer_blocks.0.img_mod.1.weight"),
 ];
 
 /// What a module's scale of a weight of 8 bits may be called.
@@ -60,10 +61,12 @@ enum Family {
     /// FLUX.2.
     Flux2,
     ZImage,
+    /// Whose names are those of diffusers.
+    QwenImage,
 }
 
-/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1, FLUX.2 klein or Z-Image, as
-/// safetensors or GGUF. Parts that are not in it are those of its base.
+/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1, FLUX.2 klein, Z-Image or
+/// Qwen-Image, as safetensors or GGUF. Parts that are not in it are those of its base.
 #[derive(Debug)]
 pub struct SingleFile {
     path: PathBuf,
@@ -98,8 +101,8 @@ impl SingleFile {
             Some(((family, _), denoiser)) => Ok(Self { path, whole, family: *family, denoiser }),
             None => Err(Error::SingleFile {
                 path,
-                reason: "its tensors are not called as those of Stable Diffusion, FLUX or Z-Image in one file: of other models take \
-                         the folder that diffusers saves"
+                reason: "its tensors are not called as those of Stable Diffusion, FLUX, Z-Image or Qwen-Image in one file: of other \
+                         models take the folder that diffusers saves"
                     .to_owned(),
             }),
         }
@@ -131,6 +134,7 @@ impl SingleFile {
                     Family::Flux2 => {
                         "black-forest-labs/FLUX.2-klein-4B, FLUX.2-klein-9B, one of klein-base or a folder"
                     }
+                    Family::QwenImage => "Qwen/Qwen-Image, Qwen/Qwen-Image-2512 or a folder",
                     _ => "a folder or a repository of diffusers",
                 };
                 return Err(self.fault(format!(
@@ -149,8 +153,11 @@ impl SingleFile {
             (TextEncoder2, [&[T5][..], &OPEN_CLIPS[1..]]),
             (Vae, [&AUTOENCODERS[..], &[]]),
         ];
-        // The autoencoder of FLUX.2 has other names there.
-        let is_known = |part| (self.family, part) != (Family::Flux2, Vae);
+        // The autoencoder of FLUX.2 has other names there, and so have all other parts of Qwen-Image.
+        let is_known = |part| match self.family {
+            Family::Flux2 => part != Vae,
+            family => family != Family::QwenImage,
+        };
         let has = |prefixes: &[&[&str]; 2]| prefixes.concat().iter().any(|prefix| self.has(prefix));
         let others = others.into_iter().filter(|(part, prefixes)| is_known(*part) && has(prefixes));
         let others = others.map(|(part, _)| part);
@@ -176,6 +183,7 @@ impl SingleFile {
             PipelineKind::Flux => Family::Flux,
             PipelineKind::Flux2Klein => Family::Flux2,
             PipelineKind::ZImage => Family::ZImage,
+            PipelineKind::QwenImage => Family::QwenImage,
             _ => Family::StableDiffusion,
         };
         match family == self.family {
@@ -214,6 +222,10 @@ impl SingleFile {
                     self.denoiser_names(parameter, Some((parameter.of(&name), rows)))
                 })?
             }
+            (PipelinePart::Transformer, PipelineKind::QwenImage) => {
+                let config = read::<QwenImageTransformer2dModel>(config).map_err(fault)?;
+                self.tensors(part, &config, |parameter| self.denoiser_names(parameter, None))?
+            }
             (PipelinePart::Transformer, PipelineKind::Flux2Klein) => {
                 let config = read::<Flux2Transformer2dModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| self.flux_names(parameter))?
@@ -229,7 +241,7 @@ impl SingleFile {
                 self.tensors(part, &config, names)?
             }
             (PipelinePart::TextEncoder, PipelineKind::ZImage | PipelineKind::Flux2Klein) => {
-                let config = read::<Qwen3TextEncoder>(config).map_err(fault)?;
+                let config = read::<QwenTextEncoder>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| {
                     TEXT_ENCODERS.map(|prefix| (parameter.behind(prefix), parameter.rows())).into()
                 })?

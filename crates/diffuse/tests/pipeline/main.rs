@@ -5,6 +5,7 @@ mod adapter;
 mod common;
 mod flux2;
 mod folder;
+mod qwen_image;
 mod schedulers;
 mod single_file;
 mod tokenizer;

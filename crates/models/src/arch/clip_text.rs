@@ -217,7 +217,7 @@ impl Architecture for ClipTextModel {
 }
 
 impl Component for ClipTextModel {
-    fn names(_: &[TensorInfo]) -> Names {
+    fn names(_: &ClipTextConfig, _: &[TensorInfo]) -> Names {
         let names = Names::default().optional_prefix(Self::OPTIONAL_PREFIX);
         let projection = names.clone().or_rename(r"^text_projection\.weight$", PROJECTION_IN_OUT);
         // The expression is ours, and valid.

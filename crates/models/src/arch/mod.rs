@@ -57,6 +57,8 @@ mod pixtral;
 mod qwen3;
 mod qwen3_next;
 mod qwen3_vl_moe;
+mod qwen_image;
+mod qwen_text;
 mod qwen_vision;
 mod qwen_vl;
 mod rms_config;
@@ -121,8 +123,9 @@ pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausal
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use pixtral::{PixtralVisionConfig, PixtralVisionModel};
+pub use qwen_image::{QwenImageTransformer2dConfig, QwenImageTransformer2dModel};
+pub use qwen_text::{QwenTextEncoder, QwenTextEncoderConfig};
 pub use qwen_vision::{QwenVisionConfig, QwenVisionModel, QwenVisionVersion};
-pub use qwen3::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{
     BlockNormKind, BlockNorms, BranchScales, ConvolutionConfig, ExpertLayout, ExpertsConfig,

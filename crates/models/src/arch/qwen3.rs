@@ -1,8 +1,5 @@
 //! Qwen3: Llama's blocks with norms of each head of queries and keys. Yang et al. 2025 (arXiv:2505.09388).
 
-mod encoder;
-
-pub use self::encoder::{Qwen3TextEncoder, Qwen3TextEncoderConfig};
 use super::llama;
 use super::rms_config::{DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;

@@ -42,6 +42,19 @@ impl<const AXES: usize> AxialRope<AXES> {
 
     /// The rotations of tokens at these places, one behind the other.
     pub fn at(&self, places: &[[usize; AXES]], device: &Device) -> Rotation {
+        self.of(places.iter().map(|at| at.map(|n| n as f64)), device)
+    }
+
+    /// The same of places on either side of a middle.
+    pub fn around(&self, places: &[[isize; AXES]], device: &Device) -> Rotation {
+        self.of(places.iter().map(|at| at.map(|n| n as f64)), device)
+    }
+
+    fn of(
+        &self,
+        places: impl ExactSizeIterator<Item = [f64; AXES]> + Clone,
+        device: &Device,
+    ) -> Rotation {
         let frequencies = self.widths.iter().enumerate().flat_map(|(axis, &width)| {
             let frequency = move |pair: usize| {
                 let step = match self.takes_turns {
@@ -55,8 +68,8 @@ impl<const AXES: usize> AxialRope<AXES> {
         let frequencies: Vec<(usize, f64)> = frequencies.collect();
         let shape = [1, places.len(), 1, frequencies.len()];
         let tensor = |function: fn(f64) -> f64| {
-            let angles = places.iter().flat_map(|at| {
-                frequencies.iter().map(|&(axis, rate)| match (at[axis] as f64 * rate, self) {
+            let angles = places.clone().flat_map(|at| {
+                frequencies.iter().map(move |&(axis, rate)| match (at[axis] * rate, self) {
                     (angle, Self { rounds_angles: true, .. }) => f64::from(angle as f32),
                     (angle, _) => angle,
                 })

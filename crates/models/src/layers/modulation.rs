@@ -40,9 +40,7 @@ impl AdaLayerNorm {
 
     /// The parts `[batch, hidden]` f32 for a conditioning `[batch, hidden]` f32, of which there are `N`.
     pub(crate) fn parts<const N: usize>(&self, conditioning: &Tensor<2>) -> [Tensor<2>; N] {
-        let all = self.linear.forward(conditioning.clone());
-        let hidden = all.dims()[1] / N;
-        std::array::from_fn(|part| all.clone().narrow(1, part * hidden, hidden))
+        modulation_parts(&self.linear, conditioning)
     }
 
     /// Scale and shift of a last norm, of which either may come first.
@@ -58,6 +56,16 @@ impl AdaLayerNorm {
     pub(crate) fn entered<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         entered(x, &self.linear.weight)
     }
+}
+
+/// The parts `[batch, hidden]` f32, of which there are `N`, that a projection makes of a conditioning `[batch, hidden]` f32.
+pub(crate) fn modulation_parts<const N: usize>(
+    linear: &Linear,
+    conditioning: &Tensor<2>,
+) -> [Tensor<2>; N] {
+    let all = linear.forward(conditioning.clone());
+    let hidden = all.dims()[1] / N;
+    std::array::from_fn(|part| all.clone().narrow(1, part * hidden, hidden))
 }
 
 impl Modulation {

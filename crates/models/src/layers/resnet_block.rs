@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{DType, Tensor};
 
-use super::{Conv2d, GroupNorm, Linear};
+use super::{Conv2d, Linear, PictureNorm, PictureNormKind};
 use crate::{Activations, Init, PictureSize};
 
 /// The sizes of a [`ResnetBlock2d`].
@@ -13,9 +13,9 @@ pub struct ResnetSizes {
     pub channels: [usize; 2],
     /// Width of the embedding of time, if there is one.
     pub time: Option<usize>,
-    /// Groups of the norms; they divide both channels.
-    pub groups: usize,
-    /// What the norms add to variances.
+    /// The norms; groups divide both channels.
+    pub norm: PictureNormKind,
+    /// What norms of groups add to variances.
     pub epsilon: f64,
 }
 
@@ -25,11 +25,11 @@ pub struct ResnetBlock2d {
     /// `[out, time]`: what is added to each channel, first of all.
     pub time_emb_proj: Option<Linear>,
     /// `[in]`.
-    pub norm1: GroupNorm,
+    pub norm1: PictureNorm,
     /// `[out, in, 3, 3]`.
     pub conv1: Conv2d,
     /// `[out]`.
-    pub norm2: GroupNorm,
+    pub norm2: PictureNorm,
     /// `[out, out, 3, 3]`.
     pub conv2: Conv2d,
     /// `[out, in]`, where these are not the same; a 1x1 convolution.
@@ -39,12 +39,12 @@ pub struct ResnetBlock2d {
 impl ResnetBlock2d {
     /// A block without storage.
     pub fn new(sizes: ResnetSizes, init: &Init) -> Self {
-        let ResnetSizes { channels: [inputs, outputs], time, groups, epsilon } = sizes;
+        let ResnetSizes { channels: [inputs, outputs], time, norm, epsilon } = sizes;
         Self {
-            norm1: GroupNorm::new(inputs, groups, epsilon, init),
+            norm1: PictureNorm::new(norm, inputs, epsilon, init),
             conv1: Conv2d::new(inputs, outputs, 1, init),
             time_emb_proj: time.map(|time| Linear::new(time, outputs, true, init)),
-            norm2: GroupNorm::new(outputs, groups, epsilon, init),
+            norm2: PictureNorm::new(norm, outputs, epsilon, init),
             conv2: Conv2d::new(outputs, outputs, 1, init),
             conv_shortcut: (inputs != outputs).then(|| Linear::new(inputs, outputs, true, init)),
         }

@@ -1,5 +1,5 @@
-//! The fixtures of modules of Stable Diffusion, FLUX.1, FLUX.2 and Z-Image (`scripts/fixtures/diffusion.py`, `flux.py`, `flux2.py` and
-//! `z_image.py`), and how each is run.
+//! The fixtures of modules of Stable Diffusion, FLUX.1, FLUX.2, Z-Image and Qwen-Image (`scripts/fixtures/diffusion.py`, `flux.py`,
+//! `flux2.py`, `z_image.py` and `qwen_image.py`), and how each is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{
     AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, Qwen3TextEncoder, T5EncoderModel, TIME_IDS, Unet2dConditionModel,
-    ZImageTransformer2dModel,
+    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, T5EncoderModel, TIME_IDS,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{ActivationDtype, Component, ComponentConfig, Error, Init};
 use outsize_plan::Budget;
@@ -21,7 +21,7 @@ use super::time_embedder::complete;
 
 pub const CLIPS: [&str; 4] = ["clip-text-v1", "clip-text-v2", "clip-text-xl", "clip-text-eos"];
 pub const UNETS: [&str; 5] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl", "unet-lcm"];
-pub const VAES: [&str; 3] = ["vae", "vae-old", "vae-flux"];
+pub const VAES: [&str; 5] = ["vae", "vae-old", "vae-flux", "vae-qwen-image", "vae-qwen-image-wide"];
 pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
 pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
 pub const QWEN3_ENCODERS: [&str; 3] =
@@ -30,6 +30,8 @@ pub const QWEN3_ENCODERS: [&str; 3] =
 pub const QWEN3_STATES: &str = "qwen3-states";
 pub const FLUX2S: [&str; 3] = ["flux2", "flux2-references", "flux2-guided"];
 pub const FLUX2_VAES: [&str; 2] = ["vae-flux2", "vae-flux2-small"];
+pub const QWEN_IMAGES: [&str; 2] = ["qwen-image", "qwen-image-alone"];
+pub const QWEN_VL_ENCODERS: [&str; 2] = ["qwen-vl-encoder", "qwen-vl-newer"];
 pub const Z_IMAGES: [&str; 2] = ["z-image", "z-image-even"];
 
 pub fn folder(name: &str) -> PathBuf {
@@ -128,7 +130,7 @@ pub fn texts(name: &str) -> Vec<Vec<u32>> {
 }
 
 /// The states of several texts with zeros where a text has no token, as the reference has them.
-pub fn encode_qwen3(name: &str, model: &Qwen3TextEncoder) -> Vec<f32> {
+pub fn encode_qwen3(name: &str, model: &QwenTextEncoder) -> Vec<f32> {
     let texts = texts(name);
     let states = model.forward(&texts).unwrap();
     let [_, longest, hidden] = states.dims();
@@ -140,10 +142,10 @@ pub fn encode_qwen3(name: &str, model: &Qwen3TextEncoder) -> Vec<f32> {
 }
 
 /// The configuration of [`QWEN3_STATES`].
-pub fn config_of_states() -> ComponentConfig<Qwen3TextEncoder> {
+pub fn config_of_states() -> ComponentConfig<QwenTextEncoder> {
     let states = expected(QWEN3_STATES, "states").0;
     let states: Vec<_> = states.into_iter().map(|state| state as usize).collect();
-    config::<Qwen3TextEncoder>(QWEN3_STATES)
+    config::<QwenTextEncoder>(QWEN3_STATES)
         .changed(|config| *config = config.clone().with_states(&states).unwrap())
 }
 
@@ -151,7 +153,7 @@ pub fn config_of_states() -> ComponentConfig<Qwen3TextEncoder> {
 pub const PADDING: u32 = 7;
 
 /// The states of several texts and of the padding behind them.
-pub fn encode_filled(name: &str, model: &Qwen3TextEncoder) -> Vec<f32> {
+pub fn encode_filled(name: &str, model: &QwenTextEncoder) -> Vec<f32> {
     let (ids, rows) = ids(name);
     let texts = texts(name);
     values(model.forward_filled(&texts, PADDING, ids.len() / rows).unwrap())
@@ -166,8 +168,9 @@ pub fn denoise_flux2(name: &str, model: &Flux2Transformer2dModel) -> Vec<f32> {
     values(model.forward(latents, &sizes, timestep, Some(guidance), context))
 }
 
-/// The inputs of a pass of Z-Image's transformer: tokens, their rows and columns, a time, texts and their lengths.
-pub struct ZImageInputs {
+/// The inputs of a pass of the transformer of Z-Image or Qwen-Image: tokens, their rows and columns, a time, texts and their
+/// lengths.
+pub struct PackedInputs {
     pub latents: Tensor<3>,
     pub size: [usize; 2],
     pub time: f32,
@@ -175,15 +178,16 @@ pub struct ZImageInputs {
     pub lengths: Vec<usize>,
 }
 
-impl ZImageInputs {
-    pub fn of(name: &str) -> Self {
+impl PackedInputs {
+    /// `time` is what the fixture calls the time.
+    pub fn of(name: &str, time: &str) -> Self {
         let whole =
             |what| expected(name, what).0.into_iter().map(|n| n as usize).collect::<Vec<_>>();
         let device = Device::flex();
         Self {
             latents: tensor(name, "latents", &device),
             size: whole("size").try_into().unwrap(),
-            time: expected(name, "time").0[0],
+            time: expected(name, time).0[0],
             context: tensor(name, "context", &device),
             lengths: whole("lengths"),
         }
@@ -192,10 +196,18 @@ impl ZImageInputs {
     pub fn run(self, model: &ZImageTransformer2dModel) -> Vec<f32> {
         values(model.forward(self.latents, self.size, self.time, self.context, &self.lengths))
     }
+
+    pub fn run_qwen_image(self, model: &QwenImageTransformer2dModel) -> Vec<f32> {
+        values(model.forward(self.latents, self.size, self.time, self.context, &self.lengths))
+    }
 }
 
 pub fn denoise_z_image(name: &str, model: &ZImageTransformer2dModel) -> Vec<f32> {
-    ZImageInputs::of(name).run(model)
+    PackedInputs::of(name, "time").run(model)
+}
+
+pub fn denoise_qwen_image(name: &str, model: &QwenImageTransformer2dModel) -> Vec<f32> {
+    PackedInputs::of(name, "timestep").run_qwen_image(model)
 }
 
 /// The fixture's weights.
@@ -251,8 +263,10 @@ pub fn placed_of<C: Component>(
 ) {
     let resident = load_of(name, config).run(|model| run(name, model)).unwrap();
     let (mut most, mut maps) = (0, 0);
+    // Beside what conversions need.
+    let staged = config.tree(name, checkpoint(name).tensors()).unwrap().staging_bytes >> 10;
     for kibibytes in (4..=400).step_by(12) {
-        let memory = format!("{kibibytes}KiB");
+        let memory = format!("{}KiB", staged + kibibytes);
         let Some((model, streamed)) = load_in(name, config, &memory, ActivationDtype::F32) else {
             continue;
         };
@@ -265,7 +279,7 @@ pub fn placed_of<C: Component>(
         }
     }
     println!("{name}: {maps} maps, up to {most} bytes streamed");
-    assert!(most > 10_000, "{name}: {most} bytes streamed");
+    assert!(most > 5_000, "{name}: {most} bytes streamed");
 }
 
 /// With activations rounded to bf16.

@@ -112,8 +112,8 @@ fn configurations_are_read() {
     assert!(dev.guidance_embeds && !schnell.guidance_embeds);
     assert_eq!([dev.out_channels, schnell.out_channels], [12, 6]);
     let vae = config::<AutoencoderKl>("vae-flux").config;
-    assert_eq!((vae.scaling_factor, vae.shift_factor), (0.3611, 0.1159));
-    assert_eq!(config::<AutoencoderKl>("vae").config.shift_factor, 0.0);
+    assert_eq!([vae.scaling_factors[15], vae.shift_factors[15]], [0.3611, 0.1159]);
+    assert_eq!(config::<AutoencoderKl>("vae").config.shift_factors, [0.0; 4]);
 }
 
 #[test]

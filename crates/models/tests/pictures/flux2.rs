@@ -10,7 +10,7 @@ use crate::common::components::{
 use crate::common::reference::assert_close;
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, Flux2Transformer2dModel, Qwen3TextEncoder,
+    AutoencoderKl, AutoencoderKlEncoder, Flux2Transformer2dModel, QwenTextEncoder,
 };
 use outsize_models::{Component, ComponentConfig, Error, PicturePass, PictureSize};
 use serde_json::json;
@@ -92,10 +92,10 @@ fn what_is_side_by_side_has_the_bits_that_it_has_alone() {
         values(model.run(forward).unwrap())
     };
     same_bits(&[one(0), one(1)].concat(), &both);
-    let model = load_of::<Qwen3TextEncoder>(QWEN3_STATES, &config_of_states());
+    let model = load_of::<QwenTextEncoder>(QWEN3_STATES, &config_of_states());
     let all = texts(QWEN3_STATES);
     let states = |texts: &[Vec<u32>]| {
-        let forward = |model: &Qwen3TextEncoder| model.forward_filled(texts, PADDING, 37).unwrap();
+        let forward = |model: &QwenTextEncoder| model.forward_filled(texts, PADDING, 37).unwrap();
         values(model.run(forward).unwrap())
     };
     let alone: Vec<_> = all.iter().flat_map(|text| states(std::slice::from_ref(text))).collect();
@@ -151,7 +151,7 @@ fn layers_behind_the_last_hidden_state_are_passed_over() {
         tree.blocks.iter().flat_map(|block| &block.tensors).map(|tensor| &tensor.name).collect();
     assert!(names.iter().any(|name| name.contains("layers.3.")), "{names:?}");
     assert!(!names.iter().any(|name| name.contains("layers.4.")), "{names:?}");
-    let whole = crate::common::components::config::<Qwen3TextEncoder>(QWEN3_STATES);
+    let whole = crate::common::components::config::<QwenTextEncoder>(QWEN3_STATES);
     let error = whole.config.with_states(&[2, 6]).unwrap_err().to_string();
     assert!(error.contains("`num_hidden_layers` is 6"), "{error}");
 }
@@ -196,7 +196,7 @@ fn configurations_are_read() {
     assert_eq!([plain.inner, others.inner], [48, 60]);
     let defaults = r#"{"_class_name": "AutoencoderKLFlux2"}"#;
     let vae = ComponentConfig::<AutoencoderKlEncoder>::from_json(defaults).unwrap().config;
-    assert_eq!((vae.latent_channels, vae.layers, vae.scaling_factor), (32, 2, 1.0));
+    assert_eq!((vae.latent_channels, vae.layers, vae.scaling_factors), (32, 2, vec![1.0; 32]));
     assert_eq!((vae.channels, vae.batch_norm_eps), (vec![128, 256, 512, 512], Some(1e-4)));
     let small = config::<AutoencoderKl>("vae-flux2-small").config;
     assert_eq!((small.channels, small.decoder_channels), (vec![4, 8], vec![8, 4]));
@@ -209,7 +209,7 @@ fn tensors_of_a_checkpoint_that_is_written_have_the_names_of_diffusers() {
 
 #[test]
 fn texts_that_cannot_be_run_are_refused() {
-    let model = load_of::<Qwen3TextEncoder>(QWEN3_STATES, &config_of_states());
+    let model = load_of::<QwenTextEncoder>(QWEN3_STATES, &config_of_states());
     let forward = |texts: &[Vec<u32>]| {
         model.run(|model| model.forward_filled(texts, PADDING, 9).map(|_| ())).unwrap().unwrap_err()
     };

@@ -7,4 +7,5 @@ mod diffusion;
 mod flux;
 mod flux2;
 mod gpu;
+mod qwen_image;
 mod z_image;

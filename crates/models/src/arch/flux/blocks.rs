@@ -8,8 +8,8 @@ use super::attention::FluxAttention;
 use super::config::EPSILON;
 use crate::architecture::Init;
 use crate::layers::{
-    Activation, AdaLayerNorm, JointAttention, JointAttentionConfig, Linear, Modulation,
-    Parameterless, Rotation, add_share, joined,
+    Activation, AdaLayerNorm, GeluFeedForward, JointAttention, JointAttentionConfig, Linear,
+    Modulation, Rotation, add_share, joined,
 };
 
 /// What the inner layer of an MLP is wider by.
@@ -21,8 +21,8 @@ pub(super) struct FluxTransformerBlock {
     norm1: AdaLayerNorm,
     norm1_context: AdaLayerNorm,
     attn: JointAttention,
-    ff: FluxFeedForward,
-    ff_context: FluxFeedForward,
+    ff: GeluFeedForward,
+    ff_context: GeluFeedForward,
 }
 
 /// Attention and MLP side by side.
@@ -36,19 +36,6 @@ pub(super) struct FluxSingleTransformerBlock {
     proj_out: Linear,
 }
 
-/// `net.2(gelu(net.0(x)))`.
-#[derive(Module, Debug)]
-struct FluxFeedForward {
-    net: (FluxGelu, Parameterless, Linear),
-}
-
-/// The projection before the function.
-#[derive(Module, Debug)]
-struct FluxGelu {
-    /// `[inner, hidden]`.
-    proj: Linear,
-}
-
 impl FluxTransformerBlock {
     pub fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
         let hidden = config.hidden();
@@ -59,8 +46,8 @@ impl FluxTransformerBlock {
             norm1: norm(),
             norm1_context: norm(),
             attn: JointAttention::new(&attention, init),
-            ff: FluxFeedForward::new(hidden, init),
-            ff_context: FluxFeedForward::new(hidden, init),
+            ff: GeluFeedForward::new(hidden, EXPANSION, init),
+            ff_context: GeluFeedForward::new(hidden, EXPANSION, init),
         }
     }
 
@@ -83,7 +70,7 @@ impl FluxTransformerBlock {
         let [image_mixed, text_mixed] = self.attn.forward([normed, text_normed], rotation);
         let image = add_share(image, share, image_mixed);
         let text = add_share(text, text_share, text_mixed);
-        [self.ff.add(image, image_mlp), self.ff_context.add(text, text_mlp)]
+        [self.ff.add(image, image_mlp, EPSILON), self.ff_context.add(text, text_mlp, EPSILON)]
     }
 }
 
@@ -113,21 +100,5 @@ impl FluxSingleTransformerBlock {
         let inner = Activation::GeluTanh.activate(self.proj_mlp.forward_pixels(normed));
         let both = joined(vec![mixed, inner], 2);
         add_share(x, share, self.proj_out.forward_pixels(both))
-    }
-}
-
-impl FluxFeedForward {
-    fn new(hidden: usize, init: &Init) -> Self {
-        let inner = EXPANSION * hidden;
-        let proj = Linear::new(hidden, inner, true, init);
-        Self { net: (FluxGelu { proj }, Parameterless {}, Linear::new(inner, hidden, true, init)) }
-    }
-
-    /// `[batch, tokens, hidden]` f32 and the share of what comes of its norm.
-    fn add(&self, x: Tensor<3>, (modulation, share): (Modulation, Tensor<2>)) -> Tensor<3> {
-        let (FluxGelu { proj }, _, down) = &self.net;
-        let inner =
-            Activation::GeluTanh.activate(proj.forward_pixels(modulation.norm(&x, EPSILON)));
-        add_share(x, share, down.forward_pixels(inner))
     }
 }

@@ -76,8 +76,8 @@ impl Architecture for FluxTransformer2dModel {
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("AdaLayerNorm", "AdaLayerNormZero"),
         ("Parameterless", "Dropout"),
-        ("FluxFeedForward", "FeedForward"),
-        ("FluxGelu", "GELU"),
+        ("GeluFeedForward", "FeedForward"),
+        ("GeluProjection", "GELU"),
         ("JointAttention", "FluxAttention"),
         ("RmsNorm", "RMSNorm"),
         ("TimeTextEmbedding", "CombinedTimestepGuidanceTextProjEmbeddings"),
@@ -121,7 +121,7 @@ impl Architecture for FluxTransformer2dModel {
 }
 
 impl Component for FluxTransformer2dModel {
-    fn names(_: &[TensorInfo]) -> Names {
+    fn names(_: &FluxTransformer2dConfig, _: &[TensorInfo]) -> Names {
         names_with_shift_first()
     }
 

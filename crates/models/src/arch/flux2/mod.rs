@@ -116,7 +116,7 @@ impl Architecture for Flux2Transformer2dModel {
 }
 
 impl Component for Flux2Transformer2dModel {
-    fn names(_: &[TensorInfo]) -> Names {
+    fn names(_: &Flux2Transformer2dConfig, _: &[TensorInfo]) -> Names {
         names_with_shift_first()
     }
 

@@ -157,7 +157,7 @@ impl Architecture for PixtralVisionModel {
 }
 
 impl Component for PixtralVisionModel {
-    fn names(tensors: &[TensorInfo]) -> Names {
+    fn names(_: &PixtralVisionConfig, tensors: &[TensorInfo]) -> Names {
         match is_within_model(tensors) {
             // The expression is ours, and valid.
             true => Names::default().rename("^", "model.").unwrap_or_default(),

@@ -101,7 +101,7 @@ impl Architecture for QwenVisionModel {
 }
 
 impl Component for QwenVisionModel {
-    fn names(tensors: &[TensorInfo]) -> Names {
+    fn names(_: &QwenVisionConfig, tensors: &[TensorInfo]) -> Names {
         let is_inner = tensors.iter().any(|tensor| tensor.name.starts_with(PREFIXES[0]));
         let prefix = if is_inner { PREFIXES[0] } else { PREFIXES[1] };
         // The expression is ours, and valid.

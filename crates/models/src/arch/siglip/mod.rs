@@ -155,7 +155,7 @@ impl Architecture for SiglipVisionModel {
 }
 
 impl Component for SiglipVisionModel {
-    fn names(tensors: &[TensorInfo]) -> Names {
+    fn names(_: &SiglipVisionConfig, tensors: &[TensorInfo]) -> Names {
         let is_named = |tensor: &TensorInfo| tensor.name.contains("vision_tower.vision_model.");
         let mut rules = vec![(r"mm_input_projection\.weight$", "mm_input_projection_weight")];
         if tensors.iter().any(is_named) {

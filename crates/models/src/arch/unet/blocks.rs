@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use super::Unet2dConditionConfig;
 use super::transformer::Transformer2dModel;
 use crate::architecture::Init;
-use crate::layers::{Conv2d, Resampler, ResnetBlock2d, ResnetSizes};
+use crate::layers::{Conv2d, PictureNormKind, Resampler, ResnetBlock2d, ResnetSizes};
 use crate::{Activations, PictureSize};
 
 /// A level of the way down or up.
@@ -31,8 +31,8 @@ pub(super) struct MidBlock {
 
 fn resnet(config: &Unet2dConditionConfig, channels: [usize; 2], init: &Init) -> ResnetBlock2d {
     let time = Some(config.time_width());
-    let (groups, epsilon) = (config.groups, config.epsilon);
-    ResnetBlock2d::new(ResnetSizes { channels, time, groups, epsilon }, init)
+    let (norm, epsilon) = (PictureNormKind::Groups(config.groups), config.epsilon);
+    ResnetBlock2d::new(ResnetSizes { channels, time, norm, epsilon }, init)
 }
 
 impl UnetBlock {

@@ -16,7 +16,7 @@ use self::config::FIELDS;
 pub(super) use self::config::{MAX_BLOCKS, divides, sizes};
 pub use self::config::{Unet2dConditionConfig, UnetAddition, UnetLevel};
 use crate::architecture::{Architecture, Init};
-use crate::component::Component;
+use crate::component::{Component, as_convolution};
 use crate::config::{Fields, KnownField};
 use crate::layers::{Conv2d, GroupNorm, Sinusoids, TimestepEmbedding, entered, fetched};
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
@@ -129,10 +129,14 @@ impl Component for Unet2dConditionModel {
         !work::is_of_time(path)
     }
 
-    fn is_convolution(config: &Unet2dConditionConfig, path: &str) -> bool {
+    fn stored_shape(config: &Unet2dConditionConfig, path: &str, shape: Vec<usize>) -> Vec<usize> {
         let projects =
             [".proj_in.weight", ".proj_out.weight"].iter().any(|end| path.ends_with(end));
-        path.ends_with(".conv_shortcut.weight") || (projects && !config.use_linear_projection)
+        match path.ends_with(".conv_shortcut.weight") || (projects && !config.use_linear_projection)
+        {
+            true => as_convolution(shape),
+            false => shape,
+        }
     }
 
     fn weight_use(config: &Unet2dConditionConfig, path: &str, pass: &PicturePass) -> WeightUse {

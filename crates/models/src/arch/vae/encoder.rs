@@ -10,13 +10,13 @@ use super::config::fields;
 use super::latent_norm::LatentNorm;
 use super::{
     AutoencoderKl, AutoencoderKlConfig, BAND_BYTES, COUNT, EPSILON, VaeAttention, VaeMidBlock,
-    block_work, held, in_bands, work,
+    block_work, held, in_bands, stored, work,
 };
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Conv2d, GroupNorm, Linear, Resampler, ResnetBlock2d, ResnetSizes, entered, fetched,
+    Conv2d, Linear, PictureNorm, Resampler, ResnetBlock2d, ResnetSizes, entered, fetched,
 };
 use crate::{Activations, Error, PicturePass, PictureSize, WeightSpec, WeightUse};
 
@@ -38,7 +38,7 @@ struct VaeEncoder {
     /// In order of execution.
     down_blocks: Vec<VaeDownBlock>,
     mid_block: VaeMidBlock,
-    conv_norm_out: GroupNorm,
+    conv_norm_out: PictureNorm,
     conv_out: Conv2d,
 }
 
@@ -76,11 +76,11 @@ impl Architecture for AutoencoderKlEncoder {
     }
 
     fn new(config: &AutoencoderKlConfig, init: &Init) -> Self {
-        let (groups, moments) = (config.groups, 2 * config.latent_channels);
-        let norm = |channels| GroupNorm::new(channels, groups, EPSILON, init);
+        let moments = 2 * config.latent_channels;
+        let norm = |channels| PictureNorm::new(config.norm, channels, EPSILON, init);
         let resnet = |inputs, outputs| {
             let channels = [inputs, outputs];
-            let sizes = ResnetSizes { channels, time: None, groups, epsilon: EPSILON };
+            let sizes = ResnetSizes { channels, time: None, norm: config.norm, epsilon: EPSILON };
             ResnetBlock2d::new(sizes, init)
         };
         let levels = &config.channels;
@@ -121,16 +121,17 @@ impl Architecture for AutoencoderKlEncoder {
 }
 
 impl Component for AutoencoderKlEncoder {
-    fn names(tensors: &[TensorInfo]) -> Names {
-        AutoencoderKl::names(tensors)
+    fn names(config: &AutoencoderKlConfig, tensors: &[TensorInfo]) -> Names {
+        stored::names(config, tensors)
     }
 
-    fn is_unused(_: &Self::Config, tensor: &str) -> bool {
+    fn is_unused(_: &AutoencoderKlConfig, tensor: &str) -> bool {
         ["decoder.", "post_quant_conv.", COUNT].iter().any(|part| tensor.starts_with(part))
+            || stored::is_of_films(tensor)
     }
 
-    fn is_convolution(_: &AutoencoderKlConfig, path: &str) -> bool {
-        path == "quant_conv.weight" || path.ends_with(".conv_shortcut.weight")
+    fn stored_shape(config: &AutoencoderKlConfig, path: &str, shape: Vec<usize>) -> Vec<usize> {
+        stored::shape(config, path, shape)
     }
 
     fn weight_use(config: &AutoencoderKlConfig, path: &str, pass: &PicturePass) -> WeightUse {

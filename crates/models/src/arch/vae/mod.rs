@@ -1,5 +1,6 @@
 //! The autoencoder of Stable Diffusion: its decoder makes pictures of latents, its encoder latents of pictures. Each is a
-//! module of its own, as few pipelines run both. Rombach et al. 2022 (arXiv:2112.10752).
+//! module of its own, as few pipelines run both. Rombach et al. 2022 (arXiv:2112.10752). That of Qwen-Image was made for films
+//! (Wan Team 2025, arXiv:2503.20314): of a picture it does the same, with norms of each pixel's channels.
 //!
 //! The picture grows to hundreds of megabytes on the way. It is worked on in bands of rows, whose inputs are freed as their
 //! outputs are made; norms take their statistics from all of it first. So the result is that of the whole picture at once,
@@ -9,6 +10,7 @@ mod bands;
 mod config;
 mod encoder;
 mod latent_norm;
+mod stored;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -18,14 +20,14 @@ use outsize_kernels::{attend_pixels, upsample_nearest};
 
 use self::bands::Bands;
 pub use self::config::AutoencoderKlConfig;
-use self::config::{FLUX2, fields};
+use self::config::{FLUX2, QWEN_IMAGE, fields};
 pub use self::encoder::AutoencoderKlEncoder;
 use self::latent_norm::LatentNorm;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Conv2d, GroupNorm, Linear, Resampler, ResnetBlock2d, ResnetSizes, entered, fetched,
+    Conv2d, Linear, PictureNorm, Resampler, ResnetBlock2d, ResnetSizes, entered, fetched,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightSpec, WeightUse};
@@ -38,14 +40,6 @@ const BAND_BYTES: usize = 8 << 20;
 
 /// What a batch norm counts in training.
 const COUNT: &str = "bn.num_batches_tracked";
-
-/// Names of layers of attention, and those that they have in older files.
-const OLD_NAMES: [(&str, &str); 4] = [
-    (r"\.to_q\.", ".query."),
-    (r"\.to_k\.", ".key."),
-    (r"\.to_v\.", ".value."),
-    (r"\.to_out\.0\.", ".proj_attn."),
-];
 
 /// The autoencoder: its decoder.
 #[derive(Module, Debug)]
@@ -65,7 +59,7 @@ struct VaeDecoder {
     mid_block: VaeMidBlock,
     /// In order of execution.
     up_blocks: Vec<VaeUpBlock>,
-    conv_norm_out: GroupNorm,
+    conv_norm_out: PictureNorm,
     conv_out: Conv2d,
 }
 
@@ -86,7 +80,7 @@ struct VaeUpBlock {
 /// Attention of one head among all pixels, added to the picture.
 #[derive(Module, Debug)]
 struct VaeAttention {
-    group_norm: GroupNorm,
+    group_norm: PictureNorm,
     to_q: Linear,
     to_k: Linear,
     to_v: Linear,
@@ -97,8 +91,11 @@ struct VaeAttention {
 impl Architecture for AutoencoderKl {
     type Config = AutoencoderKlConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("AutoencoderKL", "AutoencoderKL"), (FLUX2, "AutoencoderKL")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("AutoencoderKL", "AutoencoderKL"),
+        (FLUX2, "AutoencoderKL"),
+        (QWEN_IMAGE, "AutoencoderKL"),
+    ];
     const CLASS_PREFIX: &'static str = "AutoencoderKl";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("VaeDecoder", "Decoder"),
@@ -120,11 +117,11 @@ impl Architecture for AutoencoderKl {
     }
 
     fn new(config: &AutoencoderKlConfig, init: &Init) -> Self {
-        let (groups, latent) = (config.groups, config.latent_channels);
-        let norm = |channels| GroupNorm::new(channels, groups, EPSILON, init);
+        let latent = config.latent_channels;
+        let norm = |channels| PictureNorm::new(config.norm, channels, EPSILON, init);
         let resnet = |inputs, outputs| {
             let channels = [inputs, outputs];
-            let sizes = ResnetSizes { channels, time: None, groups, epsilon: EPSILON };
+            let sizes = ResnetSizes { channels, time: None, norm: config.norm, epsilon: EPSILON };
             ResnetBlock2d::new(sizes, init)
         };
         // From the lowest level up.
@@ -132,9 +129,13 @@ impl Architecture for AutoencoderKl {
         let (lowest, highest) = (levels[0], config.decoder_channels[0]);
         let attention = || VaeAttention::new(norm(lowest), lowest, init);
         let up_block = |(level, &channels): (usize, &usize)| {
-            let inputs = levels[level.saturating_sub(1)];
+            let inputs = match level {
+                0 => lowest,
+                level => config.doubled_channels(levels[level - 1]),
+            };
             let first = resnet(inputs, channels);
-            let conv = || vec![Resampler { conv: Conv2d::new(channels, channels, 1, init) }];
+            let doubled = config.doubled_channels(channels);
+            let conv = || vec![Resampler { conv: Conv2d::new(channels, doubled, 1, init) }];
             VaeUpBlock {
                 resnets: std::iter::once(first)
                     .chain((0..config.layers).map(|_| resnet(channels, channels)))
@@ -167,21 +168,17 @@ impl Architecture for AutoencoderKl {
 }
 
 impl Component for AutoencoderKl {
-    fn names(tensors: &[TensorInfo]) -> Names {
-        let is_old = tensors.iter().any(|tensor| tensor.name.ends_with(".query.weight"));
-        let rules = OLD_NAMES.iter().filter(|_| is_old);
-        // The expressions are ours, and valid.
-        rules.fold(Names::default(), |names, (new, old)| {
-            names.clone().rename(new, old).unwrap_or(names)
-        })
+    fn names(config: &AutoencoderKlConfig, tensors: &[TensorInfo]) -> Names {
+        stored::names(config, tensors)
     }
 
-    fn is_unused(_: &Self::Config, tensor: &str) -> bool {
+    fn is_unused(_: &AutoencoderKlConfig, tensor: &str) -> bool {
         ["encoder.", "quant_conv.", COUNT].iter().any(|part| tensor.starts_with(part))
+            || stored::is_of_films(tensor)
     }
 
-    fn is_convolution(_: &AutoencoderKlConfig, path: &str) -> bool {
-        path == "post_quant_conv.weight" || path.ends_with(".conv_shortcut.weight")
+    fn stored_shape(config: &AutoencoderKlConfig, path: &str, shape: Vec<usize>) -> Vec<usize> {
+        stored::shape(config, path, shape)
     }
 
     fn weight_use(config: &AutoencoderKlConfig, path: &str, pass: &PicturePass) -> WeightUse {
@@ -295,12 +292,12 @@ impl AutoencoderKl {
                 most = most.or(both(held(resnet, size), block_work(resnet, band)));
             }
             for sampler in block.upsamplers.iter().flatten() {
-                let [channels, _] = sampler.conv.shape();
+                let [outputs, inputs] = sampler.conv.shape();
                 size = size.doubled();
-                let row = size.columns.saturating_mul(channels * size_of::<f32>());
+                let row = size.columns.saturating_mul(inputs * size_of::<f32>());
                 let rows = 2 * (self.band_bytes / row.max(1) / 2).max(1);
                 band = PictureSize { rows: rows.min(size.rows), ..size };
-                most = most.or(both(size.values(channels), work(&sampler.conv, band)));
+                most = most.or(both(size.values(outputs), work(&sampler.conv, band)));
             }
         }
         let last = size.values(decoder.conv_out.shape()[1]);
@@ -367,7 +364,7 @@ impl VaeMidBlock {
 }
 
 impl VaeAttention {
-    fn new(group_norm: GroupNorm, channels: usize, init: &Init) -> Self {
+    fn new(group_norm: PictureNorm, channels: usize, init: &Init) -> Self {
         let square = || Linear::new(channels, channels, true, init);
         let (to_q, to_k, to_v, to_out) = (square(), square(), square(), vec![square()]);
         Self { group_norm, to_q, to_k, to_v, to_out }

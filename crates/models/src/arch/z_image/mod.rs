@@ -103,7 +103,7 @@ impl Architecture for ZImageTransformer2dModel {
 }
 
 impl Component for ZImageTransformer2dModel {
-    fn names(_: &[TensorInfo]) -> Names {
+    fn names(_: &ZImageTransformer2dConfig, _: &[TensorInfo]) -> Names {
         // Of modules by the size of a token, of which there is one.
         let names = Names::default();
         names.rename(r"^all_(x_embedder|final_layer)\.", "all_$1.2-1.").unwrap_or_default()

@@ -1,12 +1,17 @@
-//! Qwen3 as a text encoder of models of pictures: its hidden states after some layers; those behind these are not run.
+//! Qwen3, and what of Qwen2.5-VL reads text, as text encoders of models of pictures: their hidden states after some layers; those
+//! behind these are not run.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::super::rms_config::RmsConfig;
-use super::super::rms_decoder::{RmsBlock, RmsModel};
-use super::super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use crate::architecture::{Architecture, Init};
+use outsize_checkpoint::TensorInfo;
+use outsize_core::Names;
+
+use super::qwen_vl;
+use super::rms_config::RmsConfig;
+use super::rms_decoder::{RmsBlock, RmsModel};
+use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
+use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::decoder::check_ids;
@@ -15,9 +20,9 @@ use crate::pass::Pass;
 use crate::{Activations, Batch, CacheSpec, Error, KvCache, Logits, PassShape, PicturePass};
 use crate::{Residual, WeightUse};
 
-/// The embeddings of a Qwen3 and its layers up to the last of which hidden states are taken.
+/// The embeddings of a Qwen and its layers up to the last of which hidden states are taken.
 #[derive(Module, Debug)]
-pub struct Qwen3TextEncoder {
+pub struct QwenTextEncoder {
     model: RmsModel<RmsDecoderLayer<Mlp>>,
     #[module(skip)]
     ropes: Vec<Rope>,
@@ -27,16 +32,17 @@ pub struct Qwen3TextEncoder {
     states: Vec<usize>,
 }
 
-/// The configuration of a Qwen3, and what of it is wanted.
+/// The configuration of a Qwen, and what of it is wanted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Qwen3TextEncoderConfig {
+pub struct QwenTextEncoderConfig {
     /// That of the whole model.
     pub model: RmsConfig,
-    /// After how many layers hidden states are taken, in rising order: by default those before the last layer.
+    /// After how many layers hidden states are taken, in rising order. By default those of Qwen3 are the ones before the last
+    /// layer, and those of Qwen2.5-VL the ones behind it and its norm.
     states: Vec<usize>,
 }
 
-impl Qwen3TextEncoderConfig {
+impl QwenTextEncoderConfig {
     /// The same of which hidden states are taken after so many layers each, in rising order.
     ///
     /// # Errors
@@ -63,18 +69,25 @@ impl Qwen3TextEncoderConfig {
         self.states.last().copied().unwrap_or_default()
     }
 
+    /// Whether the norm behind all layers is run.
+    fn is_normed(&self) -> bool {
+        self.layers() == self.model.num_hidden_layers
+    }
+
     /// Width of what is made of each token: of all hidden states that are taken.
     pub fn width(&self) -> usize {
         self.states.len() * self.model.hidden_size
     }
 }
 
-impl Architecture for Qwen3TextEncoder {
-    type Config = Qwen3TextEncoderConfig;
+impl Architecture for QwenTextEncoder {
+    type Config = QwenTextEncoderConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("qwen3", "Qwen3")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("qwen3", "Qwen3"), (QWEN_VL, "Qwen2_5_VL")];
     const CLASS_PREFIX: &'static str = "Rms";
-    const HEADS: &'static [&'static str] = &["Qwen3ForCausalLM", "Qwen3Model"];
+    const HEADS: &'static [&'static str] =
+        &["Qwen3ForCausalLM", "Qwen3Model", "Qwen2_5_VLForConditionalGeneration"];
     const NO_SPLIT: &'static [&'static str] = RmsDecoderLayer::<Mlp>::NO_SPLIT;
     // As a `Qwen3Model` has it.
     const OPTIONAL_PREFIX: &'static str = PREFIX;
@@ -83,21 +96,21 @@ impl Architecture for Qwen3TextEncoder {
         <Mlp as RmsFeedForward>::fields(model_type)
     }
 
-    fn read(
-        model_type: &'static str,
-        fields: &Fields<'_>,
-    ) -> Result<Qwen3TextEncoderConfig, Error> {
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<QwenTextEncoderConfig, Error> {
         let model = <Mlp as RmsFeedForward>::read(model_type, fields)?;
         match model.num_hidden_layers {
+            layers if model_type == QWEN_VL => {
+                Ok(QwenTextEncoderConfig { model, states: vec![layers] })
+            }
             1 => {
                 let expected = "a text encoder has layers before the last one".to_owned();
                 Err(fields.refuse("num_hidden_layers", expected))
             }
-            layers => Ok(Qwen3TextEncoderConfig { model, states: vec![layers - 1] }),
+            layers => Ok(QwenTextEncoderConfig { model, states: vec![layers - 1] }),
         }
     }
 
-    fn new(config: &Qwen3TextEncoderConfig, init: &Init) -> Self {
+    fn new(config: &QwenTextEncoderConfig, init: &Init) -> Self {
         let run = RmsConfig { num_hidden_layers: config.layers(), ..config.model.clone() };
         let layers = 0..run.num_hidden_layers;
         Self {
@@ -106,7 +119,7 @@ impl Architecture for Qwen3TextEncoder {
                 embeddings: None,
                 layers: layers.map(|index| RmsDecoderLayer::new(&run, index, init)).collect(),
                 hc_head: None,
-                norm: None,
+                norm: config.is_normed().then(|| run.block_norm(init)),
                 final_layernorm: None,
                 embedding_norm: None,
                 norm_f: None,
@@ -121,24 +134,48 @@ impl Architecture for Qwen3TextEncoder {
 /// What the names of tensors may begin with.
 const PREFIX: &str = "model.";
 
-impl Component for Qwen3TextEncoder {
-    fn is_unused(config: &Qwen3TextEncoderConfig, tensor: &str) -> bool {
-        let name = tensor.strip_prefix(PREFIX).unwrap_or(tensor);
+/// What transformers calls Qwen2.5-VL.
+const QWEN_VL: &str = "qwen2_5_vl";
+
+impl Component for QwenTextEncoder {
+    fn names(_: &QwenTextEncoderConfig, tensors: &[TensorInfo]) -> Names {
+        let within = |(prefix, own): &(&str, &'static str)| {
+            let is_within = tensors.iter().any(|tensor| tensor.name.starts_with(prefix));
+            is_within.then(|| (format!("^{}", own.replace('.', r"\.")), (*prefix).to_owned()))
+        };
+        let rule = qwen_vl::NAMES.prefixes.iter().find_map(within);
+        let names = Names::default().optional_prefix(PREFIX);
+        match rule {
+            // The expression is ours, and valid.
+            Some((own, prefix)) => names.clone().rename(&own, &prefix).unwrap_or(names),
+            None => names,
+        }
+    }
+
+    fn is_unused(config: &QwenTextEncoderConfig, tensor: &str) -> bool {
+        let MultimodalNames { prefixes, others } = qwen_vl::NAMES;
+        if others.iter().any(|other| tensor.starts_with(other)) {
+            return true;
+        }
+        let prefixes = prefixes.iter().map(|(prefix, _)| *prefix).chain([PREFIX]);
+        let name = prefixes.filter_map(|prefix| tensor.strip_prefix(prefix)).next();
+        let name = name.unwrap_or(tensor);
         let layer = name.strip_prefix("layers.").and_then(|rest| rest.split('.').next());
         let layer = layer.and_then(|number| number.parse::<usize>().ok());
         let behind = config.layers()..config.model.num_hidden_layers;
         layer.is_some_and(|layer| behind.contains(&layer))
-            || ["norm.", "lm_head."].iter().any(|part| name.starts_with(part))
+            || name.starts_with("norm.") && !config.is_normed()
+            || name.starts_with("lm_head.")
     }
 
-    fn weight_use(_: &Qwen3TextEncoderConfig, path: &str, pass: &PicturePass) -> WeightUse {
+    fn weight_use(_: &QwenTextEncoderConfig, path: &str, pass: &PicturePass) -> WeightUse {
         // A token attends to those before it.
         let attended = if path.contains(".q_proj.") { pass.tokens as u64 / 2 } else { 0 };
         WeightUse { rows: pass.all_tokens(), attended }
     }
 }
 
-impl Qwen3TextEncoder {
+impl QwenTextEncoder {
     /// Runs texts of any length, each as it would be alone: `[texts, tokens, states · hidden]` f32, the hidden states side by side,
     /// in main memory. Of each text the last ones count, as many as it has tokens.
     ///
@@ -187,10 +224,14 @@ impl Qwen3TextEncoder {
             self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
         let mut residual = Residual::new(x);
         let mut taken = Vec::with_capacity(self.states.len());
+        let layers = self.model.layers.len();
         for (index, layer) in self.model.layers.iter().enumerate() {
             residual = layer.forward(residual, &rotations, &pass, &mut cache, index)?;
             if self.states.contains(&(index + 1)) {
-                let states = residual.summed();
+                let states = match self.model.norm.as_ref().filter(|_| index + 1 == layers) {
+                    Some(norm) => norm.after(residual.stream, residual.pending).1,
+                    None => residual.summed(),
+                };
                 taken.push(fetched(states.clone(), &table.weight));
                 residual = Residual::new(states);
             }

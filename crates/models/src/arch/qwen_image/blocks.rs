@@ -1,0 +1,77 @@
+//! The blocks: pictures and texts have weights of their own, and all their tokens attend to each other.
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+use super::QwenImageTransformer2dConfig;
+use super::config::EPSILON;
+use crate::architecture::Init;
+use crate::layers::{
+    GeluFeedForward, JointAttention, JointAttentionConfig, Linear, Modulation, Parameterless,
+    Rotation, add_share, modulation_parts,
+};
+
+/// What the inner layer of an MLP is wider by.
+pub(super) const EXPANSION: usize = 4;
+
+/// Attention among picture and text, and an MLP for each.
+#[derive(Module, Debug)]
+pub(super) struct QwenImageTransformerBlock {
+    // In the order of use.
+    /// `[6 · hidden, hidden]`.
+    img_mod: (Parameterless, Linear),
+    /// `[6 · hidden, hidden]`.
+    txt_mod: (Parameterless, Linear),
+    attn: JointAttention,
+    img_mlp: GeluFeedForward,
+    txt_mlp: GeluFeedForward,
+}
+
+/// Where the tokens of pictures and of their texts are.
+pub(super) struct Places<'a> {
+    /// Tokens of each text.
+    pub texts: &'a [usize],
+    /// Of each text, and of its picture behind it.
+    pub rotation: Rotation,
+}
+
+impl QwenImageTransformerBlock {
+    pub fn new(config: &QwenImageTransformer2dConfig, init: &Init) -> Self {
+        let (hidden, head_dim) = (config.hidden(), config.attention_head_dim);
+        let modulation = || (Parameterless {}, Linear::new(hidden, 6 * hidden, true, init));
+        let attention = JointAttentionConfig { hidden, head_dim, bias: true, epsilon: EPSILON };
+        let mlp = || GeluFeedForward::new(hidden, EXPANSION, init);
+        Self {
+            img_mod: modulation(),
+            txt_mod: modulation(),
+            attn: JointAttention::new(&attention, init),
+            img_mlp: mlp(),
+            txt_mlp: mlp(),
+        }
+    }
+
+    /// Tokens of all pictures and of all texts, `[1, tokens, hidden]` f32 each, to the same, for a conditioning
+    /// `[1, hidden]` f32.
+    pub fn forward(
+        &self,
+        streams: [Tensor<3>; 2],
+        conditioning: &Tensor<2>,
+        places: &Places<'_>,
+    ) -> [Tensor<3>; 2] {
+        let [image, text] = streams.map(|x| self.attn.entered(x));
+        let branches = |(_, linear): &(Parameterless, Linear)| {
+            let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] =
+                modulation_parts(linear, conditioning);
+            let mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
+            (Modulation { scale, shift }, share, mlp)
+        };
+        let (image_norm, image_share, image_mlp) = branches(&self.img_mod);
+        let (text_norm, text_share, text_mlp) = branches(&self.txt_mod);
+        let normed = [image_norm.norm(&image, EPSILON), text_norm.norm(&text, EPSILON)];
+        let [image_mixed, text_mixed] =
+            self.attn.forward_each(normed, places.texts, &places.rotation);
+        let image = add_share(image, image_share, image_mixed);
+        let text = add_share(text, text_share, text_mixed);
+        [self.img_mlp.add(image, image_mlp, EPSILON), self.txt_mlp.add(text, text_mlp, EPSILON)]
+    }
+}
