@@ -181,7 +181,8 @@ fn a_built_pipeline_stays_within_its_budget_with_the_same_bits() {
         ("flux2-klein-tiny", false, true, 5_000_000),
         ("qwen-image-tiny", false, false, 20_000_000),
         ("qwen-image-tiny", false, true, 20_000_000),
-        ("qwen-image-tiny", true, false, 10_000_000),
+        // In blocks all of it has room.
+        ("qwen-image-tiny", true, false, 0),
     ] {
         let folder = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         write_pipeline(name, folder.path());
@@ -206,7 +207,7 @@ fn a_built_pipeline_stays_within_its_budget_with_the_same_bits() {
         });
         let adapted = adapter.metadata().map_or(0, |file| file.len());
         eprintln!("{name}: adapter {adapted}, budget {budget}, peak {peak}, streamed {streamed}");
-        assert!(streamed > least_streamed, "{name}: {streamed}");
+        assert!(streamed >= least_streamed, "{name}: {streamed}");
         assert!(peak <= budget, "{name}: {peak} > {budget}");
         let in_memory = built(folder.path(), 4 << 30).generate(&request()).unwrap();
         assert_eq!(found, hash(&in_memory), "{name}");

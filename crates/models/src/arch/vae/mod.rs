@@ -172,9 +172,9 @@ impl Component for AutoencoderKl {
         stored::names(config, tensors)
     }
 
-    fn is_unused(_: &AutoencoderKlConfig, tensor: &str) -> bool {
+    fn is_unused(config: &AutoencoderKlConfig, tensor: &str) -> bool {
         ["encoder.", "quant_conv.", COUNT].iter().any(|part| tensor.starts_with(part))
-            || stored::is_of_films(tensor)
+            || stored::is_for_frames(config, tensor)
     }
 
     fn stored_shape(config: &AutoencoderKlConfig, path: &str, shape: Vec<usize>) -> Vec<usize> {

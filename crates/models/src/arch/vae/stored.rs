@@ -59,8 +59,8 @@ fn names_of_films(config: &AutoencoderKlConfig) -> Result<Names, outsize_core::E
 }
 
 /// Whether a tensor is of what makes several frames of one, or one of several.
-pub(super) fn is_of_films(tensor: &str) -> bool {
-    tensor.contains(".time_conv.")
+pub(super) fn is_for_frames(config: &AutoencoderKlConfig, tensor: &str) -> bool {
+    config.is_of_films() && tensor.contains(".time_conv.")
 }
 
 /// The shape in which the parameter of that path is stored.
