@@ -106,7 +106,7 @@ impl Architecture for Gemma4VisionModel {
 }
 
 impl Component for Gemma4VisionModel {
-    fn names(tensors: &[TensorInfo]) -> Names {
+    fn names(_: &Self::Config, tensors: &[TensorInfo]) -> Names {
         let names = match tensors.is_empty() || is_within_model(tensors) {
             true => Names::default().rename("^", "model."),
             false => Ok(Names::default()),
