@@ -305,20 +305,21 @@ impl Keys {
 
     /// The least and the most pixels, under their new names or their old ones.
     fn pixels(&self, unit: usize) -> Result<[usize; 2]> {
-        let of_size = |key: &str| self.get("size").and_then(|size| size.get(key));
-        // The old names count, as `transformers` has it.
-        let of_file = |old: &str, key: &str| self.get(old).or_else(|| of_size(key));
-        let number = |value: Option<&Value>, key: &'static str, absent: usize| match value {
+        // The old names count before the new ones, as `transformers` has it.
+        let of_file = |old: &'static str, key: &'static str| match self.get(old) {
+            Some(value) => (old, Some(value)),
+            None => (key, self.get("size").and_then(|size| size.get(key))),
+        };
+        let number = |(key, value): (&'static str, Option<&Value>), absent: usize| match value {
             None => Ok(absent),
             Some(value) => match value.as_u64() {
                 Some(pixels @ 1..=MOST_PIXELS) => Ok(pixels as usize),
                 _ => Err(bad_key(&self.path, key, value, "a number of pixels from 1 to 2^28")),
             },
         };
-        let least = of_file("min_pixels", "shortest_edge");
-        let most = of_file("max_pixels", "longest_edge");
-        let least = number(least, "shortest_edge", 4 * unit * unit)?;
-        Ok([least, number(most, "longest_edge", 1280 * unit * unit)?.max(least)])
+        let least = number(of_file("min_pixels", "shortest_edge"), 4 * unit * unit)?;
+        let most = number(of_file("max_pixels", "longest_edge"), 1280 * unit * unit)?;
+        Ok([least, most.max(least)])
     }
 
     fn number(&self, key: &'static str) -> Result<Option<f64>> {

@@ -329,6 +329,8 @@ fn files_that_are_no_images_and_broken_configurations_are_refused() {
         ("do_resize", json!(false)),
         ("rescale_factor", json!("x")),
         ("size", json!({ "shortest_edge": -1, "longest_edge": 9 })),
+        ("min_pixels", json!(0)),
+        ("max_pixels", json!("many")),
     ] {
         let mut object: Value = serde_json::from_str(&text).unwrap();
         object[key] = value;
@@ -344,6 +346,18 @@ fn files_that_are_no_images_and_broken_configurations_are_refused() {
     std::fs::write(folder.path().join("processor_config.json"), newer.to_string()).unwrap();
     let newer = VisionEncoder::open(folder.path(), 1000).unwrap().unwrap();
     assert_eq!(newer.processor(), encoder(FIXTURES[0]).processor());
+    // Without colours of its own it has those of CLIP, as its processor has; and the old names of its sizes count.
+    let source = fixture(FIXTURES[5]);
+    std::fs::copy(source.join("config.json"), folder.path().join("config.json")).unwrap();
+    let text = std::fs::read_to_string(source.join("preprocessor_config.json")).unwrap();
+    let mut object: Value = serde_json::from_str(&text).unwrap();
+    for key in ["image_mean", "image_std"] {
+        object.as_object_mut().unwrap().remove(key).unwrap();
+    }
+    object["size"] = json!({ "shortest_edge": 1, "longest_edge": 9 });
+    std::fs::write(&processor, object.to_string()).unwrap();
+    let plain = VisionEncoder::open(folder.path(), 1000).unwrap().unwrap();
+    assert_eq!(plain.processor(), encoder(FIXTURES[5]).processor());
     // Models of texts see none.
     assert!(VisionEncoder::open(&fixture("gqa"), 9).unwrap().is_none());
 }
