@@ -122,6 +122,11 @@ impl PipelineKind {
         self == Flux2Klein
     }
 
+    /// Whether there is guidance with a negative prompt alone, as in diffusers.
+    pub fn needs_negative_prompt(self) -> bool {
+        self == QwenImage
+    }
+
     /// How much more a prompt counts than the negative one if nobody says it, as in diffusers.
     pub fn guidance_scale(self) -> f32 {
         match self {

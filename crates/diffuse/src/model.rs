@@ -339,8 +339,8 @@ impl ImageModel {
         };
         let scale = self.guidance_scale(request);
         let keeps_lengths = self.kind == PipelineKind::QwenImage;
-        // As in diffusers, Qwen-Image is guided by a negative prompt alone.
-        let has_negative = !keeps_lengths || !request.negative_prompt.is_empty();
+        let has_negative =
+            !self.kind.needs_negative_prompt() || !request.negative_prompt.is_empty();
         let is_heard = self.hears_negative() && scale > least && has_negative;
         is_heard.then_some(Guidance { scale, from_prompt, keeps_lengths })
     }

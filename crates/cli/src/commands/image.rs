@@ -68,6 +68,13 @@ pub fn image(args: &ImageArgs, began: Instant) -> Result<(), Failure> {
     if args.picture.guidance_scale.is_some() && !model.takes_guidance() {
         notes.push("--guidance-scale has no effect: this model needs no guidance".to_owned());
     }
+    if args.picture.guidance_scale.is_some()
+        && model.kind().needs_negative_prompt()
+        && request.negative_prompt.is_empty()
+    {
+        let note = "--guidance-scale has no effect without --negative-prompt, which may be \" \"";
+        notes.push(note.to_owned());
+    }
     notes.iter().for_each(|note| say_wrapped(&format!("note: {note}")));
     if args.preview.is_some() && !model.has_preview() {
         return Err(Failure::usage(
