@@ -73,8 +73,6 @@ pub enum Command {
     Fetch(FetchArgs),
     /// List the models in the Hub's cache, and which of them fit in memory
     List(JsonArgs),
-    /// Write a checkpoint of any format as safetensors, in shards (`merge`: in one file)
-    Shard(ShardArgs),
     /// Write a checkpoint whose linear layers become integers of 4 or 8 bits
     Quantize(QuantizeArgs),
     /// Make a model of 500 MB once, and run it in a quarter of that
@@ -92,6 +90,9 @@ pub enum Command {
     /// Try whether ranks exchange, share, train and save as they should
     #[command(hide = true)]
     Test(TestArgs),
+    /// Write a checkpoint of any format as safetensors, in shards (`merge`: in one file)
+    #[command(hide = true)]
+    Shard(ShardArgs),
     /// Write a checkpoint of any format as safetensors, in one file
     #[command(hide = true)]
     Merge(RewriteArgs),
