@@ -94,7 +94,7 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         // With as little memory as is asked for.
         let refused = outsize(&[&arguments, &given[..], &["--max-memory", "cpu=1MB"]].concat());
         assert!(failed(&refused, 1).contains("--max-memory"), "{name}");
-        let tight = json(&["--max-memory", "cpu=48MB"]);
+        let tight = json(&["--max-memory", "cpu=51MB"]);
         assert_eq!(tight["tokens"], report["tokens"], "{name}");
         // Guesses change nothing.
         if name != "vision-qwen3_5" {
@@ -144,7 +144,7 @@ fn a_conversation_is_about_images() {
     let output = chat(&[&arguments[..], &["--image-tokens", "0"]].concat(), "What is this?\n");
     assert!(failed(&output, 1).contains("not opened for any"));
     // No room for images is no reason not to talk.
-    let output = chat(&[path(&model), "--max-memory", "cpu=45MB"], "Hello\n");
+    let output = chat(&[path(&model), "--max-memory", "cpu=48MB"], "Hello\n");
     done(&output);
     assert!(message(&output).contains("no memory is left for images"), "{}", message(&output));
 }
