@@ -43,7 +43,7 @@ pub struct TextEmbedding {
 /// use outsize_plan::Budget;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let mut pipe = pipeline(EmbeddingTask, "path/to/Qwen3-TextEmbedding-8B")
+/// let mut pipe = pipeline(EmbeddingTask, "path/to/Qwen3-Embedding-8B")
 ///     .max_memory(Budget::parse("cpu=2GB")?)
 ///     .batch_size(8)
 ///     .build()?;
