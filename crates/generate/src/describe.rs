@@ -136,27 +136,30 @@ impl Described {
         let mut notes = Vec::new();
         let mut architecture = None;
         let mut known = None;
-        // Without its head, if it has none.
-        let mut bare = None;
+        let mut json = String::new();
         if let Some(text) = config {
             let object = parse_object(&text.path, &text.bytes).map_err(Error::from)?;
             architecture =
                 object.get("model_type").and_then(|name| name.as_str()).map(|name| shown(name, 80));
             // What was parsed as an object is UTF-8.
-            let json = String::from_utf8_lossy(&text.bytes);
-            bare = ModelConfig::without_head(&json).ok();
-            bare = bare.filter(|config| config.decoder_start().is_none());
-            match ModelConfig::from_json(&json) {
-                Ok(config) => known = Some(config),
-                Err(_) if bare.is_some() => known = bare.take(),
-                Err(error) if tensors.is_none() => {
-                    return Err(DescribeError::Unknown { path: text.path, source: error });
-                }
-                Err(ModelError::ModelType { found, .. }) => {
-                    notes.push(format!("the architecture {found} is not built in"));
-                }
-                Err(error) => notes.push(error.to_string()),
-            }
+            json = String::from_utf8_lossy(&text.bytes).into_owned();
+            known = match ModelConfig::from_json(&json) {
+                Ok(config) => Some(config),
+                Err(error) => match (without_head(&json), error) {
+                    (Some(config), _) => Some(config),
+                    (None, source) if tensors.is_none() => {
+                        return Err(DescribeError::Unknown { path: text.path, source });
+                    }
+                    (None, ModelError::ModelType { found, .. }) => {
+                        notes.push(format!("the architecture {found} is not built in"));
+                        None
+                    }
+                    (None, error) => {
+                        notes.push(error.to_string());
+                        None
+                    }
+                },
+            };
         }
         let (mut tree, source) = match (&known, tensors) {
             (Some(config), None) => {
@@ -171,11 +174,13 @@ impl Described {
             (Some(config), Some(tensors)) => match config.tree(&place.to_string_lossy(), tensors) {
                 Ok(tree) => (tree, SizeSource::Both),
                 Err(CoreError::Mismatch(mismatch)) => {
-                    let place = place.to_string_lossy();
-                    let tree = bare.as_ref().and_then(|bare| bare.tree(&place, tensors).ok());
-                    match tree {
-                        Some(tree) => {
-                            known = bare;
+                    let bare = without_head(&json).and_then(|config| {
+                        let tree = config.tree(&place.to_string_lossy(), tensors).ok()?;
+                        Some((config, tree))
+                    });
+                    match bare {
+                        Some((config, tree)) => {
+                            known = Some(config);
                             (tree, SizeSource::Both)
                         }
                         None => {
@@ -226,6 +231,11 @@ impl Described {
             config.add_work(&mut self.tree, cache, Logits::Last);
         }
     }
+}
+
+/// The model of a configuration without its head, if it can be run so.
+fn without_head(json: &str) -> Option<ModelConfig> {
+    ModelConfig::without_head(json).ok().filter(|config| config.decoder_start().is_none())
 }
 
 /// Why the weights are described by their names alone.

@@ -6,7 +6,9 @@ use crate::error::Failure;
 use crate::interrupt;
 use crate::prompts::{LinesOf, PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
 use crate::views::embed::{EmbedOutput, EmbedRun, ranking, similarities};
-use crate::views::output::{picture, print, print_json, refuse_to_overwrite, say, say_wrapped};
+use crate::views::output::{
+    is_same_file, picture, print, print_json, refuse_to_overwrite, say, say_wrapped,
+};
 use crate::views::progress;
 use outsize::generate::{
     EmbedOptions, EmbeddingPipeline, EmbeddingText, EmbeddingTokenizer, Error as TextError,
@@ -84,10 +86,7 @@ fn embed_file(
     output: &Path,
 ) -> Result<(), Failure> {
     refuse_to_overwrite(&args.model.model, output)?;
-    if texts
-        .canonicalize()
-        .is_ok_and(|texts| output.canonicalize().is_ok_and(|output| texts == output))
-    {
+    if is_same_file(texts, output) {
         return Err(Failure::usage("--output: it is the file of the texts"));
     }
     let mut results = ResultsFile::open(output)?;

@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::prompts::{LinesOf, PromptLine, PromptLines, PromptResult, ResultLine, ResultsFile};
 use crate::request::{TextRules, encoded, without_prompts};
 use crate::views::memory::MemoryHeld;
-use crate::views::output::{print_json, refuse_to_overwrite, say, say_wrapped};
+use crate::views::output::{is_same_file, print_json, refuse_to_overwrite, say, say_wrapped};
 use crate::views::progress;
 use crate::views::run::say_planned;
 use crate::{cache, interrupt, model};
@@ -86,10 +86,7 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
         ));
     }
     refuse_to_overwrite(&args.model.model, output)?;
-    if prompts
-        .canonicalize()
-        .is_ok_and(|prompts| output.canonicalize().is_ok_and(|output| prompts == output))
-    {
+    if is_same_file(prompts, output) {
         return Err(Failure::usage("--output: it is the file of the prompts"));
     }
     let batch = args.batch.unwrap_or(BATCH);

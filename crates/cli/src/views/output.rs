@@ -52,6 +52,11 @@ pub fn picture(map: &DeviceMap) -> String {
     map.picture(console::Term::stderr().size().1.into())
 }
 
+/// Whether two paths lead to one file.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
+}
+
 /// Refuses to write over a file that a model is read from, whatever it is called.
 pub fn refuse_to_overwrite(model: &Path, output: &Path) -> Result<(), Failure> {
     let Ok(target) = output.canonicalize() else {

@@ -1,6 +1,5 @@
 //! `outsize serve` with a model of embeddings.
 
-use crate::common::path;
 use crate::common::serving::Server;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -52,8 +51,7 @@ fn vectors_are_those_of_the_reference() {
     let length = whole[..8].iter().map(|value| value * value).sum::<f32>().sqrt();
     near(&found, &json!(whole[..8].iter().map(|value| value / length).collect::<Vec<_>>()));
     // Tokens instead of text: those that the text has, a byte each, and the last one.
-    let ids: Vec<u32> = answer["usage"]["prompt_tokens"].as_u64().map(|_| vec![5, 6, 256]).unwrap();
-    let (status, answer) = server.post(AT, &json!({"input": ids}));
+    let (status, answer) = server.post(AT, &json!({"input": [5, 6, 256]}));
     assert_eq!((status, &answer["usage"]["prompt_tokens"]), (200, &json!(3)));
     // Several clients at once.
     thread::scope(|scope| {
@@ -100,5 +98,5 @@ fn what_is_wrong_is_said() {
     assert_eq!(post(AT, json!({"input": "a"})).0, 200);
     let said = server.end();
     assert!(said.contains("error: there is no prompt \"passage\""), "{said}");
-    assert!(!said.contains("panicked") && !path(Path::new(MODEL)).is_empty());
+    assert!(!said.contains("panicked"), "{said}");
 }

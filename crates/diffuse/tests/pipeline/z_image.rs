@@ -80,13 +80,5 @@ fn z_image_gives_the_same_bits_in_any_budget() {
         negative_prompt: "the cat".to_owned(),
         ..ImageRequest::new("a photo of an astronaut riding a horse")
     };
-    let roomy = open(folder.path(), "cpu=1GB");
-    let pictures = roomy.generate(&request).unwrap();
-    let least = roomy.model().estimate(roomy.settings(), &request).unwrap();
-    let names: Vec<_> = least.iter().map(|(part, _)| part.name()).collect();
-    assert_eq!(names, ["text_encoder", "transformer", "vae"]);
-    let least = least.iter().filter_map(|(_, estimate)| estimate.least).max().unwrap();
-    // What this process takes by itself has grown since it was counted.
-    let tight = open(folder.path(), &format!("cpu={}", least + (64 << 20)));
-    assert_eq!(tight.generate(&request).unwrap(), pictures);
+    assert_same_bits_in_little(folder.path(), &request, &["text_encoder", "transformer", "vae"]);
 }

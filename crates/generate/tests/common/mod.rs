@@ -10,6 +10,7 @@ pub mod conversations;
 use std::path::Path;
 
 use outsize_generate::{PipelineError, Tokenizer, byte_level_tokenizer};
+use outsize_plan::{Budget, Tier};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -41,6 +42,15 @@ pub struct ExpectedText {
 /// More than a program of tests holds, in bytes: where plans count this as the process, they are the same whatever other tests
 /// hold meanwhile.
 pub const PROCESS: u64 = 1 << 30;
+
+/// A budget of main memory, if one is given.
+pub fn cpu(bytes: Option<u64>) -> Budget {
+    let mut budget = Budget::default();
+    if let Some(bytes) = bytes {
+        budget.set(Tier::Cpu, bytes);
+    }
+    budget
+}
 
 /// The least budget that works, from the planner's own message.
 pub fn least(error: PipelineError) -> u64 {

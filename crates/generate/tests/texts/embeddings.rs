@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::common::{PROCESS, least, write};
+use crate::common::{PROCESS, cpu, least, write};
 use outsize_generate::{
     EmbedOptions, EmbeddingPipeline, EmbeddingRecipe, EmbeddingTask, EmbeddingTokenizer, Error,
     GenerationWorkload, OpenedModel, PipelineError, PipelineSettings, Pooling, TextEmbedding,
     Tokenizer, pipeline, read_config, read_embedding_config,
 };
 use outsize_models::{CacheOptions, Logits};
-use outsize_plan::{Budget, Tier};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -40,12 +39,8 @@ fn open(
     budget: Option<u64>,
     [batch, prompt]: [usize; 2],
 ) -> Result<EmbeddingPipeline, PipelineError> {
-    let mut max_memory = Budget::default();
-    if let Some(bytes) = budget {
-        max_memory.set(Tier::Cpu, bytes);
-    }
     let settings = PipelineSettings {
-        max_memory,
+        max_memory: cpu(budget),
         workload: GenerationWorkload {
             logits: Logits::Hidden,
             process: PROCESS,

@@ -4,23 +4,18 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use crate::common::checkpoint::{fixture, random};
-use crate::common::{PROCESS, least};
+use crate::common::{PROCESS, cpu, least};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorInfo, TensorSpec};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
     Sampling, generate, read_config,
 };
 use outsize_models::{CacheOptions, Error as ModelError, Logits};
-use outsize_plan::{Budget, Tier};
 use tempfile::TempDir;
 
 fn open(folder: &Path, budget: Option<u64>, logits: Logits) -> Result<Pipeline, PipelineError> {
-    let mut max_memory = Budget::default();
-    if let Some(bytes) = budget {
-        max_memory.set(Tier::Cpu, bytes);
-    }
     let settings = PipelineSettings {
-        max_memory,
+        max_memory: cpu(budget),
         workload: GenerationWorkload {
             logits,
             process: PROCESS,

@@ -1,14 +1,13 @@
 //! A model behind a budget computes what it computes without one, and what transformers computes.
 
 use crate::common::checkpoint::{fixture, random};
-use crate::common::{PROCESS, least};
+use crate::common::{PROCESS, cpu, least};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
     Finish, GenerationWorkload, LanguageModel, Pipeline, PipelineError, PipelineSettings, Request,
     Sampling, generate, read_config,
 };
 use outsize_models::{ActivationDtype, CacheOptions, KvDtype, Logits, WhenFull};
-use outsize_plan::{Budget, Tier};
 use std::ops::ControlFlow;
 use std::path::Path;
 use tempfile::TempDir;
@@ -31,12 +30,8 @@ fn expected(name: &str) -> (Vec<u32>, Vec<u32>, Vec<f32>) {
 }
 
 fn settings(budget: Option<u64>, logits: Logits) -> PipelineSettings {
-    let mut max_memory = Budget::default();
-    if let Some(bytes) = budget {
-        max_memory.set(Tier::Cpu, bytes);
-    }
     PipelineSettings {
-        max_memory,
+        max_memory: cpu(budget),
         workload: GenerationWorkload {
             logits,
             process: PROCESS,

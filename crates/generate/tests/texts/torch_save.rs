@@ -4,7 +4,7 @@
 #[path = "../../../checkpoint/tests/common/torch.rs"]
 mod made;
 
-use crate::common::{PROCESS, least};
+use crate::common::{PROCESS, cpu, least};
 use made::{Archive, Entry, Pickle};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_generate::{
@@ -12,7 +12,6 @@ use outsize_generate::{
     read_config,
 };
 use outsize_models::{CacheOptions, Logits, ModelConfig, RandomWeights};
-use outsize_plan::{Budget, Tier};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -22,17 +21,17 @@ fn crates() -> PathBuf {
 }
 
 fn open(folder: &Path, budget: Option<u64>) -> Result<Pipeline, PipelineError> {
-    let mut max_memory = Budget::default();
-    if let Some(bytes) = budget {
-        max_memory.set(Tier::Cpu, bytes);
-    }
     let workload = GenerationWorkload {
         logits: Logits::All,
         process: PROCESS,
         ..GenerationWorkload::new(CacheOptions::new(40), 32)
     };
-    let settings =
-        PipelineSettings { planning: Default::default(), max_memory, workload, stop: None };
+    let settings = PipelineSettings {
+        planning: Default::default(),
+        max_memory: cpu(budget),
+        workload,
+        stop: None,
+    };
     Pipeline::open(folder, read_config(folder)?, &settings, |_| {})
 }
 

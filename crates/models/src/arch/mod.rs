@@ -74,6 +74,7 @@ mod stablelm;
 mod starcoder2;
 mod step3p7;
 mod t5;
+mod transformer_heads;
 mod unet;
 mod vae;
 mod vision_fields;

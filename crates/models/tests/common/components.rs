@@ -279,7 +279,9 @@ pub fn placed_of<C: Component>(
         }
     }
     println!("{name}: {maps} maps, up to {most} bytes streamed");
-    assert!(most > 5_000, "{name}: {most} bytes streamed");
+    // Of convolutions of films a third is held.
+    let least = if name.starts_with("vae-qwen-image") { 5_000 } else { 10_000 };
+    assert!(most > least, "{name}: {most} bytes streamed");
 }
 
 /// With activations rounded to bf16.

@@ -1,8 +1,9 @@
 //! What the transformer's `config.json` says.
 
+use super::super::transformer_heads::transformer_heads;
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS};
+use crate::config::{Fields, KnownField, MAX_HIDDEN, MAX_LAYERS};
 use crate::layers::axis_widths;
 
 /// Coordinates of a token.
@@ -42,12 +43,7 @@ pub struct FluxTransformer2dConfig {
 impl FluxTransformer2dConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let in_channels = fields.size_or("in_channels", 64, MAX_HIDDEN)?;
-        let attention_head_dim = fields.size_or("attention_head_dim", 128, MAX_HEAD_DIM)?;
-        let num_attention_heads = fields.size_or("num_attention_heads", 24, MAX_HEADS)?;
-        if num_attention_heads * attention_head_dim > MAX_HIDDEN {
-            let expected = format!("all heads together must not be wider than {MAX_HIDDEN}");
-            return Err(fields.refuse("num_attention_heads", expected));
-        }
+        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, 24)?;
         Ok(Self {
             in_channels,
             out_channels: fields.size_or("out_channels", in_channels, MAX_HIDDEN)?,

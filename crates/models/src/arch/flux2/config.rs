@@ -1,10 +1,9 @@
 //! What the transformer's `config.json` says.
 
+use super::super::transformer_heads::transformer_heads;
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
-use crate::config::{
-    Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, epsilon, theta,
-};
+use crate::config::{Fields, KnownField, MAX_HIDDEN, MAX_LAYERS, epsilon, theta};
 use crate::layers::axis_widths;
 
 /// Coordinates of a token: picture, row, column, and place in the text.
@@ -50,13 +49,8 @@ pub struct Flux2Transformer2dConfig {
 impl Flux2Transformer2dConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let in_channels = fields.size_or("in_channels", 128, MAX_HIDDEN)?;
-        let attention_head_dim = fields.size_or("attention_head_dim", 128, MAX_HEAD_DIM)?;
-        let num_attention_heads = fields.size_or("num_attention_heads", 48, MAX_HEADS)?;
+        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, 48)?;
         let hidden = num_attention_heads * attention_head_dim;
-        if hidden > MAX_HIDDEN {
-            let expected = format!("all heads together must not be wider than {MAX_HIDDEN}");
-            return Err(fields.refuse("num_attention_heads", expected));
-        }
         let ratio = match fields.get("mlp_ratio") {
             Some(_) => fields.number_within("mlp_ratio", 1.0 / hidden as f64, MAX_RATIO)?,
             None => 3.0,
