@@ -122,9 +122,9 @@ mod tests {
         assert_eq!(pooled(Pooling::Cls), [1.0, 2.0]);
         assert_eq!(pooled(Pooling::Max), [3.0, 6.0]);
         assert_eq!(pooled(Pooling::Mean), [2.0, 2.0]);
-        assert_eq!(pooled(Pooling::MeanSqrtLen), [6.0 / 3f32.sqrt(); 2]);
+        assert_eq!(pooled(Pooling::MeanSqrtLen), [(6.0 / 3f64.sqrt()) as f32; 2]);
         // Of 2, 3 and 4 parts of 9.
-        assert_eq!(pooled(Pooling::WeightedMean), [19.0 / 9.0, 22.0 / 9.0]);
+        assert_eq!(pooled(Pooling::WeightedMean), [(19.0 / 9.0f64) as f32, (22.0 / 9.0f64) as f32]);
     }
 
     #[test]

@@ -1,0 +1,15 @@
+//! Heads of transformers of pictures, as their `config.json` says.
+
+use crate::Error;
+use crate::config::{Fields, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN};
+
+/// The number of heads, or `usual`, and the width of one: together they are as wide as the residual stream.
+pub(super) fn transformer_heads(fields: &Fields<'_>, usual: usize) -> Result<[usize; 2], Error> {
+    let width = fields.size_or("attention_head_dim", 128, MAX_HEAD_DIM)?;
+    let heads = fields.size_or("num_attention_heads", usual, MAX_HEADS)?;
+    if heads * width > MAX_HIDDEN {
+        let expected = format!("all heads together must not be wider than {MAX_HIDDEN}");
+        return Err(fields.refuse("num_attention_heads", expected));
+    }
+    Ok([heads, width])
+}
