@@ -68,7 +68,7 @@ impl PromptImages {
         }))
     }
 
-    /// The ids of a prompt with those of its images: in the places that it has for them, or before it if it has none.
+    /// The ids of a prompt with those of its images: in the places that it has for them, or before its text if it has none.
     pub fn place_in(&self, prompt: Vec<u32>, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
         let PatchLayout { image_token, spelling, .. } = self.layout;
         let place = match spelling {
@@ -77,10 +77,13 @@ impl PromptImages {
                 vec![image_token]
             }
         };
-        let prompt = match prompt.contains(&image_token) {
-            true => prompt,
-            false => [place.repeat(self.encoded.len()), prompt].concat(),
-        };
+        let mut prompt = prompt;
+        if !prompt.contains(&image_token) {
+            // Behind the tokens that any text begins with.
+            let begin = tokenizer.encode("", true)?;
+            let begin = begin.iter().zip(&prompt).take_while(|(begin, id)| begin == id).count();
+            prompt.splice(begin..begin, place.repeat(self.encoded.len()));
+        }
         let placed = self.encoded.iter().map(|(ids, image)| (ids.clone(), image.tokens));
         Ok(place_images(&prompt, placed, &self.layout, tokenizer)?)
     }

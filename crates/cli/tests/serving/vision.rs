@@ -1,7 +1,7 @@
 //! Images in prompts, conversations and requests: the text is that of `transformers` (`scripts/fixtures/vision.py`).
 
 use crate::common::serving::Server;
-use crate::common::{done, failed, folder, message, model, outsize, path, text};
+use crate::common::{done, failed, folder, message, model, outsize, path, report, text};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -34,26 +34,29 @@ fn images(name: &str) -> [String; 2] {
     ["image-0.png", "image-1.png"].map(|file| path(&fixture(name).join(file)).to_owned())
 }
 
-/// The fixture's prompt, with the tokens that stand for images.
-fn prompt(name: &str) -> String {
+/// The text of a prompt that stands for an image.
+fn place(name: &str) -> &'static str {
     match name {
-        "vision-mistral3" => "<s>[INST]First [IMG], then [IMG]: what is it?[/INST]".to_owned(),
+        "vision-mistral3" => "[IMG]",
+        "vision-gemma4" | "vision-gemma4-clipped" => "<|image|>",
+        "vision-gemma3" => "<start_of_image>",
+        _ => "<|vision_start|><|image_pad|><|vision_end|>",
+    }
+}
+
+/// The fixture's prompt.
+fn prompt(name: &str) -> String {
+    let image = place(name);
+    let said = format!("First {image}, then {image}: what is it?");
+    match name {
+        "vision-mistral3" => format!("<s>[INST]{said}[/INST]"),
         "vision-gemma4" | "vision-gemma4-clipped" => {
-            "<bos><|turn>user\nFirst <|image|>, then <|image|>: what is it?<turn|>\n<|turn>model\n"
-                .to_owned()
+            format!("<bos><|turn>user\n{said}<turn|>\n<|turn>model\n")
         }
         "vision-gemma3" => {
-            let image = "<start_of_image>";
-            format!(
-                "<bos><start_of_turn>user\nFirst {image}, then {image}: what is it?<end_of_turn>\n<start_of_turn>model\n"
-            )
+            format!("<bos><start_of_turn>user\n{said}<end_of_turn>\n<start_of_turn>model\n")
         }
-        _ => {
-            let image = "<|vision_start|><|image_pad|><|vision_end|>";
-            format!(
-                "<|im_start|>user\nFirst {image}, then {image}: what is it?<|im_end|>\n<|im_start|>assistant\n"
-            )
-        }
+        _ => format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"),
     }
 }
 
@@ -113,6 +116,50 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
         let seen = if name.starts_with("vision-gemma4") { 36 } else { 24 };
         assert!(said.contains(&format!("seen as {seen} x")), "{said}");
+    }
+}
+
+#[test]
+fn images_without_places_come_behind_what_any_text_begins_with() {
+    for (name, begin) in [
+        (FIXTURES[0], None),
+        ("vision-mistral3", Some("<s>")),
+        ("vision-gemma3", Some("<bos>")),
+        ("vision-gemma4", Some("<bos>")),
+    ] {
+        let model = folder();
+        for file in std::fs::read_dir(fixture(name)).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), model.path().join(file.file_name())).unwrap();
+        }
+        if let Some(begin) = begin {
+            let file = model.path().join("tokenizer.json");
+            let mut tokenizer: Value =
+                serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+            let tokens = tokenizer["added_tokens"].as_array().unwrap();
+            let id = &tokens.iter().find(|token| token["content"] == begin).unwrap()["id"];
+            let special = json!({"SpecialToken": {"id": begin, "type_id": 0}});
+            let text = |id: &str| json!({"Sequence": {"id": id, "type_id": 0}});
+            tokenizer["post_processor"] = json!({
+                "type": "TemplateProcessing",
+                "single": [special, text("A")],
+                "pair": [special, text("A"), text("B")],
+                "special_tokens": {begin: {"id": begin, "ids": [id], "tokens": [begin]}},
+            });
+            std::fs::write(&file, tokenizer.to_string()).unwrap();
+        }
+        let [first, second] = images(name);
+        let run = |prompt: &str, more: &[&str]| -> Value {
+            let arguments = ["run", path(model.path()), "--prompt", prompt, "--json"];
+            let images = ["--max-new-tokens", "8", "--image", &first, "--image", &second];
+            report(&outsize(&[&arguments, &images[..], more].concat()))
+        };
+        let plain = run("What?", &[]);
+        let placed = format!("{}{}What?", begin.unwrap_or(""), place(name).repeat(2));
+        let placed = run(&placed, &["--no-special-tokens"]);
+        for entry in ["prompt_tokens", "tokens"] {
+            assert_eq!(plain[entry], placed[entry], "{name}, {entry}");
+        }
     }
 }
 

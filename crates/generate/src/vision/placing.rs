@@ -82,8 +82,6 @@ fn spelled(
 pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, str> {
     /// What prompts have for an image.
     const BEGINS: &str = "<start_of_image>";
-    /// The same where more is put around it later.
-    const IMAGE: &str = "<|image|>";
     /// What the model was taught.
     const FRAME: &str = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n";
     match spelling {
@@ -91,9 +89,6 @@ pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, s
             true => prompt.replace(BEGINS, FRAME).into(),
             false => (FRAME.repeat(images) + prompt).into(),
         },
-        ImageSpelling::Wrapped(_) if images > 0 && !prompt.contains(IMAGE) => {
-            (IMAGE.repeat(images) + prompt).into()
-        }
         _ => prompt.into(),
     }
 }
