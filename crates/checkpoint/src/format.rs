@@ -24,6 +24,8 @@ const ALL: usize = 1 << 30;
 /// | [`whole_fp8`](Self::whole_fp8), of Mistral | `F8_E4M3` | `F32` or `BF16`, one, `weight_scale_inv` |
 /// | [`compressed_fp8`](Self::compressed_fp8), of compressed-tensors | `F8_E4M3` | `F32` or `BF16`, one per row or one, `weight_scale` |
 /// | [`mxfp4`](Self::mxfp4), as gpt-oss is published | `F4`, `weight_blocks` | `F8_E8M0`, one per 32 elements of a row, `weight_scales` |
+/// | [`deepseek_v4_fp8`](Self::deepseek_v4_fp8), of DeepSeek-V4 | `F8_E4M3`, `weight` | `F8_E8M0`, one per block of rows and columns, `scale` |
+/// | [`deepseek_v4_fp4`](Self::deepseek_v4_fp4), of its experts | `F4` in `I8`, `weight` | `F8_E8M0`, one per 32 elements of a row, `scale` |
 /// | [`packed_integers`](Self::packed_integers), [`gptq`](Self::gptq), [`awq`](Self::awq) | [`Integers`] | any float, one per group of a row |
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StorageFormat {
@@ -134,6 +136,29 @@ impl StorageFormat {
         }
     }
 
+    /// Numbers of 8 bits (E4M3) with a power of two for each block of so many rows and columns, as DeepSeek-V4 is published.
+    pub const fn deepseek_v4_fp8(block: [usize; 2]) -> Self {
+        Self {
+            weight_suffix: "weight",
+            data_suffix: "weight",
+            scales: Some(ScaleGrid { suffix: "scale", dtype: Dtype::F8E8M0, block }),
+            ..Self::plain(Dtype::F8E4M3)
+        }
+    }
+
+    /// Numbers as [`mxfp4`](Self::mxfp4) has them, two in each byte `[out, in / 2]`, as the experts of DeepSeek-V4 are published.
+    pub const fn deepseek_v4_fp4() -> Self {
+        let format = Self::deepseek_v4_fp8([1, MX_BLOCK]);
+        Self { encoding: Encoding::Elements(Dtype::F4), ..format }
+    }
+
+    /// The format of a tensor of this type in a checkpoint in this format: experts of DeepSeek-V4 are in another one.
+    pub(crate) fn of_tensor(self, data: Dtype) -> Self {
+        let is_deepseek_v4 =
+            matches!(self.scales, Some(grid) if self == Self::deepseek_v4_fp8(grid.block));
+        if is_deepseek_v4 && data == Dtype::I8 { Self::deepseek_v4_fp4() } else { self }
+    }
+
     /// Integers in words as compressed-tensors packs them (`weight_packed`), with a scale for so many columns of a row, or for
     /// all if that is zero, and zero points, or none.
     pub const fn packed_integers(width: IntegerWidth, group: usize, zeros: bool) -> Self {
@@ -178,7 +203,8 @@ impl StorageFormat {
     #[must_use]
     pub fn with_scales(mut self, found: Dtype) -> Self {
         let may = match self.encoding {
-            Encoding::Elements(_) => found == Dtype::BF16,
+            Encoding::Elements(Dtype::F4) => false,
+            Encoding::Elements(_) => [Dtype::F32, Dtype::BF16].contains(&found),
             Encoding::Integers(_) => [Dtype::F32, Dtype::F16, Dtype::BF16].contains(&found),
         };
         if let Some(grid) = &mut self.scales
@@ -268,6 +294,14 @@ impl StorageFormat {
         let grid = self.scales.map(|grid| (grid.dtype, grid.shape(shape)));
         let scales = self.scales_name(&data).zip(grid);
         match (self.encoding.dtype(), scales) {
+            (Dtype::F4, Some((scales, (dtype, [rows, blocks]))))
+                if *self == Self::deepseek_v4_fp4() =>
+            {
+                vec![
+                    (data, Dtype::I8, vec![rows, shape[1] / 2]),
+                    (scales, dtype, vec![rows, blocks]),
+                ]
+            }
             (Dtype::F4, Some((scales, (_, [rows, blocks])))) => vec![
                 (data, Dtype::U8, vec![rows, blocks, MX_BYTES]),
                 (scales, Dtype::U8, vec![rows, blocks]),
@@ -311,6 +345,11 @@ impl StorageFormat {
                 shape,
                 ..data.clone()
             });
+        }
+        if let (true, [rows, bytes]) = (*self == Self::deepseek_v4_fp4(), &data.shape[..]) {
+            let shape = vec![*rows, bytes.checked_mul(2)?];
+            return Some(TensorInfo { dtype: Dtype::F4, shape, ..data.clone() })
+                .filter(|_| data.dtype == Dtype::I8);
         }
         let [leading @ .., blocks, MX_BYTES] = &data.shape[..] else {
             return None;

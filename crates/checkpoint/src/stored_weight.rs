@@ -49,6 +49,7 @@ impl StoredWeight {
         columns: Option<usize>,
         mut find: impl FnMut(&str) -> Option<TensorInfo>,
     ) -> Result<Self, FormatFault> {
+        let format = format.map(|format| format.of_tensor(data.dtype));
         let numbers = format.and_then(|format| format.numbers_of(data, columns));
         let (data, is_of_bytes) = (numbers.as_ref().unwrap_or(data), numbers.is_some());
         // Some types are blocks by themselves, with their scales in them.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use outsize_checkpoint::{Dtype, IntegerOrder, PackedBf16, ScaleGrid, StorageFormat, ZeroPoints};
 use rayon::prelude::*;
 
-use self::narrow::{MAX_E4M3, narrow_e4m3, narrow_mx};
+use self::narrow::{MAX_E4M3, narrow_e4m3, narrow_mx, power_from};
 use crate::Isa;
 use crate::integer_rounding::IntegerRounding;
 use crate::integers::{Groups, dequantize_integers};
@@ -30,7 +30,8 @@ use crate::simd::{Vector, for_each_isa};
 /// | GGUF's `TQ1_0`, `TQ2_0` | -1, 0 or 1 | in blocks of 256 elements |
 /// | GGUF's `MXFP4` | E2M1, 4 bits | E8M0, in blocks of 32 elements |
 /// | [`PackedBf16`](outsize_checkpoint::PackedBf16) | bf16, in fewer bits | |
-/// | [`mxfp4`](StorageFormat::mxfp4) | E2M1, 4 bits | E8M0, `[out, in / 32]` |
+/// | [`deepseek_v4_fp8`](StorageFormat::deepseek_v4_fp8) | E4M3, 8 bits | E8M0, one per block of rows and columns |
+/// | [`mxfp4`](StorageFormat::mxfp4), [`deepseek_v4_fp4`](StorageFormat::deepseek_v4_fp4) | E2M1, 4 bits | E8M0, `[out, in / 32]` |
 /// | [`fp8`](StorageFormat::fp8), [`compressed_fp8`](StorageFormat::compressed_fp8) | E4M3, 8 bits | f32 or bf16, one for each block of rows and columns |
 /// | [`Integers`](outsize_checkpoint::Integers), as they are [in memory](outsize_checkpoint::Integers::in_memory) | an integer of 4 or 8 bits, less a zero point | f32, f16 or bf16, one for each group of a row |
 ///
@@ -70,7 +71,8 @@ impl<B: AsRef<[u8]> + Default> BlockWeight<B> {
             Some(grid) => {
                 let known = match dtype {
                     Dtype::F8E4M3 => {
-                        [Dtype::F32, Dtype::BF16].contains(&grid.dtype) && !grid.block.contains(&0)
+                        [Dtype::F32, Dtype::BF16, Dtype::F8E8M0].contains(&grid.dtype)
+                            && !grid.block.contains(&0)
                     }
                     Dtype::F4 => {
                         (grid.dtype, grid.block) == (Dtype::F8E8M0, [1, 32]) && skipped_rows == 0
@@ -185,8 +187,8 @@ impl BlockWeight<Vec<u8>> {
     /// The weight that comes close to `values`, `shape` of them: in fp8 the largest of a block is encoded
     /// as the largest number there is, in MXFP4 as one from 4 on; integers are [rounded](IntegerRounding).
     ///
-    /// `None` if the format is not MXFP4, integers row after row without zero points, or one of fp8 with scales in f32, or if
-    /// there are more or fewer values.
+    /// `None` if the format is not MXFP4, integers row after row without zero points, or one of fp8 with scales in f32 or E8M0, or
+    /// if there are more or fewer values.
     pub fn quantize(format: StorageFormat, shape: [usize; 2], values: &[f32]) -> Option<Self> {
         let grid = format.scales?;
         let [height, width] = grid.block;
@@ -210,13 +212,19 @@ impl BlockWeight<Vec<u8>> {
             let largest = &mut scales[scale_of(at)];
             *largest = largest.max(value.abs() / MAX_E4M3);
         }
+        let powers: Option<Vec<u8>> = (grid.dtype == Dtype::F8E8M0)
+            .then(|| scales.iter().map(|scale| power_from(*scale)).collect());
+        if let Some(powers) = &powers {
+            scales = powers.iter().map(|power| E8M0[usize::from(*power)]).collect();
+        }
         let encoded = values.iter().enumerate().map(|(at, value)| {
             let scale = scales[scale_of(at)];
             narrow_e4m3(if scale > 0.0 { value / scale } else { 0.0 })
         });
         let data = encoded.collect();
-        let scales = scales.iter().flat_map(|scale| scale.to_le_bytes());
-        Self::new(format, shape, data, scales.collect(), 0)
+        let scales =
+            powers.unwrap_or_else(|| scales.iter().flat_map(|scale| scale.to_le_bytes()).collect());
+        Self::new(format, shape, data, scales, 0)
     }
 }
 

@@ -57,6 +57,22 @@ pub struct AttentionCache {
     pub keys_are_values: bool,
     /// Of how many tokens that a token may see an indexer has it look at, if one chooses.
     pub chosen: Option<usize>,
+    /// What it keeps of all tokens beside those in sight, if anything.
+    pub entries: Option<EntryCache>,
+}
+
+/// What a layer keeps of blocks of consecutive tokens, counted from the first one of a text: of each an entry that is made of all
+/// its tokens, and serves as keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryCache {
+    /// Tokens of a block.
+    pub block: usize,
+    /// Tokens that an entry is made of: those of its block, the last ones, and perhaps some before.
+    pub span: usize,
+    /// Values of an entry.
+    pub width: usize,
+    /// Values of a token that entries are made of. Those of the last tokens are kept, in f32.
+    pub inputs: usize,
 }
 
 /// What a layer of linear attention or a convolution keeps of a text, in f32.
@@ -87,7 +103,7 @@ impl AttentionCache {
         (self.values() * options.dtype.bytes()).saturating_mul(options.sequences() as u64)
     }
 
-    /// Bytes of all positions and sequences, without a snapshot.
+    /// Bytes of all positions and sequences, without a snapshot and entries.
     pub(crate) fn bytes(&self, options: &CacheOptions) -> u64 {
         let (_, capacity) = window_and_capacity(self.window, options);
         self.position_bytes(options).saturating_mul(capacity as u64)
@@ -102,6 +118,34 @@ impl AttentionCache {
     /// Floating point operations for one token and one position that it sees: scores and their products with values.
     pub fn flops(&self) -> u64 {
         4 * self.heads as u64 * self.head_dim as u64
+    }
+}
+
+impl EntryCache {
+    /// Entries that there is room for of each sequence.
+    pub(crate) fn capacity(&self, options: &CacheOptions) -> usize {
+        // Texts that run side by side need not end a block at once.
+        options.context / self.block + 1
+    }
+
+    /// Bytes of all entries and sequences.
+    pub(crate) fn entry_bytes(&self, options: &CacheOptions) -> u64 {
+        let entry =
+            (self.width as u64 * options.dtype.bytes()).saturating_mul(options.sequences() as u64);
+        entry.saturating_mul(self.capacity(options) as u64)
+    }
+
+    /// Bytes of what entries are made of, of all sequences, without a snapshot.
+    pub(crate) fn input_bytes(&self, options: &CacheOptions) -> u64 {
+        let (_, capacity) = window_and_capacity(Some(self.span), options);
+        let token = (self.inputs * size_of::<f32>()) as u64;
+        token.saturating_mul(options.sequences() as u64).saturating_mul(capacity as u64)
+    }
+
+    /// Whether what entries are made of cannot go back to any token of a text, so that a snapshot is of it too.
+    pub(crate) fn forgets(&self, options: &CacheOptions) -> bool {
+        let (_, capacity) = window_and_capacity(Some(self.span), options);
+        options.when_full != WhenFull::Refuse || capacity < options.context
     }
 }
 
@@ -142,6 +186,11 @@ impl CacheLayer {
         self.attention().filter(|_| !matches!(self, Self::Shared(_)))
     }
 
+    /// The entries that it keeps.
+    pub fn entries(&self) -> Option<&EntryCache> {
+        self.kept_attention()?.entries.as_ref()
+    }
+
     /// The state that it keeps.
     pub fn recurrent(&self) -> Option<&RecurrentCache> {
         match self {
@@ -177,7 +226,12 @@ impl CacheLayer {
             .map_or(0, |layer| layer.bytes(options).saturating_mul(copies(layer.forgets(options))));
         let state = self.recurrent();
         let state = state.map_or(0, |layer| layer.bytes(options).saturating_mul(copies(true)));
-        keys.saturating_add(state)
+        let entries = self.entries().map_or(0, |entries| {
+            let inputs =
+                entries.input_bytes(options).saturating_mul(copies(entries.forgets(options)));
+            entries.entry_bytes(options).saturating_add(inputs)
+        });
+        keys.saturating_add(state).saturating_add(entries)
     }
 
     /// Bytes that a token reads for each position that it sees; of a state alone, for itself.
@@ -207,7 +261,11 @@ impl CacheLayer {
                 (_, true) => "latent",
                 (_, false) => "key-value",
             };
-            format!("{heads} {kind} heads of width {width} in layer {index}")
+            let entries = layer.entries.map(|EntryCache { block, span, width, inputs }| {
+                format!(" with an entry of {width} values for each {block} tokens, of {span} with {inputs} values each")
+            });
+            let entries = entries.unwrap_or_default();
+            format!("{heads} {kind} heads of width {width} in layer {index}{entries}")
         });
         let state = self.recurrent().map(|RecurrentCache { heads, channels, taps }| {
             let convolution =
@@ -238,9 +296,9 @@ impl CacheSpec {
     /// each layer sees as far back as its window, from what the layer before it made of tokens that saw as far.
     pub fn reach(&self, options: &CacheOptions) -> usize {
         let windows = self.layers.iter();
-        let windows = windows.map(|layer| match layer.recurrent() {
-            Some(_) => usize::MAX,
-            None => layer.window_and_capacity(options).0,
+        let windows = windows.map(|layer| match (layer.recurrent(), layer.entries()) {
+            (None, None) => layer.window_and_capacity(options).0,
+            _ => usize::MAX,
         });
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
     }
@@ -313,6 +371,7 @@ impl CacheSpec {
             is_chunked: false,
             keys_are_values: false,
             chosen: None,
+            entries: None,
         };
         Self {
             layers: vec![CacheLayer::Attention(layer); layers],

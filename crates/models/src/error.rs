@@ -62,6 +62,16 @@ pub enum Error {
         /// The greatest batch that is possible.
         max: usize,
     },
+    /// The table of a model with experts that tokens go to whatever their scores has none for a token.
+    #[error(
+        "the table `tid2eid` does not name different ones of {experts} experts for token {token}: the checkpoint is damaged, or of another model"
+    )]
+    ExpertTable {
+        /// The token.
+        token: u32,
+        /// Experts that there are.
+        experts: usize,
+    },
     /// A forward pass would go past the end of the KV cache.
     #[error(
         "the context is full: {tokens} new tokens at position {position} need room for {}, but the KV cache holds \

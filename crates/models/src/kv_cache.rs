@@ -1,5 +1,6 @@
 //! Keys and values of the tokens seen so far, or what linear attention makes of them.
 
+mod entries;
 mod images;
 mod layer;
 mod prompt;
@@ -14,9 +15,11 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_compute;
 
+use self::entries::EntryLayer;
+pub(crate) use self::entries::{EntryInputs, SeenEntries};
 use self::images::HeldImages;
 pub(crate) use self::images::ImagePart;
-use self::layer::{AttentionLayer, Layer, Order, RecurrentLayer};
+use self::layer::{AttentionLayer, Layer, RecurrentLayer};
 pub(crate) use self::layer::{Part, RecurrentState, Seen};
 use self::prompt::Prompt;
 pub use self::resting::RowPrefix;
@@ -127,6 +130,9 @@ impl KvCache {
                 let sizes = window_and_capacity(attention.window, options);
                 storage(at, attention, sizes, attention.forgets(options))
             }),
+            entries: layer
+                .entries()
+                .map(|entries| Box::new(EntryLayer::new(entries, options, &devices[at]))),
             recurrent: layer.recurrent().map(|shape| {
                 let state = Some(RecurrentState::zeros(shape, batch, &devices[at]));
                 let (shape, snapshot) = (*shape, None);
@@ -166,6 +172,7 @@ impl KvCache {
                 forgets: false,
                 snapshot: None,
             }),
+            entries: layer.entries().map(|entries| Box::new(EntryLayer::without_storage(entries))),
             recurrent: layer.recurrent().map(|shape| {
                 let (shape, snapshot) = (*shape, None);
                 Box::new(RecurrentLayer { shape, state: None, keeps: false, snapshot })
@@ -346,7 +353,7 @@ impl KvCache {
             return Err(Error::CannotGoBack { position, written });
         }
         let gone = |layer: &&AttentionLayer| layer.oldest(written) > layer.oldest_seen(position);
-        match self.layers.iter().filter_map(|layer| layer.attention.as_ref()).find(gone) {
+        match self.layers.iter().flat_map(Layer::windows).find(gone) {
             None => Ok(()),
             Some(layer) => Err(Error::Forgotten {
                 position,
@@ -392,31 +399,10 @@ impl KvCache {
             false => here(values),
         };
         self.snapshot_keys(layer, &keys, &values)?;
-        let (first, rows, tokens) = (self.first_row(), keys.dims()[0], keys.dims()[2]);
-        let (position, end) = (self.position, self.position + tokens);
-        let lost = || Error::CacheLost { layer };
+        let (first, position) = (self.first_row(), self.position);
         let slot = self.layers.get_mut(layer).and_then(|layer| layer.attention.as_mut());
-        let slot = slot.ok_or_else(lost)?;
-        let (window, chunk) = (slot.window, slot.chunk);
-        let seen = |parts| Seen { parts, window, chunk, all: false, held_back: None };
-        if slot.capacity == 0 {
-            return Ok(seen(vec![Part::of(keys, values)]));
-        }
-        if slot.oldest(end) <= slot.oldest_seen(position) {
-            slot.write(first, position, keys, values).ok_or_else(lost)?;
-            return Ok(seen(vec![slot.part(end, first..first + rows).ok_or_else(lost)?]));
-        }
-        let mut parts = Vec::with_capacity(2);
-        if position > 0 {
-            parts.push(slot.part(position, first..first + rows).ok_or_else(lost)?);
-        }
-        parts.push(Part {
-            keys: keys.clone(),
-            values: values.clone(),
-            len: end - position,
-            order: Order::From(position),
-        });
-        Ok(Seen { held_back: Some((keys, values)), ..seen(parts) })
+        let seen = slot.and_then(|slot| slot.see(first, position, keys, values));
+        seen.ok_or(Error::CacheLost { layer })
     }
 
     /// Keeps what the indexer of a layer chose until another one does.

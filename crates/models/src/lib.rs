@@ -62,7 +62,7 @@ pub use architecture::{Architecture, Init, MultimodalNames};
 pub use batch::Batch;
 pub use blocks::{BlockInputs, Blocks, Residual};
 pub use cache_options::{CacheOptions, KvDtype, WhenFull};
-pub use cache_spec::{AttentionCache, CacheLayer, CacheSpec, RecurrentCache};
+pub use cache_spec::{AttentionCache, CacheLayer, CacheSpec, EntryCache, RecurrentCache};
 pub use component::{Component, ComponentConfig};
 pub use config::{
     Effect, Fields, IntegerGroups, KnownField, RopeConfig, RopeScaling, compressed_integers,
@@ -92,7 +92,7 @@ pub use outsize_kernels::attention::Alibi;
 pub use pass::Pass;
 pub use pass_shape::{Activations, PassShape};
 pub use picture_size::{PicturePass, PictureSize, WeightUse};
-pub use random::{RANDOM_BLOCK, RandomWeights};
+pub use random::{RANDOM_BLOCK, RandomWeights, expert_table};
 pub use registry::model_types;
 pub use rewriting::{Rewriting, rewriting};
 pub use vision_model::{ImageScaling, ImageSpelling, PatchLayout, VisionModel};

@@ -70,6 +70,11 @@ impl<'a> Pass<'a> {
         self.batch.rows() * self.batch.tokens()
     }
 
+    /// The tokens, those of one sequence after those of the other; images have some that are in no vocabulary.
+    pub fn ids(&self) -> &[u32] {
+        self.batch.ids()
+    }
+
     /// The embeddings of the tokens: `[batch, tokens, hidden]` f32.
     pub fn embed(&self, table: &Embedding) -> Tensor<3> {
         let x = match &self.images {

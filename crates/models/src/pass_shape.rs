@@ -48,7 +48,10 @@ impl PassShape {
         let tokens = tokens.min(if refuse { context } else { MAX_CONTEXT });
         let options = CacheOptions { context, ..*cache };
         let layers = spec.layers.iter();
-        let held = layers.map(|layer| layer.window_and_capacity(&options).1);
+        let held = layers.map(|layer| {
+            let entries = layer.entries().map_or(0, |entries| entries.capacity(&options));
+            layer.window_and_capacity(&options).1.saturating_add(entries)
+        });
         let held = held.max().unwrap_or(0);
         let windows = spec.layers.iter().filter_map(CacheLayer::window);
         Self {

@@ -27,6 +27,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("llama-4-scout", include_str!("presets/llama-4-scout.json")),
     ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
     ("mistral-small-4", include_str!("presets/mistral-small-4.json")),
+    ("deepseek-v4-flash", include_str!("presets/deepseek-v4-flash.json")),
     ("llama-4-maverick", include_str!("presets/llama-4-maverick.json")),
     ("longcat-flash", include_str!("presets/longcat-flash.json")),
     ("deepseek-v3", include_str!("presets/deepseek-v3.json")),
@@ -62,6 +63,7 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `llama-4-scout` | 108 B | 216 GB | Llama 4 Scout, its text part: 16 experts, of which a token uses 1, and one more |
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
 /// | `mistral-small-4` | 119 B | 238 GB | Mistral Small 4, its text part: 128 experts, of which a token uses 4, and one more |
+/// | `deepseek-v4-flash` | 284 B | 159 GB, in fp8, experts in 4 bits | DeepSeek-V4-Flash: 256 experts, of which a token uses 6, and attention over entries for blocks of tokens |
 /// | `llama-4-maverick` | 401 B | 801 GB | Llama 4 Maverick, its text part: in every other layer 128 experts, of which a token uses 1, and one more |
 /// | `longcat-flash` | 561 B | 1.12 TB | LongCat-Flash: 512 experts and 256 without weights, of which a token uses 12 |
 /// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
@@ -111,6 +113,7 @@ mod tests {
             ("qwen3-next-80b-a3b", 79_674_391_296),
             ("glm-4.5-air", 106_852_251_264),
             ("llama-4-scout", 107_769_861_120),
+            ("deepseek-v4-flash", 284_332_230_231 + 40 * 256 + 3 * 129_280 * 6),
             ("llama-4-maverick", 400_711_848_960),
             ("gpt-oss-120b", 116_829_156_672),
             ("longcat-flash", 560_664_980_480),
@@ -124,7 +127,7 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 29);
+        assert_eq!(names().count(), 30);
     }
 
     #[test]

@@ -48,6 +48,15 @@ impl RandomWeights {
     }
 }
 
+/// Different experts for each token, of so many: the values of a table `[vocabulary, per_token]`.
+pub fn expert_table(table: &WeightSpec, experts: usize) -> impl Iterator<Item = i64> {
+    let per_token = table.shape.get(1).copied().unwrap_or(0);
+    (0..table.shape.first().copied().unwrap_or(0)).flat_map(move |token| {
+        let first = hash(&token.to_string()) as usize % experts;
+        (0..per_token).map(move |at| ((first + at) % experts) as i64)
+    })
+}
+
 /// A number of mean 0 and deviation 1 from 64 random bits: four uniform parts, added.
 fn bell(bits: u64) -> f32 {
     /// Deviation of the sum of four uniform integers below 2^16: sqrt(4 (2^32 - 1) / 12).

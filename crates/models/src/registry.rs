@@ -58,6 +58,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::Gemma4ForCausalLm>(),
         decoder::<arch::GptOssForCausalLm>(),
         decoder::<arch::LongcatForCausalLm>(),
+        decoder::<arch::DeepseekV4ForCausalLm>(),
         decoder::<arch::HyV4ForCausalLm>(),
         decoder::<arch::DeepseekForCausalLm>(),
         decoder::<arch::Gpt2LmHeadModel>(),

@@ -9,7 +9,7 @@ use outsize_plan::{BlockCost, Tree};
 
 use crate::architecture::class_name;
 use crate::config::Quantization;
-use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightSpec};
+use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightKind, WeightSpec};
 
 const MXFP4: StorageFormat = StorageFormat::mxfp4();
 
@@ -212,15 +212,18 @@ impl ModelConfig {
         for (name, weights) in self.stored_weights() {
             let weight = &weights[0];
             let blocks = (self.quantization.as_ref())
-                .filter(|quantization| quantization.converts(weight))
-                .and_then(|quantization| quantization.format);
+                .and_then(|quantization| quantization.format_of(weight));
             let stored = match (blocks, weight.shape[..].try_into()) {
                 // Scales of integers are of the type of other weights.
                 (Some(format), Ok(shape)) if format.as_integers().is_some() => {
                     format.with_scales(dtype).tensors(&name, shape)
                 }
                 (Some(format), Ok(shape)) => format.tensors(&name, shape),
-                _ => vec![(name.clone(), dtype, weight.shape.clone())],
+                _ => {
+                    let is_table = weight.kind == WeightKind::ExpertTable;
+                    let dtype = if is_table { Dtype::I64 } else { dtype };
+                    vec![(name.clone(), dtype, weight.shape.clone())]
+                }
             };
             let count = (name != weight.name).then_some(weights.len());
             let stacked = |(name, dtype, shape): (_, _, Vec<usize>)| {
@@ -340,7 +343,7 @@ mod tests {
     use outsize_core::Routed;
 
     use super::*;
-    use crate::{KvDtype, WeightKind, WhenFull, presets};
+    use crate::{KvDtype, WhenFull, presets};
     use outsize_plan::WeightDtype;
 
     fn config(name: &str) -> ModelConfig {

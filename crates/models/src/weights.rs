@@ -17,6 +17,8 @@ pub enum WeightKind {
     Bias,
     /// The scale of a norm: ones.
     Norm,
+    /// Which experts each token goes to, `[vocabulary, per_token]`: whole numbers of 64 bits, always in memory.
+    ExpertTable,
 }
 
 /// One parameter of a model.
@@ -43,6 +45,7 @@ impl From<&Parameter> for WeightSpec {
     fn from(parameter: &Parameter) -> Self {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
+            (_, "tid2eid") => WeightKind::ExpertTable,
             (_, "bias" | "sinks" | "e_score_correction_bias" | "expert_bias") => WeightKind::Bias,
             ("Router", _) => WeightKind::Router,
             ("CausalConv1d", _) => WeightKind::Taps,
@@ -57,7 +60,10 @@ impl From<&Parameter> for WeightSpec {
                 WeightKind::Embedding => Access::Rows,
                 WeightKind::Linear if parameter.class() == "HeadMatrices" => Access::Whole,
                 WeightKind::Linear | WeightKind::Router => Access::Tiles,
-                WeightKind::Bias | WeightKind::Norm | WeightKind::Taps => Access::Whole,
+                WeightKind::Bias
+                | WeightKind::Norm
+                | WeightKind::Taps
+                | WeightKind::ExpertTable => Access::Whole,
             },
         }
     }

@@ -89,6 +89,40 @@ fn what_does_not_fit_is_named() {
 }
 
 #[test]
+fn experts_of_deepseek_v4_are_told_by_their_type() {
+    let format = StorageFormat::deepseek_v4_fp8([128, 128]);
+    let read = |data: &TensorInfo, scales: Option<TensorInfo>| {
+        StoredWeight::of_data(data, Some(format), None, |name| {
+            assert_eq!(name, "a.scale");
+            scales.clone()
+        })
+    };
+    let scales = |shape: &[usize]| Some(tensor("a.scale", Dtype::F8E8M0, shape, 0));
+    let linear = read(&tensor("a.weight", Dtype::F8E4M3, &[200, 130], 0), scales(&[2, 2]));
+    assert_eq!(linear.unwrap().format(), format);
+    let bytes = tensor("a.weight", Dtype::I8, &[6, 32], 100);
+    let expert = read(&bytes, scales(&[6, 2])).unwrap();
+    assert_eq!(expert.format(), StorageFormat::deepseek_v4_fp4());
+    assert_eq!((expert.data().dtype, &*expert.data().shape), (Dtype::F4, &[6, 64][..]));
+    assert_eq!((expert.rows(), expert.row_bytes(), expert.bytes()), (6, 32, 6 * 34));
+    let some = expert.slice(2..4);
+    assert_eq!((some.data().offset, some.scales().unwrap().offset), (100 + 2 * 32, 2 * 2));
+    for (data, scales, wanted) in [
+        (&bytes, None, "needs its scales, `a.scale`"),
+        (&bytes, scales(&[6, 1]), "need [6, 2]"),
+        (&bytes, Some(tensor("a.scale", Dtype::F32, &[6, 2], 0)), "is of type F32"),
+        (&tensor("a.weight", Dtype::F8E4M3, &[200, 130], 0), scales(&[2, 1]), "need [2, 2]"),
+    ] {
+        let error = read(data, scales).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
+    }
+    // As it is written.
+    let tensors = expert.format().tensors("a.weight", [6, 64]);
+    let wanted = [("a.weight", Dtype::I8, vec![6, 32]), ("a.scale", Dtype::F8E8M0, vec![6, 2])];
+    assert_eq!(tensors, wanted.map(|(name, dtype, shape)| (name.to_owned(), dtype, shape)));
+}
+
+#[test]
 fn four_bits_are_stored_as_bytes() {
     let format = StorageFormat::mxfp4();
     let blocks = |shape: &[usize]| tensor("experts.up_blocks", Dtype::U8, shape, 1000);

@@ -11,8 +11,8 @@ use outsize::checkpoint::{IntegerWidth, ShardWriter, StorageFormat, TensorSpec, 
 use outsize::generate::{byte_level_tokenizer, byte_level_tokenizer_config};
 use outsize::kernels::BlockWeight;
 use outsize::models::{
-    IntegerGroups, ModelConfig, RANDOM_BLOCK, RandomWeights, WeightSpec, compressed_integers,
-    presets,
+    IntegerGroups, ModelConfig, RANDOM_BLOCK, RandomWeights, WeightKind, WeightSpec,
+    compressed_integers, expert_table, presets,
 };
 use outsize::plan::format_size;
 use serde_json::{Value, json};
@@ -86,8 +86,7 @@ pub fn make(
     let random = RandomWeights::new(seed);
     for (name, weights) in &config.stored_weights() {
         let quantization = config.quantization.as_ref();
-        let quantization = quantization.filter(|config| config.converts(&weights[0]));
-        if let Some(mut format) = quantization.and_then(|config| config.format) {
+        if let Some(mut format) = quantization.and_then(|config| config.format_of(&weights[0])) {
             if format.as_integers().is_some() {
                 format = format.with_scales(stored);
             }
@@ -104,6 +103,14 @@ pub fn make(
             if let Some(name) = format.shape_name(&names[0]) {
                 let shape = weights[0].shape.iter().flat_map(|n| (*n as i64).to_le_bytes());
                 writer.write(&name, &shape.collect::<Vec<_>>())?;
+            }
+            continue;
+        }
+        let routed = config.routed(".experts.");
+        if let (WeightKind::ExpertTable, Some(routed)) = (weights[0].kind, routed) {
+            for tensor in weights {
+                let table = expert_table(tensor, routed.experts as usize);
+                writer.write(name, &table.flat_map(i64::to_le_bytes).collect::<Vec<_>>())?;
             }
             continue;
         }

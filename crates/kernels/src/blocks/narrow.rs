@@ -14,6 +14,13 @@ pub(super) fn narrow_mx(values: &[f32; 32]) -> ([u8; 16], u8) {
     (std::array::from_fn(|_| pairs.next().unwrap_or(0)), scale)
 }
 
+/// The E8M0 of the least power of two that is not less than a scale.
+pub(super) fn power_from(scale: f32) -> u8 {
+    let bits = scale.to_bits();
+    let is_between = bits & 0x7f_ffff != 0;
+    ((bits >> 23 & 0xff) as u8).saturating_add(u8::from(is_between)).min(254)
+}
+
 /// The E2M1 nearest to an f32, ties to even; what is too large becomes the largest.
 pub(super) fn narrow_e2m1(value: f32) -> u8 {
     let magnitude = value.abs();

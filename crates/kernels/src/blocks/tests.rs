@@ -84,6 +84,27 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Of numbers of 8 bits times a power of two: as near as they can be, the largest not cut.
+    #[test]
+    fn scales_may_be_powers_of_two(
+        values in prop::collection::vec(-3f32..3.0, 60), power in -100i32..100,
+    ) {
+        let values: Vec<f32> = values.iter().map(|value| value * 2f32.powi(power)).collect();
+        let format = StorageFormat::deepseek_v4_fp8([2, 4]);
+        let weight = BlockWeight::quantize(format, [6, 10], &values).unwrap();
+        prop_assert_eq!(weight.scales().len(), 3 * 3);
+        let mut found = vec![0.0; 60];
+        weight.dequantize(0..6, &mut found);
+        for (at, (value, found)) in values.iter().zip(found).enumerate() {
+            let scale = weight.scales()[at / 10 / 2 * 3 + at % 10 / 4];
+            // Three bits behind the point, or steps of the least number.
+            let least = 2f32.powi(i32::from(scale) - 127 - 9);
+            prop_assert!((found - value).abs() <= (value.abs() / 16.0).max(least / 2.0) * 1.001);
+        }
+    }
+}
+
 #[test]
 fn four_bits_of_nothing_and_ties() {
     let ties = [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0].map(narrow::narrow_e2m1);

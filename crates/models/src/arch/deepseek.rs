@@ -21,7 +21,10 @@ use super::sparse_moe::stacked;
 use super::{gemma3, minimax_m3, step3p7};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::layers::{Either, Mlp, Router, Shares, announce_all, beside_activations, mixed_beside};
+use crate::layers::{
+    Either, Mlp, Router, Shares, announce_all, beside_activations, mixed_beside,
+    mixed_chosen_beside,
+};
 use crate::{Activations, Error, PassShape};
 
 /// A DeepSeek, or a model with its experts, with its language-modelling head.
@@ -98,7 +101,7 @@ impl RmsFeedForward for RmsMoE {
         let gate = Router::new(config.hidden_size, experts.count, experts.routing, init);
         Self {
             gate: match experts.routing.shares {
-                Shares::Sigmoid => gate.corrected(init),
+                Shares::Sigmoid | Shares::RootSoftplus => gate.corrected(init),
                 Shares::Softmax | Shares::SigmoidOfChosen => gate,
             },
             experts: (0..experts.count).map(one).collect(),
@@ -132,6 +135,20 @@ impl RmsFeedForward for RmsMoE {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         beside_activations(self.shared_experts.as_ref(), &self.gate, &self.experts, pass)
+    }
+}
+
+impl RmsMoE {
+    /// As its [`forward`](RmsFeedForward::forward), of tokens with these ids.
+    ///
+    /// # Errors
+    /// [`Error::ExpertTable`]: a table is to choose experts, and names none for a token.
+    pub(super) fn forward_of(&self, x: Tensor<3>, ids: &[u32]) -> Result<Tensor<3>, Error> {
+        let (shared, gate) = (self.shared_experts.as_ref(), &self.gate);
+        Ok(match gate.tabled_experts(ids)? {
+            Some(chosen) => mixed_chosen_beside(x, shared, gate, chosen, &self.experts),
+            None => self.forward(x),
+        })
     }
 }
 

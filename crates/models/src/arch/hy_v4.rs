@@ -59,6 +59,7 @@ impl RmsBlock for HyV4DecoderLayer {
             streams: fields.size_or("hc_mult", 4, 64)?,
             magnitude: small("hc_magnitude", 2.0)?,
             epsilon: small("hc_eps", 1e-6)?,
+            mixing_steps: None,
             norm_epsilon: config.rms_norm_eps,
         });
         let limit = fields.number_or("swiglu_limit", 10.0)?;

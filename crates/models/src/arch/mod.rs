@@ -8,6 +8,7 @@ mod bloom;
 mod clip_text;
 mod cohere;
 mod deepseek;
+mod deepseek_v4;
 mod dense;
 mod ernie4_5;
 mod ernie4_5_moe;
@@ -90,6 +91,7 @@ pub use clip_text::{
     ClipTextMlp, ClipTextModel, ClipTextStates, ClipTextTransformer, PROJECTION_IN_OUT,
 };
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
+pub use deepseek_v4::{DeepseekV4DecoderLayer, DeepseekV4ForCausalLm};
 pub use dense::LlamaForCausalLm;
 pub use ernie4_5_moe::{ErnieMoeForCausalLm, ErnieMoeStatics, ErnieSparseMoeBlock};
 pub use falcon::{FalconConfig, FalconDecoderLayer, FalconForCausalLm, FalconModel, FalconNorms};

@@ -13,9 +13,9 @@ use crate::config::{
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Attention, AttentionConfig, AttentionGate, BlockIndexer, BlockIndexerConfig,
-    Either, GatedDeltaNetConfig, HyperConnectionConfig, LatentAttention, LatentAttentionConfig,
-    LatentChoice, LayerNorm, Mamba2Config, Mlp, MlpClamp, Norm, QueryGrowth, RmsNorm, Rope,
-    Routing,
+    CompressedAttentionConfig, Either, GatedDeltaNetConfig, HyperConnectionConfig, LatentAttention,
+    LatentAttentionConfig, LatentChoice, LayerNorm, Mamba2Config, Mlp, MlpClamp, Norm, QueryGrowth,
+    RmsNorm, Rope, Routing, SeenBlocks,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
@@ -64,6 +64,12 @@ pub struct RmsConfig {
     pub block_indexer: Option<BlockIndexerConfig>,
     /// Of each layer, whether it is one of these.
     pub indexed_layers: Vec<bool>,
+    /// The sizes of attention over the last tokens and entries that stand for blocks of all, if it is that.
+    pub compressed_attention: Option<CompressedAttentionConfig>,
+    /// Of each layer, which blocks it sees then.
+    pub seen_blocks: Vec<SeenBlocks>,
+    /// How many layers, the first ones, have experts that a table chooses.
+    pub tabled_layers: usize,
     /// Whether the projections to queries, keys and values have a bias.
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
@@ -231,6 +237,9 @@ impl RmsConfig {
             choices: vec![LatentChoice::Own; num_hidden_layers],
             block_indexer: None,
             indexed_layers: vec![false; num_hidden_layers],
+            compressed_attention: None,
+            seen_blocks: vec![SeenBlocks::None; num_hidden_layers],
+            tabled_layers: 0,
             attention_in_bias: false,
             attention_out_bias: false,
             fused_projections: None,
@@ -484,6 +493,7 @@ impl RmsConfig {
                     is_chunked: self.chunked,
                     keys_are_values: false,
                     chosen: indexer.map(|indexer| indexer.block.saturating_mul(indexer.top_k)),
+                    entries: None,
                 },
                 Some(latent) => AttentionCache {
                     heads,
@@ -493,6 +503,7 @@ impl RmsConfig {
                     is_chunked: self.chunked,
                     keys_are_values: true,
                     chosen: latent.indexer.map(|indexer| indexer.top_k),
+                    entries: None,
                 },
             }
         };
@@ -507,7 +518,15 @@ impl RmsConfig {
             let attention = || {
                 let heads = [self.heads(index), self.key_value_heads(index)];
                 let indexer = self.block_indexer(index);
-                attention(heads, self.windows[index], self.choices[index], indexer)
+                let cache = attention(heads, self.windows[index], self.choices[index], indexer);
+                match &self.compressed_attention {
+                    None => cache,
+                    Some(compressed) => AttentionCache {
+                        keys_are_values: true,
+                        entries: compressed.entries(self.seen_blocks[index]),
+                        ..cache
+                    },
+                }
             };
             let state = state.filter(|_| mixer.has_linear());
             match (state, mixer.has_attention()) {
@@ -524,6 +543,9 @@ impl RmsConfig {
             }
             Some(_) => "its convolutions keep what they saw of the oldest tokens",
         });
+        let has_entries = self.compressed_attention.is_some();
+        let cannot_forget = cannot_forget
+            .or(has_entries.then_some("it keeps what stands for blocks of all tokens"));
         let local = self.local_rope.as_ref();
         CacheSpec {
             layers: self.mixers.iter().enumerate().map(layer).collect(),

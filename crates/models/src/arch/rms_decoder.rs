@@ -71,6 +71,14 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
         Ok(names)
     }
 
+    /// Adds rules that depend on what a block is made of.
+    ///
+    /// # Errors
+    /// A rule that is none.
+    fn with_parts(&self, names: Names) -> Result<Names, outsize_core::Error> {
+        Ok(names)
+    }
+
     /// The block of that number, without storage.
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self;
 
@@ -277,6 +285,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             experts: config.experts,
             fused_projections: config.fused_projections,
             chooses_tokens: config.block_indexer.is_some()
+                || config.compressed_attention.is_some()
                 || config.latent_attention.is_some_and(|latent| latent.indexer.is_some()),
             cache: CacheSpec { recomputes_keys: B::RECOMPUTES_KEYS, ..config.cache() },
         }
@@ -315,6 +324,10 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
         let names = match &self.experts {
             Some(experts) => B::stacked(names, experts)?,
+            None => names,
+        };
+        let names = match self.model.layers.first() {
+            Some(block) => block.with_parts(names)?,
             None => names,
         };
         let attention = self.cache.layers.iter().find_map(CacheLayer::attention);

@@ -30,6 +30,18 @@ const FIELDS: &[KnownField] = &[
     ("activation_scheme", Effect::Only(&["\"dynamic\"", "\"static\""])),
     ("dequantize", Effect::Harmless),
     ("scale_fmt", Effect::Harmless),
+    (EXPERTS, Effect::Read),
+];
+
+/// What says how experts are stored, here or beside.
+const EXPERTS: &str = "expert_dtype";
+
+/// What DeepSeek-V4 has as plain numbers.
+const DEEPSEEK_V4_KEPT: &[&str] = &[
+    "lm_head",
+    "model.layers.*.self_attn.compressor",
+    "model.layers.*.self_attn.indexer.compressor",
+    "model.layers.*.self_attn.indexer.weights_proj",
 ];
 
 /// How linear layers are stored: in fp8, as DeepSeek-V3 is published, in MXFP4, as gpt-oss is, in GGUF's blocks, or as
@@ -38,6 +50,8 @@ const FIELDS: &[KnownField] = &[
 pub struct Quantization {
     /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files and for packed bf16.
     pub format: Option<StorageFormat>,
+    /// Those of experts, if they are others.
+    experts: Option<StorageFormat>,
     /// Modules whose weights are stored as plain numbers.
     kept: KeptModules,
 }
@@ -60,11 +74,20 @@ impl Quantization {
         let (format, kept, absent) = match method {
             None => return Err(all.refuse(name, "it must have a `quant_method`".to_owned())),
             Some("gguf" | PACKED_BF16) => {
-                return Ok(Some(Self { format: None, kept: KeptModules::default() }));
+                let kept = KeptModules::default();
+                return Ok(Some(Self { format: None, experts: None, kept }));
             }
             Some("fp8") => {
                 known::check(&fields, &[FIELDS])?;
-                (fp8(&fields)?, "modules_to_not_convert", vec!["lm_head".to_owned()])
+                let format = fp8(&fields)?;
+                let (format, kept) = match (all.text("model_type")?, format.scales) {
+                    (Some("deepseek_v4"), Some(grid)) => {
+                        (StorageFormat::deepseek_v4_fp8(grid.block), DEEPSEEK_V4_KEPT)
+                    }
+                    _ => (format, &["lm_head"][..]),
+                };
+                let kept = kept.iter().map(|name| (*name).to_owned());
+                (format, "modules_to_not_convert", kept.collect())
             }
             Some("mxfp4") => {
                 known::check(&fields, &[MXFP4])?;
@@ -103,7 +126,23 @@ impl Quantization {
             let expected = format!("{:?} is no regular expression", shown(&name, MAX_QUOTE));
             fields.refuse(kept, expected)
         })?;
-        Ok(Some(Self { format: Some(format), kept }))
+        let owner = if fields.get(EXPERTS).is_some() { &fields } else { all };
+        let experts = match owner.text(EXPERTS)? {
+            None | Some("fp8") => None,
+            Some("fp4") => Some(StorageFormat::deepseek_v4_fp4()),
+            Some(_) => {
+                let expected = "only \"fp4\" and \"fp8\" are supported".to_owned();
+                return Err(owner.refuse(EXPERTS, expected));
+            }
+        };
+        Ok(Some(Self { format: Some(format), experts, kept }))
+    }
+
+    /// How a checkpoint of this configuration stores a weight, if in blocks.
+    pub fn format_of(&self, weight: &WeightSpec) -> Option<StorageFormat> {
+        let is_expert = weight.name.contains(".experts.");
+        let format = self.experts.filter(|_| is_expert).or(self.format);
+        format.filter(|_| self.converts(weight))
     }
 
     /// Whether a checkpoint of this configuration stores a weight in blocks. One at hand says so itself.

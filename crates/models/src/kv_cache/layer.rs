@@ -6,19 +6,35 @@ use burn::tensor::{Device, Tensor};
 use outsize_kernels::KvTensors;
 use outsize_kernels::attention::RingLayout;
 
+use super::entries::EntryLayer;
 use crate::RecurrentCache;
 
 /// What one layer keeps; nothing if it looks at what another one keeps, or if its tokens do not know of each other.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub attention: Option<AttentionLayer>,
+    /// Beside attention.
+    pub entries: Option<Box<EntryLayer>>,
     pub recurrent: Option<Box<RecurrentLayer>>,
 }
 
 impl Layer {
+    /// All that it keeps of columns, of which windows may move on.
+    pub fn windows(&self) -> impl Iterator<Item = &AttentionLayer> {
+        let inputs = self.entries.as_ref().map(|layer| &layer.inputs);
+        self.attention.iter().chain(inputs)
+    }
+
+    /// The same.
+    pub fn windows_mut(&mut self) -> impl Iterator<Item = &mut AttentionLayer> {
+        let inputs = self.entries.as_mut().map(|layer| &mut layer.inputs);
+        self.attention.iter_mut().chain(inputs)
+    }
+
     /// Whether what it kept is gone, after an error in the middle of a write.
     pub fn is_lost(&self) -> bool {
         self.attention.as_ref().is_some_and(AttentionLayer::is_lost)
+            || self.entries.as_ref().is_some_and(|layer| layer.is_lost())
             || self.recurrent.as_ref().is_some_and(|layer| layer.keeps && layer.state.is_none())
     }
 
@@ -30,6 +46,9 @@ impl Layer {
         mut change: impl FnMut(Tensor<4>, usize) -> Tensor<4>,
     ) -> Option<()> {
         if let Some(layer) = &mut self.attention {
+            layer.change_rows(written, &mut change)?;
+        }
+        if let Some(layer) = &mut self.entries {
             layer.change_rows(written, &mut change)?;
         }
         match &mut self.recurrent {
@@ -102,6 +121,52 @@ pub(super) struct AttentionLayer {
 }
 
 impl AttentionLayer {
+    /// One whose keys serve as values, without storage.
+    pub fn shared(window: usize, capacity: usize) -> Self {
+        Self {
+            window,
+            chunk: None,
+            capacity,
+            keys: None,
+            values: None,
+            keys_are_values: true,
+            forgets: false,
+            snapshot: None,
+        }
+    }
+
+    /// Takes columns from `position` on of the texts from `row` on, and gives all that their tokens may look at.
+    pub fn see(
+        &mut self,
+        row: usize,
+        position: usize,
+        keys: Tensor<4>,
+        values: Tensor<4>,
+    ) -> Option<Seen> {
+        let [rows, _, tokens, _] = keys.dims();
+        let end = position + tokens;
+        let (window, chunk) = (self.window, self.chunk);
+        let seen = |parts| Seen { parts, window, chunk, all: false, held_back: None };
+        if self.capacity == 0 {
+            return Some(seen(vec![Part::of(keys, values)]));
+        }
+        if self.oldest(end) <= self.oldest_seen(position) {
+            self.write(row, position, keys, values)?;
+            return Some(seen(vec![self.part(end, row..row + rows)?]));
+        }
+        let mut parts = Vec::with_capacity(2);
+        if position > 0 {
+            parts.push(self.part(position, row..row + rows)?);
+        }
+        parts.push(Part {
+            keys: keys.clone(),
+            values: values.clone(),
+            len: tokens,
+            order: Order::From(position),
+        });
+        Some(Seen { held_back: Some((keys, values)), ..seen(parts) })
+    }
+
     /// Where it is; nowhere if it keeps nothing.
     pub fn device(&self) -> Option<Device> {
         self.keys.as_ref().map(Tensor::device)

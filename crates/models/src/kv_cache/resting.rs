@@ -42,8 +42,7 @@ impl KvCache {
             let sees = |layer: &AttentionLayer| {
                 layer.oldest(end) <= layer.oldest_seen(position).max(start)
             };
-            layer.attention.as_ref().is_none_or(sees)
-                && (layer.recurrent.is_none() || position == end)
+            layer.windows().all(sees) && (layer.recurrent.is_none() || position == end)
         };
         position <= end && self.layers.iter().all(held)
     }
@@ -155,12 +154,17 @@ impl Layer {
     /// Has a text begin at column `start` with what another one, or itself, begins with.
     fn keep(&mut self, moved: &Move, start: usize) -> Option<()> {
         let &Move { from, to, ref columns, tokens } = moved;
-        if let Some(layer) = &mut self.attention {
+        for layer in self.windows_mut() {
             let end = columns.start + tokens;
             // What is looked at and still there.
             let oldest = layer.oldest(end).max(layer.oldest(columns.end));
             let first = oldest.clamp(columns.start, end);
             layer.move_columns([from, to], first..end, start + (first - columns.start))?;
+        }
+        if let Some(layer) = &mut self.entries {
+            let [first, at] = [columns.start, start].map(|column| layer.first(column));
+            let count = layer.count(tokens);
+            layer.entries.move_columns([from, to], first..first + count, at)?;
         }
         match &mut self.recurrent {
             Some(layer) => layer.change_rows(|state, places| copy_row(state, from, to, places)),

@@ -93,7 +93,10 @@ impl KvCache {
         };
         let layers = spec.layers.iter().map(|layer| {
             let keys = layer.kept_attention().map_or(0, |layer| keys(layer, layer.bytes(&one)));
-            keys.max(layer.recurrent().map_or(0, |layer| layer.bytes(&one)))
+            let entries = layer.entries();
+            let entries =
+                entries.map_or(0, |layer| layer.entry_bytes(&one).max(layer.input_bytes(&one)));
+            keys.max(entries).max(layer.recurrent().map_or(0, |layer| layer.bytes(&one)))
         });
         let cross = spec.cross.iter().map(|layer| keys(layer, Self::cross_bytes(layer, &one)));
         layers.chain(cross).max().unwrap_or(0)

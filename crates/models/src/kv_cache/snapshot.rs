@@ -45,11 +45,11 @@ impl KvCache {
 
     fn restore_snapshot(&mut self, position: usize) {
         for layer in &mut self.layers {
-            if let Some(layer) = &mut layer.attention
-                && let Some(snapshot) = &layer.snapshot
-            {
-                let (keys, values) = (**snapshot).clone();
-                (layer.keys, layer.values) = (Some(keys), values);
+            for layer in layer.windows_mut() {
+                if let Some(snapshot) = &layer.snapshot {
+                    let (keys, values) = (**snapshot).clone();
+                    (layer.keys, layer.values) = (Some(keys), values);
+                }
             }
             if let Some(layer) = &mut layer.recurrent {
                 layer.state = layer.snapshot.as_deref().cloned();
@@ -63,9 +63,7 @@ impl KvCache {
     pub(super) fn drop_snapshot(&mut self) {
         self.snapshot.taken = None;
         for layer in &mut self.layers {
-            if let Some(layer) = &mut layer.attention {
-                layer.snapshot = None;
-            }
+            layer.windows_mut().for_each(|layer| layer.snapshot = None);
             if let Some(layer) = &mut layer.recurrent {
                 layer.snapshot = None;
             }
@@ -113,7 +111,7 @@ impl KvCache {
 
 impl AttentionLayer {
     /// Keeps what it holds, with the first `before` of some columns from `position` on.
-    fn take_snapshot(
+    pub(super) fn take_snapshot(
         &mut self,
         row: usize,
         position: usize,

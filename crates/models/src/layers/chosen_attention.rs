@@ -107,7 +107,7 @@ impl Seen {
 }
 
 /// What is held, as keys or values, of some columns of a sequence for a head, in this order: `[1, 1, columns, width]`.
-pub(super) fn gathered(
+pub(crate) fn gathered(
     seen: &Seen,
     [row, head]: [usize; 2],
     held: fn(&Part) -> &Tensor<4>,

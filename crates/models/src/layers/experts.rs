@@ -6,7 +6,7 @@ use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
 use outsize_kernels::index_dtype;
 
-use super::router::{Router, Routing, Shares};
+use super::router::{ChosenExperts, Router, Routing, Shares};
 use super::{Either, FusedMlp, Linear, Mlp, Parameterless, entered};
 use crate::{Activations, PassShape};
 
@@ -110,10 +110,19 @@ pub(crate) fn mixed_with<E: Expert>(
     correction: Option<Vec<f32>>,
     experts: &[E],
 ) -> Tensor<3> {
+    mixed_routed(x, router, experts, |x| route(x, router, correction))
+}
+
+fn mixed_routed<E: Expert>(
+    x: Tensor<3>,
+    router: &Router,
+    experts: &[E],
+    route: impl FnOnce(Tensor<2>) -> RoutedRows,
+) -> Tensor<3> {
     let x = entered(x, &router.weight);
     let [batch, tokens, hidden] = x.dims();
     let x = x.reshape([batch * tokens, hidden]);
-    let routed = route(x.clone(), router, correction);
+    let routed = route(x.clone());
     spread(x, routed, router.routing.of_input, experts).reshape([batch, tokens, hidden])
 }
 
@@ -134,10 +143,15 @@ fn ints(values: Vec<i64>, device: &Device) -> Tensor<1, Int> {
 
 /// What a router makes of `[rows, hidden]` f32, where its weight is.
 pub(crate) fn route(x: Tensor<2>, router: &Router, correction: Option<Vec<f32>>) -> RoutedRows {
-    let Routing { per_token, normalized, epsilon, scale, .. } = router.routing;
-    let ([rows, _], device) = (x.dims(), x.device());
     let shares = router.shares(x);
     let chosen = router.choose(&shares, correction);
+    routed(shares, chosen, router)
+}
+
+/// What becomes of the shares of all experts `[rows, experts]` f32 once some are chosen.
+fn routed(shares: Tensor<2>, chosen: ChosenExperts, router: &Router) -> RoutedRows {
+    let Routing { per_token, normalized, epsilon, scale, .. } = router.routing;
+    let (rows, device) = (shares.dims()[0], shares.device());
     let places = ints(chosen.of_tokens, &device).reshape([rows, per_token]);
     let mut shares = shares.gather(1, places.clone());
     if router.routing.shares == Shares::SigmoidOfChosen {
@@ -204,8 +218,28 @@ pub(crate) fn mixed_beside<E: Expert>(
     correction: Option<Vec<f32>>,
     experts: &[E],
 ) -> Tensor<3> {
+    beside(x, shared, |x| mixed_with(x, router, correction, experts))
+}
+
+/// The same with experts that are chosen already.
+pub(crate) fn mixed_chosen_beside<E: Expert>(
+    x: Tensor<3>,
+    shared: Option<&Mlp>,
+    router: &Router,
+    chosen: ChosenExperts,
+    experts: &[E],
+) -> Tensor<3> {
+    let route = |x| routed(router.shares(x), chosen, router);
+    beside(x, shared, |x| mixed_routed(x, router, experts, route))
+}
+
+fn beside(
+    x: Tensor<3>,
+    shared: Option<&Mlp>,
+    mixed: impl FnOnce(Tensor<3>) -> Tensor<3>,
+) -> Tensor<3> {
     let shared = shared.map(|shared| shared.forward(x.clone()));
-    let mixed = mixed_with(x, router, correction, experts);
+    let mixed = mixed(x);
     match shared {
         Some(shared) => mixed + shared,
         None => mixed,

@@ -1,5 +1,7 @@
 //! The layer that chooses the tokens which attention sees.
 
+use std::ops::Range;
+
 use burn::module::Module;
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_kernels::{ActivationDtype, RotaryPairs, linear_with};
@@ -82,14 +84,9 @@ impl Indexer {
     }
 
     fn rotated(&self, rotation: Option<&Rotation>, x: Tensor<4>) -> Tensor<4> {
-        let IndexerConfig { pairs, plain, head_dim, .. } = self.config;
+        let IndexerConfig { pairs, plain, .. } = self.config;
         match rotation {
-            Some(rotation) if plain == 0 => rotation.apply_to_pairs(pairs, x),
-            Some(rotation) => {
-                let [first, last] = [(0, plain), (plain, head_dim - plain)]
-                    .map(|(at, n)| x.clone().narrow(3, at, n));
-                Tensor::cat(vec![first, rotation.apply_to_pairs(pairs, last)], 3)
-            }
+            Some(rotation) => rotation.apply_to_pairs_behind(pairs, plain, x),
             None => x,
         }
     }
@@ -106,65 +103,89 @@ impl Indexer {
         let IndexerInputs { x, compressed, rotation, positions } = inputs;
         let [batch, tokens, _] = x.dims();
         let scale = ((heads * head_dim) as f64).powf(-0.5);
-        let weights = fetched(self.weights_proj.forward(x) * scale);
-        let weights = values(&weights);
+        let weights = self.weights_proj.forward(x) * scale;
         let queries = self.wq_b.forward(compressed);
         let queries = self.rotated(rotation, queries.reshape([batch, tokens, heads, head_dim]));
-        let mut chosen = ChosenTokens::all(batch, tokens);
-        for row in 0..batch {
-            let sees = |token| positions.columns(row, token, seen.window);
-            // Of consecutive tokens each sees one more.
-            let Some(from) = (0..tokens).find(|token| sees(*token).len() > top_k) else {
-                continue;
-            };
-            let keys: Vec<Tensor<2>> = (seen.parts.iter())
-                .map(|part| {
-                    let keys = part.keys.clone().narrow(0, row, 1).narrow(2, 0, part.len);
-                    keys.narrow(3, first, head_dim).reshape([part.len, head_dim])
-                })
-                .collect();
-            let columns: Vec<usize> = (seen.parts.iter())
-                .flat_map(|part| (0..part.len).map(|place| part.column(place)))
-                .collect();
-            let step = (PRODUCTS_AT_ONCE / (heads * columns.len())).max(1);
-            for start in (from..tokens).step_by(step) {
-                let count = step.min(tokens - start);
-                let queries = queries.clone().narrow(0, row, 1).narrow(1, start, count);
-                let queries = queries.reshape([count * heads, head_dim]);
-                let products = keys.iter().map(|keys| {
-                    let queries = queries.clone().to_device(&keys.device());
-                    fetched(linear_with(ActivationDtype::F32, queries, keys.clone()))
-                });
-                let products: Vec<TensorData> = products.collect();
-                for token in start..start + count {
-                    let weights = &weights[(row * tokens + token) * heads..][..heads];
-                    let mut scores = Vec::with_capacity(columns.len());
-                    for products in products.iter().map(values) {
-                        let width = products.len() / (count * heads);
-                        let products = &products[(token - start) * heads * width..];
-                        scores.extend(weighted(weights, products, width));
-                    }
-                    let visible = sees(token);
-                    let scores = columns.iter().zip(scores);
-                    let scores = scores.filter(|(column, _)| visible.contains(column));
-                    let scores = scores.map(|(column, score)| (*column as u32, score));
-                    chosen.set(row, token, best(scores.collect(), top_k));
-                }
-            }
-        }
-        chosen
+        let sees = |row, token| positions.columns(row, token, seen.window);
+        best_columns(queries, weights, seen, first, top_k, sees)
     }
 
     /// What it holds at most, besides its input and what it gives.
     pub(super) fn activations(&self, pass: &PassShape) -> Activations {
-        let IndexerConfig { heads, head_dim, .. } = self.config;
-        let columns = pass.visible();
-        let step = (PRODUCTS_AT_ONCE / (heads * columns)).clamp(1, pass.tokens() as usize);
-        // Queries and their copy; weights and theirs; keys; products; columns, scores, and both together as they are collected.
-        let of_rows = pass.rows() * (2 * heads * head_dim + 2 * heads) as u64;
-        let of_columns = columns * (head_dim + step * heads + 2 + 1 + 4);
-        Activations::values(of_rows + of_columns as u64)
+        best_columns_activations(pass, self.config.heads, self.config.head_dim)
     }
+}
+
+/// What [`best_columns`] holds at most, with the queries and weights that it takes.
+pub(super) fn best_columns_activations(
+    pass: &PassShape,
+    heads: usize,
+    head_dim: usize,
+) -> Activations {
+    let columns = pass.visible();
+    let step = (PRODUCTS_AT_ONCE / (heads * columns)).clamp(1, pass.tokens() as usize);
+    // Queries and their copy; weights and theirs; keys; products; columns, scores, and both together as they are collected.
+    let of_rows = pass.rows() * (2 * heads * head_dim + 2 * heads) as u64;
+    let of_columns = columns * (head_dim + step * heads + 2 + 1 + 4);
+    Activations::values(of_rows + of_columns as u64)
+}
+
+/// Which `top_k` columns each token looks at of those that it `sees`, a row of which is less than one of a later token: those of the
+/// greatest sums over heads of `weight · max(q · k, 0)`. Queries are `[batch, tokens, heads, head_dim]`, weights `[batch, tokens,
+/// heads]`; keys are what there is of a column from element `first` on.
+pub(super) fn best_columns(
+    queries: Tensor<4>,
+    weights: Tensor<3>,
+    seen: &Seen,
+    first: usize,
+    top_k: usize,
+    sees: impl Fn(usize, usize) -> Range<usize>,
+) -> ChosenTokens {
+    let [batch, tokens, heads, head_dim] = queries.dims();
+    let weights = fetched(weights);
+    let weights = values(&weights);
+    let mut chosen = ChosenTokens::all(batch, tokens);
+    for row in 0..batch {
+        // Of consecutive tokens none sees fewer.
+        let Some(from) = (0..tokens).find(|token| sees(row, *token).len() > top_k) else {
+            continue;
+        };
+        let keys: Vec<Tensor<2>> = (seen.parts.iter())
+            .map(|part| {
+                let keys = part.keys.clone().narrow(0, row, 1).narrow(2, 0, part.len);
+                keys.narrow(3, first, head_dim).reshape([part.len, head_dim])
+            })
+            .collect();
+        let columns: Vec<usize> = (seen.parts.iter())
+            .flat_map(|part| (0..part.len).map(|place| part.column(place)))
+            .collect();
+        let step = (PRODUCTS_AT_ONCE / (heads * columns.len())).max(1);
+        for start in (from..tokens).step_by(step) {
+            let count = step.min(tokens - start);
+            let queries = queries.clone().narrow(0, row, 1).narrow(1, start, count);
+            let queries = queries.reshape([count * heads, head_dim]);
+            let products = keys.iter().map(|keys| {
+                let queries = queries.clone().to_device(&keys.device());
+                fetched(linear_with(ActivationDtype::F32, queries, keys.clone()))
+            });
+            let products: Vec<TensorData> = products.collect();
+            for token in start..start + count {
+                let weights = &weights[(row * tokens + token) * heads..][..heads];
+                let mut scores = Vec::with_capacity(columns.len());
+                for products in products.iter().map(values) {
+                    let width = products.len() / (count * heads);
+                    let products = &products[(token - start) * heads * width..];
+                    scores.extend(weighted(weights, products, width));
+                }
+                let visible = sees(row, token);
+                let scores = columns.iter().zip(scores);
+                let scores = scores.filter(|(column, _)| visible.contains(column));
+                let scores = scores.map(|(column, score)| (*column as u32, score));
+                chosen.set(row, token, best(scores.collect(), top_k));
+            }
+        }
+    }
+    chosen
 }
 
 pub(super) fn fetched<const D: usize>(x: Tensor<D>) -> TensorData {

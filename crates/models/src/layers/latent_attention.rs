@@ -538,6 +538,7 @@ mod tests {
             is_chunked: false,
             keys_are_values: true,
             chosen: Some(indexer.top_k),
+            entries: None,
         };
         let layers = vec![CacheLayer::Attention(cache)];
         let spec = CacheSpec { layers, ..CacheSpec::uniform(0, 1, 1, 2, TOKENS) };

@@ -7,6 +7,8 @@ mod block_indexer;
 mod causal_conv1d;
 mod channel_norm;
 mod chosen_attention;
+mod compressed_attention;
+mod compressor;
 mod conv1d;
 mod conv2d;
 mod convolution;
@@ -57,6 +59,10 @@ pub(crate) use axial_rope::{AxialRope, axis_widths};
 pub use block_indexer::{BlockIndexer, BlockIndexerConfig};
 pub use causal_conv1d::CausalConv1d;
 pub use channel_norm::ChannelNorm;
+pub(crate) use chosen_attention::gathered;
+pub use compressed_attention::{
+    CompressedAttention, CompressedAttentionConfig, EntryIndexerConfig, SeenBlocks,
+};
 pub use conv1d::Conv1d;
 pub use conv2d::{Conv2d, Resampler};
 pub(crate) use convolution::UNPACKED_BYTES;
@@ -65,8 +71,8 @@ pub(crate) use either::either;
 pub use embedding::Embedding;
 pub(crate) use entered::{entered, fetched, fetched_rows};
 pub(crate) use experts::{
-    Expert, announce_all, beside_activations, expert_activations, mixed, mixed_beside, mixed_with,
-    route, spread,
+    Expert, announce_all, beside_activations, expert_activations, mixed, mixed_beside,
+    mixed_chosen_beside, mixed_with, route, spread,
 };
 pub use feed_forward::FeedForward;
 pub(crate) use feed_forward::{two_layer_activations, two_layers};

@@ -307,6 +307,33 @@ impl Rotation {
         }
     }
 
+    /// The same the other way round.
+    pub(crate) fn inverse(&self) -> Self {
+        let angles = self.angles.clone().map(|[cos, sin]| [cos, -sin]);
+        Self { angles, pairs: self.pairs, growth: None, moved: RefCell::default() }
+    }
+
+    /// Rotates `[batch, tokens, heads, head_dim]`; of each head the elements behind the first `plain`.
+    pub(crate) fn apply_behind(&self, plain: usize, x: Tensor<4>) -> Tensor<4> {
+        self.apply_to_pairs_behind(self.pairs, plain, x)
+    }
+
+    /// The same of other pairs of dimensions.
+    pub(crate) fn apply_to_pairs_behind(
+        &self,
+        pairs: RotaryPairs,
+        plain: usize,
+        x: Tensor<4>,
+    ) -> Tensor<4> {
+        if plain == 0 {
+            return self.apply_to_pairs(pairs, x);
+        }
+        let rotated = x.dims()[3] - plain;
+        let [first, last] =
+            [(0, plain), (plain, rotated)].map(|(at, n)| x.clone().narrow(3, at, n));
+        Tensor::cat(vec![first, self.apply_to_pairs(pairs, last)], 3)
+    }
+
     /// The rotations of some of the tokens alone.
     pub(crate) fn of_tokens(&self, first: usize, count: usize) -> Self {
         let narrow = |x: &Tensor<4>| x.clone().narrow(1, first, count);

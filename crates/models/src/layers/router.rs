@@ -1,12 +1,12 @@
 //! The layer that chooses experts.
 
-use burn::module::{Module, Param};
-use burn::tensor::activation::{sigmoid, softmax};
-use burn::tensor::{DType, Tensor};
-use outsize_kernels::ActivationDtype;
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::activation::{sigmoid, softmax, softplus};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use outsize_kernels::{ActivationDtype, index_dtype};
 
 use super::linear::{self, matrix, zeros};
-use crate::Init;
+use crate::{Error, Init};
 
 /// Scores experts, and chooses a few of them for each token. Its products are of f32 activations, whatever those of other
 /// layers are: near a tie, rounding would choose another expert.
@@ -19,6 +19,8 @@ pub struct Router {
     /// `[experts]`: added to the experts' shares while they are chosen
     /// ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)).
     pub e_score_correction_bias: Option<Param<Tensor<1>>>,
+    /// `[vocabulary, per_token]`: which experts tokens go to whatever their scores, in DeepSeek-V4's first layers.
+    pub tid2eid: Option<Param<Tensor<2, Int>>>,
     #[module(skip)]
     pub(crate) routing: Routing,
 }
@@ -51,6 +53,8 @@ pub enum Shares {
     Sigmoid,
     /// The same, of those that are chosen by their scores as they are.
     SigmoidOfChosen,
+    /// The root of the softplus of each, in DeepSeek-V4.
+    RootSoftplus,
 }
 
 /// Experts in groups: each token chooses some groups, then experts in these.
@@ -87,6 +91,7 @@ impl Router {
             weight: matrix([count, hidden], &init.device),
             bias: None,
             e_score_correction_bias: None,
+            tid2eid: None,
             routing,
         }
     }
@@ -101,6 +106,35 @@ impl Router {
     pub fn corrected(self, init: &Init) -> Self {
         let e_score_correction_bias = Some(zeros(self.count(), &init.device));
         Self { e_score_correction_bias, ..self }
+    }
+
+    /// The same whose experts are those that a table has for each of `vocabulary` tokens.
+    pub fn tabled(self, vocabulary: usize, init: &Init) -> Self {
+        let shape = [vocabulary, self.routing.per_token];
+        // Of the first ones, unless loaded.
+        let first = move |device: &Device, _| {
+            let row = Tensor::<1, Int>::arange(0..shape[1] as i64, device);
+            row.unsqueeze::<2>().repeat_dim(0, vocabulary)
+        };
+        let id = ParamId::new();
+        let table = Param::uninitialized(id, first, init.device.clone(), false, shape.into());
+        Self { tid2eid: Some(table), ..self }
+    }
+
+    /// The experts of tokens, if a table has them.
+    ///
+    /// # Errors
+    /// [`Error::ExpertTable`]: a row of the table is none.
+    pub(crate) fn tabled_experts(&self, ids: &[u32]) -> Result<Option<ChosenExperts>, Error> {
+        let Some(table) = &self.tid2eid else { return Ok(None) };
+        let table = table.val();
+        let (rows, device) = (table.dims()[0], table.device());
+        // An id that the table lacks has no embedding either.
+        let places = ids.iter().map(|id| (*id as usize).min(rows - 1) as i64).collect();
+        let places = TensorData::new::<i64, _>(places, [ids.len()]);
+        let places: Tensor<1, Int> = Tensor::from_data(places, (&device, index_dtype(&device)));
+        let chosen: Vec<i64> = table.select(0, places).into_data().iter().collect();
+        ChosenExperts::given(chosen, self.routing.per_token, self.count(), ids).map(Some)
     }
 
     /// Experts that it scores.
@@ -121,6 +155,7 @@ impl Router {
             Shares::Softmax => softmax(scores, 1),
             Shares::Sigmoid => sigmoid(scores),
             Shares::SigmoidOfChosen => scores,
+            Shares::RootSoftplus => softplus(scores, 1.0).sqrt(),
         }
     }
 
@@ -137,7 +172,7 @@ pub(crate) fn correction_of<const D: usize>(bias: &Param<Tensor<D>>) -> Vec<f32>
 }
 
 /// Which experts the tokens go to.
-pub(super) struct ChosenExperts {
+pub(crate) struct ChosenExperts {
     /// Of each token after the other, its experts, in ascending order.
     pub of_tokens: Vec<i64>,
     /// Each expert that is chosen, in ascending order, with where it stands among the choices of the tokens.
@@ -145,6 +180,32 @@ pub(super) struct ChosenExperts {
 }
 
 impl ChosenExperts {
+    /// Those of some tokens as they are told, `per_token` for each.
+    fn given(
+        mut of_tokens: Vec<i64>,
+        per_token: usize,
+        count: usize,
+        ids: &[u32],
+    ) -> Result<Self, Error> {
+        let mut by_expert = vec![Vec::new(); count];
+        for (token, chosen) in of_tokens.chunks_exact_mut(per_token).enumerate() {
+            chosen.sort_unstable();
+            let is_known = |expert: &i64| (0..count as i64).contains(expert);
+            if !chosen.iter().all(is_known) || chosen.windows(2).any(|two| two[0] == two[1]) {
+                return Err(Error::ExpertTable { token: ids[token], experts: count });
+            }
+            for (at, expert) in chosen.iter().enumerate() {
+                by_expert[*expert as usize].push((token * per_token + at) as i64);
+            }
+        }
+        Ok(Self::sorted(of_tokens, by_expert))
+    }
+
+    fn sorted(of_tokens: Vec<i64>, by_expert: Vec<Vec<i64>>) -> Self {
+        let experts = by_expert.into_iter().enumerate().filter(|(_, choices)| !choices.is_empty());
+        Self { of_tokens, experts: experts.collect() }
+    }
+
     /// The greatest of each row of `[tokens, experts]`; of equals the first.
     fn of(shares: &Tensor<2>, correction: Option<&[f32]>, routing: &Routing) -> Self {
         let [_, count] = shares.dims();
@@ -167,8 +228,7 @@ impl ChosenExperts {
                 of_tokens.push(expert as i64);
             }
         }
-        let experts = by_expert.into_iter().enumerate().filter(|(_, choices)| !choices.is_empty());
-        Self { of_tokens, experts: experts.collect() }
+        Self::sorted(of_tokens, by_expert)
     }
 }
 

@@ -220,6 +220,10 @@ pub const FIXTURES: &[&str] = &[
     "longcat_flash-published-bf16",
     "hy_v4",
     "hy_v4-published-bf16",
+    "deepseek_v4",
+    "deepseek_v4-published-bf16",
+    "deepseek_v4-published-fp8",
+    "deepseek_v4-stacked",
     "minimax_m3",
     "minimax_m3-published-bf16",
 ];
@@ -345,4 +349,5 @@ pub const BATCHES: &[&str] = &[
     "step3p7",
     "longcat_flash",
     "hy_v4",
+    "deepseek_v4",
 ];

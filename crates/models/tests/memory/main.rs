@@ -6,12 +6,13 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_models::arch::{
     ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
-    ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
-    Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm, GptOssForCausalLm,
-    GptjForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm,
-    HyV4ForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
-    MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm,
-    Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
+    DeepseekV4ForCausalLm, ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm,
+    Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm,
+    GptOssForCausalLm, GptjForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm,
+    HunyuanMoeForCausalLm, HyV4ForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
+    LongcatForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    T5ForConditionalGeneration,
 };
 use outsize_models::{CacheOptions, Decoder, Init, KvDtype, ModelConfig, WhenFull, presets};
 use passes::{
@@ -435,6 +436,40 @@ fn experts_need_what_is_said() {
         }
         let streams = latent_with("hy_v4", &queries, &chosen(100, 4));
         activations_stay_below_their_bound::<HyV4ForCausalLm>(&streams, &one(700));
+        // Of entries, all or those that an indexer chooses, beside a window.
+        let entries = |types: &str, window: usize, top_k: usize| {
+            let config = format!(
+                r#"{{"model_type": "deepseek_v4", "hidden_size": {hidden}, "moe_intermediate_size": {inner},
+                    "num_hidden_layers": 2, "num_attention_heads": {heads}, "vocab_size": 512, "n_routed_experts": 3,
+                    "num_experts_per_tok": 3, "num_hash_layers": 1, "head_dim": 64, "qk_rope_head_dim": {rotated},
+                    "q_lora_rank": {queries}, "o_groups": 2, "o_lora_rank": {rank}, "sliding_window": {window},
+                    "index_topk": {top_k}, "index_n_heads": 4, "index_head_dim": 64, "layer_types": [{types}]}}"#
+            );
+            ModelConfig::from_json(&config).unwrap()
+        };
+        let [last, chosen, all] = [
+            r#""sliding_attention""#,
+            r#""compressed_sparse_attention""#,
+            r#""heavily_compressed_attention""#,
+        ];
+        for (types, window, top_k, options) in [
+            (format!("{last}, {all}"), 128, 512, one(300)),
+            (format!("{last}, {chosen}"), 100, 30, one(400)),
+            (format!("{chosen}, {chosen}"), 128, 512, bf16(300)),
+            (format!("{all}, {chosen}"), 40, 40, CacheOptions { batch: 2, ..one(300) }),
+        ] {
+            // Attention goes token by token, and takes its time.
+            if heads > 24 {
+                continue;
+            }
+            let config = entries(&types, window, top_k);
+            activations_stay_below_their_bound::<DeepseekV4ForCausalLm>(&config, &options);
+        }
+        a_snapshot_is_counted::<DeepseekV4ForCausalLm>(&entries(
+            &format!("{all}, {chosen}"),
+            60,
+            100,
+        ));
         let twice = format!(
             r#"{{"model_type": "longcat_flash", "hidden_size": {hidden}, "ffn_hidden_size": {inner},
                 "expert_ffn_hidden_size": {inner}, "num_layers": 2, "num_attention_heads": {heads}, "vocab_size": 512,

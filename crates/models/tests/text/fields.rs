@@ -3,10 +3,10 @@
 
 use outsize_models::arch::{
     ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
-    ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm,
-    Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm, GraniteMoeForCausalLm,
-    GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, HyV4ForCausalLm, Lfm2ForCausalLm,
-    Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm,
+    DeepseekV4ForCausalLm, ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm,
+    Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm,
+    GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, HyV4ForCausalLm,
+    Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm,
     NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
     SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
@@ -77,6 +77,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("mimo_v2_flash"),
         of::<LongcatForCausalLm>("longcat_flash"),
         of::<HyV4ForCausalLm>("hy_v4"),
+        of::<DeepseekV4ForCausalLm>("deepseek_v4"),
         of::<SparseMoeForCausalLm>("mellum"),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
@@ -110,6 +111,8 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         | "rotary_pct"
         | "partial_rotary_factor"
         | "rope_local_base_freq" => true,
+        "compress_rates" => value.is_object(),
+        "compress_ratios" | "num_hash_layers" | "qk_rope_head_dim" => name == "deepseek_v4",
         // Of files that do not list what each layer has.
         "hybrid_layer_pattern" => name == "mimo_v2_flash",
         "index_skip_topk_offset" | "index_topk_freq" | "index_topk_pattern" => {
@@ -301,6 +304,23 @@ fn what_does_not_fit_together_is_refused_by_name() {
             "text_config.sparse_attention_config.sparse_init_block",
         ),
         ("hy_v4", "swiglu_limit", json!(0), "swiglu_limit"),
+        ("deepseek_v4", "swiglu_limit", json!(0), "swiglu_limit"),
+        ("deepseek_v4", "num_key_value_heads", json!(2), "num_key_value_heads"),
+        ("deepseek_v4", "o_groups", json!(3), "o_groups"),
+        ("deepseek_v4", "index_head_dim", json!(2), "index_head_dim"),
+        ("deepseek_v4", "n_shared_experts", json!(2), "n_shared_experts"),
+        ("deepseek_v4", "partial_rotary_factor", json!(0.2), "partial_rotary_factor"),
+        ("deepseek_v4", "sliding_window", Value::Null, "sliding_window"),
+        ("deepseek_v4", "intermediate_size", json!(9), "intermediate_size"),
+        ("deepseek_v4", "layer_types", json!(["sliding_attention"]), "layer_types"),
+        ("deepseek_v4", "mlp_layer_types", json!(["moe", "hash_moe", "moe"]), "mlp_layer_types"),
+        (
+            "deepseek_v4",
+            "compress_rates",
+            json!({"compressed_sparse_attention": 0}),
+            "compress_rates.compressed_sparse_attention",
+        ),
+        ("deepseek_v4-published-bf16", "compress_ratios", json!([4, 5, 0]), "compress_ratios"),
         ("hy_v4", "indexer_types", json!(["shared", "full", "full"]), "indexer_types"),
         ("longcat_flash", "num_hidden_layers", json!(2), "num_hidden_layers"),
         ("longcat_flash", "moe_topk", json!(8), "moe_topk"),

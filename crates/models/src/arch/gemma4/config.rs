@@ -95,6 +95,7 @@ impl Gemma4Config {
                 is_chunked: false,
                 keys_are_values: false,
                 chosen: None,
+                entries: None,
             };
             match layer.source {
                 KeyValueSource::Own { .. } => CacheLayer::Attention(attention),

@@ -109,6 +109,7 @@ impl T5Config {
             is_chunked: false,
             keys_are_values: false,
             chosen: None,
+            entries: None,
         };
         // Positions are distances, of which the longest are all alike: there is no end to them.
         let layers = self.num_decoder_layers;
