@@ -179,10 +179,8 @@ pub(crate) fn match_parameters(
                     misfit.misshaped.push((tensor.name.clone(), tensor.shape.clone(), wanted));
                     continue;
                 }
-                let mut tensor = match modules {
-                    Some(_) => as_rows(tensor, &wanted, location.parts),
-                    None => flat(tensor, &wanted, &location),
-                };
+                let stack = modules.map(|_| as_rows(tensor, &wanted, location.parts));
+                let mut tensor = flat(stack.as_ref().unwrap_or(tensor), &wanted, &location);
                 if options.names.takes_last_frames() {
                     entry.frames = without_frames(&mut tensor, &wanted);
                 }

@@ -4,11 +4,16 @@ use crate::Location;
 use outsize_checkpoint::TensorInfo;
 
 /// A convolution of one place, `[out, in, 1, 1]` or one of patches that do not overlap, `[out, in, frames, rows, columns]`, as
-/// the linear layer that it is, if a matrix is wanted; and as a vector what has one value for each channel, `[channels, 1, 1]`, or
-/// is a number.
+/// the linear layer that it is, if a matrix is wanted; and as a vector what is longer than one along a single axis,
+/// `[channels, 1, 1]`, or is a number.
 pub(crate) fn flat(tensor: &TensorInfo, wanted: &[usize], location: &Location) -> TensorInfo {
     let mut tensor = tensor.clone();
-    if tensor.shape.is_empty() && wanted == [1] {
+    let beyond_one =
+        |shape: &[usize]| shape.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
+    if wanted.len() == 1
+        && tensor.shape.len() != 2
+        && beyond_one(&tensor.shape) == beyond_one(wanted)
+    {
         tensor.shape = wanted.to_vec();
     }
     if let ([outputs, window @ ..], [wanted_outputs, inputs @ ..]) = (&tensor.shape[..], wanted)

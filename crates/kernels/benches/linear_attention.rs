@@ -20,7 +20,7 @@
 use outsize_kernels::causal_convolution::{CausalConvolution, convolve_causally};
 use outsize_kernels::delta_rule::{DeltaRule, delta_rule_into};
 use outsize_kernels::state_space::{StateSpace, state_space_into};
-use outsize_kernels::{ActivationDtype, Isa, LinearAttentionHeads, StateRows, peak};
+use outsize_kernels::{ActivationDtype, DeltaGates, Isa, LinearAttentionHeads, StateRows, peak};
 
 #[path = "common/timing.rs"]
 mod timing;
@@ -123,6 +123,7 @@ fn print(rule: Rule, texts: usize, tokens: usize, rounds: usize) {
                     isa,
                     DeltaRule {
                         heads,
+                        gates: DeltaGates::default(),
                         x: &mut x,
                         forget: &gates,
                         write: &gates,

@@ -1,8 +1,8 @@
 //! The gated delta rule: attention that keeps of a text one matrix a head, over slices.
 //!
-//! Of each token, the matrix is made less by a factor; what it gives for the token's key is replaced,
+//! Of each token, the matrix is made less by a factor, or each of its rows by one of its own; what it gives for the token's key is replaced,
 //! by some part, by the token's value; and it is asked for what it gives for the token's query. Yang et
-//! al. 2024 (arXiv:2412.06464).
+//! al. 2024 (arXiv:2412.06464), Kimi Team 2025 (arXiv:2510.26692).
 
 use crate::Isa;
 use crate::exp::{exp, softplus};
@@ -21,21 +21,40 @@ const GATHERED: usize = 8;
 /// What is added to the square of a length before something is divided by that length.
 pub(crate) const LENGTH_EPSILON: f64 = 1e-6;
 
+/// What the gates of the delta rule are made with.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeltaGates {
+    /// The most that may be replaced: 1, or 2 where what a matrix gives may turn round.
+    pub most: f32,
+    /// What the logarithms of factors stay above, where a sigmoid of so much says them rather than a
+    /// softplus.
+    pub bound: Option<f32>,
+}
+
+impl Default for DeltaGates {
+    fn default() -> Self {
+        Self { most: 1.0, bound: None }
+    }
+}
+
 /// Some tokens of some texts.
 #[derive(Debug)]
 pub struct DeltaRule<'a> {
     /// Sizes.
     pub heads: LinearAttentionHeads,
+    /// How gates are made.
+    pub gates: DeltaGates,
     /// `[texts, tokens, channels]`: queries, keys and values of all heads. Queries and keys are made as
     /// long as they should be.
     pub x: &'a mut [f32],
-    /// `[texts, tokens, value_heads]`: how fast the matrix is forgotten, before a softplus.
+    /// `[texts, tokens, value_heads]`: how fast the matrix is forgotten, before a softplus; or `[texts,
+    /// tokens, value_heads, key_dim]`, of each of its rows.
     pub forget: &'a [f32],
     /// `[texts, tokens, value_heads]`: which part is replaced, before a sigmoid.
     pub write: &'a [f32],
     /// `[value_heads]`: what the former are multiplied by then.
     pub rates: &'a [f32],
-    /// `[value_heads]`: what is added to the former before.
+    /// `[value_heads]` or `[value_heads, key_dim]`: what is added to the former before.
     pub forget_bias: &'a [f32],
     /// Of rows of texts, the matrices: `[rows, ..]` of [`LinearAttentionHeads::state`].
     pub state: &'a mut [f32],
@@ -52,7 +71,7 @@ pub struct DeltaRule<'a> {
 ///
 /// If sizes do not fit each other, or if this processor does not have `isa`.
 pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
-    let DeltaRule { heads, x, forget, write, rates, forget_bias, state, rows, y } = rule;
+    let DeltaRule { heads, gates, x, forget, write, rates, forget_bias, state, rows, y } = rule;
     let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = heads;
     let (channels, texts) = (heads.channels(), rows.begins.len());
     assert!(isa.is_available(), "this processor does not have {isa:?}");
@@ -68,10 +87,15 @@ pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
     let count = x.len() / channels;
     assert_eq!(
         (forget.len(), write.len(), y.len()),
-        (count * value_heads, count * value_heads, count * value_heads * value_dim),
+        (count * forget_bias.len(), count * value_heads, count * value_heads * value_dim),
         "delta rule: {count} tokens of {value_heads} heads"
     );
-    assert_eq!((rates.len(), forget_bias.len()), (value_heads, value_heads), "delta rule: heads");
+    assert_eq!(rates.len(), value_heads, "delta rule: heads");
+    assert!(
+        [1, key_dim].map(|width| value_heads * width).contains(&forget_bias.len()),
+        "delta rule: {} factors of {value_heads} heads",
+        forget_bias.len()
+    );
     let [blocks, ..] = heads.state();
     let block = key_dim * STATE_COLUMNS;
     assert!(
@@ -87,7 +111,7 @@ pub fn delta_rule_into(isa: Isa, rule: DeltaRule<'_>) {
     let shared = Shared {
         heads,
         x,
-        gates: Gates { forget, write, rates, forget_bias },
+        gates: Gates { gates, forget, write, rates, forget_bias },
         begins: &rows.begins,
         tokens: count / texts,
         state: OutputPtr(state[rows.first * blocks * block..].as_mut_ptr()),
@@ -113,6 +137,7 @@ struct Shared<'a> {
 
 /// What says how much is kept and how much is replaced.
 struct Gates<'a> {
+    gates: DeltaGates,
     forget: &'a [f32],
     write: &'a [f32],
     rates: &'a [f32],
@@ -120,12 +145,28 @@ struct Gates<'a> {
 }
 
 impl Gates<'_> {
-    /// What a head's matrix is multiplied by for a token, and the part that is replaced.
-    fn of(&self, token: usize, head: usize) -> (f32, f32) {
-        let at = token * self.rates.len() + head;
-        let forgotten = self.rates[head] * softplus(self.forget[at] + self.forget_bias[head]);
-        (exp(-forgotten), 1.0 / (1.0 + exp(-self.write[at])))
+    /// Factors of a head: one, or one for each row of its matrix.
+    fn width(&self) -> usize {
+        self.forget_bias.len() / self.rates.len()
     }
+
+    /// Writes what a head's matrix is multiplied by for a token; gives the part that is replaced.
+    fn of(&self, token: usize, head: usize, keep: &mut [f32]) -> f32 {
+        let (rate, at) = (self.rates[head], head * self.width());
+        let forget = &self.forget[token * self.forget_bias.len() + at..];
+        for ((keep, forget), bias) in keep.iter_mut().zip(forget).zip(&self.forget_bias[at..]) {
+            let forget = forget + bias;
+            *keep = exp(match self.gates.bound {
+                None => -(rate * softplus(forget)),
+                Some(bound) => bound * sigmoid(rate * forget),
+            });
+        }
+        self.gates.most * sigmoid(self.write[token * self.rates.len() + head])
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
 }
 
 for_each_isa! {
@@ -158,7 +199,8 @@ for_each_isa! {
             queries: vec![0.0; GATHERED * key_dim],
             keys: vec![0.0; GATHERED * key_dim],
             values: vec![0.0; GATHERED * shared.heads.blocks() * STATE_COLUMNS],
-            gates: vec![(0.0, 0.0); GATHERED],
+            keep: vec![0.0; GATHERED * shared.gates.width()],
+            write: [0.0; GATHERED],
         };
         while let Some(claimed) = shared.claims.claim() {
             for task in claimed {
@@ -176,8 +218,10 @@ struct Gathered {
     keys: Vec<f32>,
     /// Of each token the columns of all blocks of one head; then what comes of them.
     values: Vec<f32>,
-    /// Of each token what that head keeps and what it replaces.
-    gates: Vec<(f32, f32)>,
+    /// Of each token what that head keeps: one factor, or one for each row.
+    keep: Vec<f32>,
+    /// Of each token what it replaces.
+    write: [f32; GATHERED],
 }
 
 impl Shared<'_> {
@@ -197,6 +241,7 @@ impl Shared<'_> {
             false => key_head * of_key + of_key_head,
         };
         let (size, padded) = (key_dim * STATE_COLUMNS, blocks * STATE_COLUMNS);
+        let width = self.gates.width();
         let begin = self.begins[text].unwrap_or(0).min(self.tokens);
         let is_new = self.begins[text].is_some();
         for token in 0..begin {
@@ -223,7 +268,8 @@ impl Shared<'_> {
                     value.copy_from_slice(&values[head * value_dim..][..value_dim]);
                     // What is beyond the last column stays zero.
                     beyond.fill(0.0);
-                    gathered.gates[at] = self.gates.of(token(at), head);
+                    let keep = &mut gathered.keep[at * width..(at + 1) * width];
+                    gathered.write[at] = self.gates.of(token(at), head, keep);
                 }
                 for block in 0..blocks {
                     let place = (text * value_heads + head) * blocks + block;
@@ -237,16 +283,17 @@ impl Shared<'_> {
                     for at in 0..count {
                         let vectors = at * key_dim..(at + 1) * key_dim;
                         let columns = at * padded + block * STATE_COLUMNS;
+                        let query = &gathered.queries[vectors.clone()];
+                        let key = &gathered.keys[vectors];
+                        let value = &mut gathered.values[columns..columns + STATE_COLUMNS];
+                        let write = gathered.write[at];
                         // SAFETY: the caller's promise: `state` has `STATE_COLUMNS` for each element of
                         // a key.
                         unsafe {
-                            step::<V>(
-                                state,
-                                &gathered.queries[vectors.clone()],
-                                &gathered.keys[vectors],
-                                &mut gathered.values[columns..columns + STATE_COLUMNS],
-                                gathered.gates[at],
-                            );
+                            match &gathered.keep[at * width..(at + 1) * width] {
+                                &[keep] => step::<V>(state, query, key, value, |_| keep, write),
+                                keep => step::<V>(state, query, key, value, |row| keep[row], write),
+                            }
                         }
                     }
                 }
@@ -282,7 +329,8 @@ impl Shared<'_> {
     }
 }
 
-/// One token: changes the state, and writes what comes of it in the place of the value.
+/// One token: changes the state, of whose rows `keep` says what they are multiplied by, and writes what
+/// comes of it in the place of the value.
 ///
 /// # Safety
 ///
@@ -294,7 +342,8 @@ unsafe fn step<V: Vector>(
     query: &[f32],
     key: &[f32],
     value: &mut [f32],
-    (keep, write): (f32, f32),
+    keep: impl Fn(usize) -> f32 + Copy,
+    write: f32,
 ) {
     let (rows, apart) = (key.len(), rows_apart::<V>());
     let even = rows / apart * apart;
@@ -306,16 +355,16 @@ unsafe fn step<V: Vector>(
         let mut sums = [[V::zero(); 8]; 4];
         for first in (0..even).step_by(apart) {
             for (at, sums) in (first..).zip(&mut sums[..apart]) {
-                add_row(sums, row(at), *key.get_unchecked(at));
+                add_row(sums, row(at), keep(at) * *key.get_unchecked(at));
             }
         }
         for at in even..rows {
-            add_row(&mut sums[0], row(at), *key.get_unchecked(at));
+            add_row(&mut sums[0], row(at), keep(at) * *key.get_unchecked(at));
         }
         let mut change = sums_together(&sums, apart);
         for (column, change) in change.iter_mut().enumerate().take(STATE_COLUMNS / V::LANES) {
             let value = V::f32(value.as_ptr().add(column * V::LANES)).mul(V::splat(write));
-            *change = value.fma(*change, V::splat(-keep * write));
+            *change = value.fma(*change, V::splat(-write));
         }
         let sums = change_rows(state, keep, key, &change, query);
         for (column, sum) in sums.iter().enumerate().take(STATE_COLUMNS / V::LANES) {

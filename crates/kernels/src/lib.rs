@@ -112,6 +112,7 @@ pub use activation::ActivationFunction;
 pub use activation_dtype::ActivationDtype;
 pub use blocks::{BlockWeight, widen_e4m3};
 pub use buffer::{BufferReuse, free_buffers};
+pub use delta_rule::DeltaGates;
 pub use device::{has_kernels, index_dtype, is_flex, is_gpu};
 pub use fetched::{FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, fetched_linear};
 pub use head_loss::{

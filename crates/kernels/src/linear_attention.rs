@@ -4,7 +4,7 @@ use burn::backend::Dispatch;
 use burn::tensor::activation::{sigmoid, silu, softplus};
 use burn::tensor::{Bool, DType, Device, Tensor, TensorData};
 
-use crate::delta_rule::LENGTH_EPSILON;
+use crate::delta_rule::{DeltaGates, LENGTH_EPSILON};
 use crate::device::is_flex;
 use crate::linear_attention_extension::LinearAttentionOps;
 use crate::state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
@@ -64,7 +64,8 @@ pub fn causal_convolution(
 /// The gated delta rule, token by token: of `x [texts, tokens, channels]`, which is queries, keys
 /// and values of all heads, with `forget` and `write` `[texts, tokens, value_heads]`, `rates` and
 /// `forget_bias` `[value_heads]`, and matrices `state [rows, ..]` of
-/// [`LinearAttentionHeads::state`]; all f32. Gives `[texts, tokens, value_heads, value_dim]`, and
+/// [`LinearAttentionHeads::state`]; all f32. Where rows of a matrix are forgotten by themselves,
+/// `forget` and `forget_bias` have `value_heads · key_dim` in the place of `value_heads`. Gives `[texts, tokens, value_heads, value_dim]`, and
 /// the matrices afterwards. Zero where a text has not begun.
 ///
 /// On Flex this is [one operation](crate::delta_rule::delta_rule_into); elsewhere Burn's own ones.
@@ -74,6 +75,7 @@ pub fn causal_convolution(
 /// If sizes do not fit each other.
 pub fn delta_rule(
     heads: LinearAttentionHeads,
+    gates: DeltaGates,
     x: Tensor<3>,
     [forget, write]: [Tensor<3>; 2],
     [rates, forget_bias]: [Tensor<1>; 2],
@@ -85,6 +87,7 @@ pub fn delta_rule(
     if tensors.iter().chain(&others).all(is_flex) {
         let (y, state) = Dispatch::delta_rule(
             heads,
+            gates,
             x.into_dispatch(),
             forget.into_dispatch(),
             write.into_dispatch(),
@@ -115,9 +118,16 @@ pub fn delta_rule(
     let queries = vectors(0).mul_scalar((key_dim as f64).sqrt().recip());
     let keys = vectors(width);
     let values = in_blocks(x.narrow(2, 2 * width, value_heads * value_dim), &heads);
-    let gates = |gates| of_blocks(gates, blocks);
-    let forget = softplus(forget + forget_bias.unsqueeze(), 1.0) * rates.unsqueeze();
-    let (keep, write) = (gates(forget.neg().exp()), gates(sigmoid(write)));
+    let rows_of_head = forget_bias.dims()[0] / value_heads;
+    let forget = forget + forget_bias.unsqueeze();
+    let forget = forget.reshape([texts, tokens, value_heads, rows_of_head]);
+    let rates = rates.reshape([1, 1, value_heads, 1]);
+    let kept = match gates.bound {
+        None => (softplus(forget, 1.0) * rates).neg(),
+        Some(bound) => sigmoid(forget * rates) * bound,
+    };
+    let write = sigmoid(write).mul_scalar(gates.most).unsqueeze_dim(3);
+    let (keep, write) = (of_blocks(kept.exp(), blocks), of_blocks(write, blocks));
     let mut matrices = before(&state, &rows);
     let mut mixed = Vec::with_capacity(tokens);
     for token in 0..tokens {
@@ -187,7 +197,9 @@ pub fn state_space(
     let [least, greatest] = limits;
     let step = softplus(step + step_bias.unsqueeze(), 1.0).clamp_min(least);
     let step = if greatest.is_finite() { step.clamp_max(greatest) } else { step };
-    let keep = of_blocks((step.clone() * rates.unsqueeze()).neg().exp(), blocks);
+    let step = step.unsqueeze_dim::<4>(3);
+    let rates = rates.reshape([1, 1, value_heads, 1]);
+    let keep = of_blocks((step.clone() * rates).neg().exp(), blocks);
     let skip = skip.reshape([1, 1, value_heads, 1]).repeat_dim(3, blocks);
     let skip = skip.reshape([1, 1, value_heads * blocks, 1, 1]);
     let (added, skipped) = (values.clone() * of_blocks(step, blocks), values * skip);
@@ -219,11 +231,12 @@ fn in_blocks(values: Tensor<3>, heads: &LinearAttentionHeads) -> Tensor<5> {
     values.reshape([texts, tokens, value_heads * heads.blocks(), 1, STATE_COLUMNS])
 }
 
-/// What each head has, `[texts, tokens, value_heads]`, of each of its blocks.
-fn of_blocks(of_heads: Tensor<3>, blocks: usize) -> Tensor<5> {
-    let [texts, tokens, value_heads] = of_heads.dims();
-    let of_heads = of_heads.unsqueeze_dim::<4>(3).repeat_dim(3, blocks);
-    of_heads.reshape([texts, tokens, value_heads * blocks, 1, 1])
+/// What each head has, or each row of its matrix, `[texts, tokens, value_heads, rows]`, of each of
+/// its blocks.
+fn of_blocks(of_heads: Tensor<4>, blocks: usize) -> Tensor<5> {
+    let [texts, tokens, value_heads, rows] = of_heads.dims();
+    let of_heads = of_heads.unsqueeze_dim::<5>(3).repeat_dim(3, blocks);
+    of_heads.reshape([texts, tokens, value_heads * blocks, rows, 1])
 }
 
 /// What comes of each token's blocks, `[texts, blocks, 1, columns]`, of all:

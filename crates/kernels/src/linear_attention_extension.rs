@@ -9,7 +9,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Flex, backend_extension};
 
 use crate::causal_convolution::{CausalConvolution, convolve_causally};
-use crate::delta_rule::{DeltaRule, delta_rule_into};
+use crate::delta_rule::{DeltaGates, DeltaRule, delta_rule_into};
 use crate::extension::{contiguous, dims, f32_elements, f32_elements_mut, whole};
 use crate::state_space::{StateSpace, state_space_into};
 use crate::{Isa, LinearAttentionHeads, StateRows, buffer};
@@ -34,8 +34,8 @@ pub trait LinearAttentionOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// What the delta rule gives of `x [texts, tokens, channels]`, with `forget` and `write` `[texts,
-    /// tokens, value_heads]`, `rates` and `forget_bias` `[value_heads]`, and matrices `state [rows, ..]`,
-    /// all f32: `[texts, tokens, value_heads, value_dim]`; and the state afterwards.
+    /// tokens, value_heads]`, `rates` and `forget_bias` `[value_heads]`, or `key_dim` times as many of
+    /// what is forgotten, and matrices `state [rows, ..]`, all f32: `[texts, tokens, value_heads, value_dim]`; and the state afterwards.
     ///
     /// # Panics
     ///
@@ -43,6 +43,7 @@ pub trait LinearAttentionOps: Backend {
     #[allow(clippy::too_many_arguments, reason = "tensors cannot be passed in a list")]
     fn delta_rule(
         heads: LinearAttentionHeads,
+        gates: DeltaGates,
         x: FloatTensor<Self>,
         forget: FloatTensor<Self>,
         write: FloatTensor<Self>,
@@ -104,6 +105,7 @@ impl LinearAttentionOps for Flex {
 
     fn delta_rule(
         heads: LinearAttentionHeads,
+        gates: DeltaGates,
         x: FlexTensor,
         forget: FlexTensor,
         write: FlexTensor,
@@ -122,6 +124,7 @@ impl LinearAttentionOps for Flex {
             Isa::detected(),
             DeltaRule {
                 heads,
+                gates,
                 x: f32_elements_mut(&mut x, "delta rule: x"),
                 forget: f32_elements(&forget, "delta rule: what is forgotten"),
                 write: f32_elements(&write, "delta rule: what is written"),

@@ -46,8 +46,8 @@ pub(crate) fn rows_apart<V: Vector>() -> usize {
     V::LANES / 4
 }
 
-/// Makes each row `keep` times itself and its element of the key times the change; gives the sum of
-/// all rows then, each times its element of the query.
+/// Makes each row so much times itself as `keep` says, and its element of the key times the change;
+/// gives the sum of all rows then, each times its element of the query.
 ///
 /// # Safety
 ///
@@ -56,7 +56,7 @@ pub(crate) fn rows_apart<V: Vector>() -> usize {
 #[inline(always)]
 pub(crate) unsafe fn change_rows<V: Vector>(
     state: &mut [f32],
-    keep: f32,
+    keep: impl Fn(usize) -> f32,
     key: &[f32],
     change: &[V; 8],
     query: &[f32],
@@ -70,12 +70,12 @@ pub(crate) unsafe fn change_rows<V: Vector>(
         let mut sums = [[V::zero(); 8]; 4];
         for first in (0..even).step_by(apart) {
             for (at, sums) in (first..).zip(&mut sums[..apart]) {
-                change_row(row(at), keep, *key.get_unchecked(at), change);
+                change_row(row(at), keep(at), *key.get_unchecked(at), change);
                 add_row(sums, row(at), *query.get_unchecked(at));
             }
         }
         for at in even..rows {
-            change_row(row(at), keep, *key.get_unchecked(at), change);
+            change_row(row(at), keep(at), *key.get_unchecked(at), change);
             add_row(&mut sums[0], row(at), *query.get_unchecked(at));
         }
         sums_together(&sums, apart)

@@ -213,7 +213,7 @@ unsafe fn advance<V: Vector>(
         for (column, change) in change[..STATE_COLUMNS / V::LANES].iter_mut().enumerate() {
             *change = V::f32(at(column)).mul(V::splat(step));
         }
-        let sums = change_rows(state, keep, key, &change, query);
+        let sums = change_rows(state, |_| keep, key, &change, query);
         for (column, sum) in sums[..STATE_COLUMNS / V::LANES].iter().enumerate() {
             let result = sum.fma(V::f32(at(column)), V::splat(skip));
             result.store(at(column));

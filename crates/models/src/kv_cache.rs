@@ -1,8 +1,10 @@
 //! Keys and values of the tokens seen so far, or what linear attention makes of them.
 
+mod attention_layer;
 mod entries;
 mod images;
 mod layer;
+mod new_entries;
 mod prompt;
 mod recurrent;
 mod resting;
@@ -15,12 +17,14 @@ use std::sync::Arc;
 use burn::tensor::{Device, Tensor};
 use outsize_kernels::gpu::can_compute;
 
+use self::attention_layer::AttentionLayer;
+pub(crate) use self::attention_layer::{Part, Seen};
 use self::entries::EntryLayer;
 pub(crate) use self::entries::{EntryInputs, SeenEntries};
 use self::images::HeldImages;
 pub(crate) use self::images::ImagePart;
-use self::layer::{AttentionLayer, Layer, RecurrentLayer};
-pub(crate) use self::layer::{Part, RecurrentState, Seen};
+pub(crate) use self::layer::RecurrentState;
+use self::layer::{Layer, RecurrentLayer};
 use self::prompt::Prompt;
 pub use self::resting::RowPrefix;
 use self::rows::WaitingRows;

@@ -6,8 +6,8 @@ use outsize_kernels::causal_convolution::{CausalConvolution, convolve_causally};
 use outsize_kernels::delta_rule::{DeltaRule, delta_rule_into};
 use outsize_kernels::state_space::{StateSpace, state_space_into};
 use outsize_kernels::{
-    Isa, LinearAttentionHeads, STATE_COLUMNS, StateRows, causal_convolution, delta_rule,
-    state_space,
+    DeltaGates, Isa, LinearAttentionHeads, STATE_COLUMNS, StateRows, causal_convolution,
+    delta_rule, state_space,
 };
 
 use burn::tensor::{Device, Tensor, TensorData};
@@ -90,6 +90,9 @@ fn convolved(
 /// What goes into a delta rule but the state.
 struct Inputs {
     heads: LinearAttentionHeads,
+    gates: DeltaGates,
+    /// Factors of a head: one, or one for each row of its matrix.
+    factors: usize,
     x: Vec<f32>,
     forget: Vec<f32>,
     write: Vec<f32>,
@@ -100,15 +103,19 @@ struct Inputs {
 impl Inputs {
     fn new(heads: LinearAttentionHeads, texts: &Texts, seed: u64) -> Self {
         let tokens = texts.tokens * texts.padding.len();
-        let gates = |seed| values(tokens * heads.value_heads, seed);
+        let gates = |factors, seed| values(tokens * heads.value_heads * factors, seed);
+        let factors = if seed.is_multiple_of(2) { 1 } else { heads.key_dim };
+        let (most, bound) = if seed.is_multiple_of(3) { (2.0, Some(-5.0)) } else { (1.0, None) };
         let rates = values(heads.value_heads, seed + 3).iter().map(|x| x.abs() * 3.0).collect();
         Self {
             heads,
+            gates: DeltaGates { most, bound },
+            factors,
             x: values(tokens * heads.channels(), seed),
-            forget: gates(seed + 1).iter().map(|x| x * 30.0).collect(),
-            write: gates(seed + 2).iter().map(|x| x * 4.0).collect(),
+            forget: gates(factors, seed + 1).iter().map(|x| x * 30.0).collect(),
+            write: gates(1, seed + 2).iter().map(|x| x * 4.0).collect(),
             rates,
-            bias: values(heads.value_heads, seed + 4),
+            bias: values(heads.value_heads * factors, seed + 4),
         }
     }
 
@@ -122,8 +129,9 @@ impl Inputs {
             let mut y = texts.cut(&all, width, &range);
             let rule = DeltaRule {
                 heads: self.heads,
+                gates: self.gates,
                 x: &mut texts.cut(&self.x, self.heads.channels(), &range),
-                forget: &texts.cut(&self.forget, value_heads, &range),
+                forget: &texts.cut(&self.forget, value_heads * self.factors, &range),
                 write: &texts.cut(&self.write, value_heads, &range),
                 rates: &self.rates,
                 forget_bias: &self.bias,
@@ -161,10 +169,22 @@ impl Inputs {
                     let (query, key) = (unit(0), unit(key_heads * key_dim));
                     let value = vector(2 * key_heads * key_dim + head * value_dim, value_dim);
                     let at = token * value_heads + head;
-                    let forget = f64::from(self.forget[at]) + f64::from(self.bias[head]);
-                    let keep = (-f64::from(self.rates[head]) * forget.exp().ln_1p()).exp();
-                    let write = 1.0 / (1.0 + (-f64::from(self.write[at])).exp());
-                    matrix.iter_mut().for_each(|x| *x *= keep);
+                    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+                    let rate = f64::from(self.rates[head]);
+                    let keep = |row: usize| {
+                        let row = if self.factors == 1 { 0 } else { row };
+                        let bias = f64::from(self.bias[head * self.factors + row]);
+                        let forget = f64::from(self.forget[at * self.factors + row]) + bias;
+                        let kept = match self.gates.bound {
+                            None => -rate * forget.exp().ln_1p(),
+                            Some(bound) => f64::from(bound) * sigmoid(rate * forget),
+                        };
+                        kept.exp()
+                    };
+                    let write = f64::from(self.gates.most) * sigmoid(self.write[at].into());
+                    for (row, of_row) in matrix.chunks_mut(value_dim).enumerate() {
+                        of_row.iter_mut().for_each(|x| *x *= keep(row));
+                    }
                     for column in 0..value_dim {
                         let mut column_of = matrix[column..].iter_mut().step_by(value_dim);
                         let held: f64 = column_of.by_ref().zip(&key).map(|(x, key)| *x * key).sum();
@@ -381,6 +401,8 @@ proptest! {
             let part = |all: &[f32]| all[all.len() / (last + 1) * last..].to_vec();
             let inputs = Inputs {
                 heads,
+                gates: inputs.gates,
+                factors: inputs.factors,
                 x: part(&inputs.x),
                 forget: part(&inputs.forget),
                 write: part(&inputs.write),
@@ -447,10 +469,11 @@ proptest! {
                 let bias = tensor(&bias, [channels], &device);
                 let bias = (taps > 2).then_some(bias);
                 let (x, last) = causal_convolution(x, weight, bias, inputs_before, rows.clone(), true);
-                let gates = [&inputs.forget, &inputs.write].map(|gate| part(gate, heads.value_heads));
+                let gates = [(&inputs.forget, inputs.factors), (&inputs.write, 1)]
+                    .map(|(gate, factors)| part(gate, heads.value_heads * factors));
                 let of_heads = [&inputs.rates, &inputs.bias]
-                    .map(|values| tensor(values, [heads.value_heads], &device));
-                let (y, next) = delta_rule(heads, x, gates, of_heads, state, rows);
+                    .map(|values| tensor(values, [values.len()], &device));
+                let (y, next) = delta_rule(heads, inputs.gates, x, gates, of_heads, state, rows);
                 (inputs_before, state) = (last, next);
                 let y = y.into_data().try_to_vec::<f32>().unwrap();
                 texts.paste(&mut all, heads.value_heads * heads.value_dim, &range, &y);

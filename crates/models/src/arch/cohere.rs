@@ -9,7 +9,7 @@ use crate::config::{
     DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, layer_windows, sliding_window,
 };
 
-const ABSENT: RmsDefaults<'static> = RmsDefaults {
+pub(super) const ABSENT: RmsDefaults<'static> = RmsDefaults {
     max_position_embeddings: 8192,
     rms_norm_eps: 1e-5,
     epsilon: "layer_norm_eps",
@@ -42,8 +42,8 @@ pub(super) fn read_cohere2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     Ok(RmsConfig { rotated_layers, windows, ..config })
 }
 
-/// What both have.
-fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
+/// What all have.
+pub(super) fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?.with_attention_bias(fields)?;
     let logit_scale = match fields.get("logit_scale") {
         Some(_) => fields.number_within("logit_scale", 1e-6, 1e6)?,

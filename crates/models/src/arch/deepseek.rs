@@ -7,8 +7,9 @@ mod absent;
 mod config;
 mod hunyuan;
 mod indexer;
+mod linear;
 
-pub(super) use config::{LATENT, fields, read, softmax_stretch};
+pub(super) use config::{LATENT, ROPE, YOUTU, fields, read, read_youtu, softmax_stretch};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -39,6 +40,8 @@ pub struct RmsMoE {
     pub experts: Vec<Mlp>,
     /// As wide as all shared experts together.
     pub shared_experts: Option<Mlp>,
+    /// Whether that one and the others together are averaged.
+    is_mean: bool,
 }
 
 impl RmsFeedForward for RmsMoE {
@@ -65,6 +68,7 @@ impl RmsFeedForward for RmsMoE {
         ("mimo_v2_flash", "MiMoV2Flash"),
         ("step3p7", "Step3p7"),
         ("minimax_m3_vl", "MiniMaxM3VL"),
+        ("cohere2_moe", "Cohere2Moe"),
     ];
 
     fn text_types(model_type: &str) -> &'static [&'static str] {
@@ -102,10 +106,11 @@ impl RmsFeedForward for RmsMoE {
         Self {
             gate: match experts.routing.shares {
                 Shares::Sigmoid | Shares::RootSoftplus => gate.corrected(init),
-                Shares::Softmax | Shares::SigmoidOfChosen => gate,
+                Shares::Softmax | Shares::SigmoidOfChosen | Shares::SparseMixer { .. } => gate,
             },
             experts: (0..experts.count).map(one).collect(),
             shared_experts: experts.shared_intermediate_size.map(shared),
+            is_mean: experts.is_mean,
         }
     }
 
@@ -130,7 +135,8 @@ impl RmsFeedForward for RmsMoE {
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        mixed_beside(x, self.shared_experts.as_ref(), &self.gate, None, &self.experts)
+        let sum = mixed_beside(x, self.shared_experts.as_ref(), &self.gate, None, &self.experts);
+        if self.is_mean { sum * 0.5 } else { sum }
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::rms_config::ExpertsConfig;
+use super::rms_config::{ExpertsConfig, field_of};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_EXPERTS, MAX_INTERMEDIATE, MAX_LAYERS};
@@ -78,13 +78,14 @@ pub(super) fn expert_groups(
     experts: &ExpertsConfig,
     absent: (usize, usize),
 ) -> Result<Option<ExpertGroups>, Error> {
+    let groups = field_of(fields, ["n_group", "num_expert_group"])?;
     let (count, per_token) = match (is_v2, fields.text("topk_method")?) {
         (true, None | Some("greedy")) => return Ok(None),
         (true, Some("group_limited_greedy")) => {
             (fields.size("n_group", MAX_EXPERTS)?, fields.size("topk_group", MAX_EXPERTS)?)
         }
         (false, None | Some("noaux_tc")) => (
-            fields.size_or("n_group", absent.0, MAX_EXPERTS)?,
+            fields.size_or(groups, absent.0, MAX_EXPERTS)?,
             fields.size_or("topk_group", absent.1, MAX_EXPERTS)?,
         ),
         (true, _) => {
@@ -104,7 +105,7 @@ pub(super) fn expert_groups(
             "the {} experts must be in groups of equally many, {best} at least",
             experts.count
         );
-        return Err(fields.refuse("n_group", expected));
+        return Err(fields.refuse(groups, expected));
     }
     if per_token > count || per_token * size < experts.routing.per_token {
         let expected = format!(

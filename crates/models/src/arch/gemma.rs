@@ -1,5 +1,6 @@
 //! Gemma and Gemma 2: norms that scale by one more than their weight; in the latter four of them a block, soft caps of scores
-//! and logits, and every other layer with a sliding window. Gemma Team 2024 (arXiv:2403.08295, arXiv:2408.00118).
+//! and logits, and every other layer with a sliding window; in VaultGemma the latter with two norms. Gemma Team 2024
+//! (arXiv:2403.08295, arXiv:2408.00118), Sinha et al. 2025 (arXiv:2510.15001).
 
 use super::rms_config::{BlockNorms, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;
@@ -38,7 +39,7 @@ pub(super) fn read_gemma2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let config = read_both(fields, &ABSENT)?;
     let window = sliding_window(fields, DEFAULT_WINDOW)?;
     if window.is_none() {
-        return Err(fields.refuse("sliding_window", "a gemma2 needs one".to_owned()));
+        return Err(fields.refuse("sliding_window", "some layers need one".to_owned()));
     }
     let by_rule = (0..config.num_hidden_layers).map(|layer| window.filter(|_| layer % 2 == 0));
     let query_pre_attn_scalar = match fields.get("query_pre_attn_scalar") {
@@ -55,7 +56,13 @@ pub(super) fn read_gemma2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     })
 }
 
-/// What both have.
+/// As Gemma 2 without the norms behind attention and MLP.
+pub(super) fn read_vaultgemma(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let renamed = &[(r"\.post_attention_layernorm\.", ".pre_feedforward_layernorm.")];
+    Ok(RmsConfig { norms: BlockNorms::Before, renamed, ..read_gemma2(fields)? })
+}
+
+/// What all have.
 fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?.with_attention_bias(fields)?;
     Ok(RmsConfig {

@@ -7,7 +7,7 @@ use outsize_core::Names;
 
 use super::expert_fields::EXPERTS;
 use super::granite;
-use super::rms_config::{ExpertsConfig, FIELDS, RmsConfig};
+use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp};
 use crate::architecture::Init;
@@ -36,25 +36,34 @@ pub struct GraniteRouter {
 }
 
 impl RmsFeedForward for GraniteMoe {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("granitemoe", "GraniteMoe"), ("granitemoeshared", "GraniteMoeShared")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("granitemoe", "GraniteMoe"),
+        ("granitemoeshared", "GraniteMoeShared"),
+        ("granitemoe_swa", "GraniteMoeSWA"),
+    ];
     const NAME: FeedForwardName = FeedForwardName::BlockSparseMoe;
     const IS_STACKED: bool = true;
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
             "granitemoeshared" => &[SHARED, MOE, EXPERTS, FIELDS],
+            "granitemoe_swa" => &[granite::WINDOWS, SHARED, MOE, EXPERTS, FIELDS],
             _ => &[MOE, EXPERTS, FIELDS],
         }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         let names = ["num_local_experts", "num_experts"];
-        let mut config = granite::read(fields)?.with_experts(fields, names, (8, 2), true)?;
+        let config = match model_type {
+            "granitemoe_swa" => granite::with_windows(fields, RmsConfig::read(fields, &DEFAULTS)?)?,
+            _ => granite::read(fields)?,
+        };
+        let mut config = config.with_experts(fields, names, (8, 2), true)?;
         let shared = "shared_intermediate_size";
         let is_none = fields.get(shared).is_none_or(|value| value.as_u64() == Some(0));
-        if let (Some(experts), "granitemoeshared", false) =
-            (&mut config.experts, model_type, is_none)
+        if let Some(experts) = &mut config.experts
+            && model_type != "granitemoe"
+            && !is_none
         {
             experts.shared_intermediate_size = Some(fields.size(shared, MAX_INTERMEDIATE)?);
         }
@@ -80,13 +89,18 @@ impl RmsFeedForward for GraniteMoe {
 
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         let module = |layer| format!(r"\.block_sparse_moe\.experts\.(?<n>\d+)\.{layer}\.weight$");
-        let to = |layer| format!(".block_sparse_moe.{layer}.weight");
-        names.stacked(&module("gate_up_proj"), &to("input_linear"), [0, 1], experts.count)?.stacked(
-            &module("down_proj"),
-            &to("output_linear"),
-            [0, 1],
-            experts.count,
-        )
+        let to = |layer| format!(".block_sparse_moe.{layer}");
+        // As they are published, and as those with a sliding window are.
+        let all = [
+            ("gate_up_proj", "input_linear.weight"),
+            ("down_proj", "output_linear.weight"),
+            ("gate_up_proj", "experts.gate_up_proj"),
+            ("down_proj", "experts.down_proj"),
+        ];
+        let names = all.into_iter().try_fold(names, |names, (layer, stack)| {
+            names.stacked(&module(layer), &to(stack), [0, 1], experts.count)
+        })?;
+        names.or_rename(r"\.block_sparse_moe\.router\.layer\.", ".block_sparse_moe.router.")
     }
 
     fn announce(&self, rows: usize) {

@@ -202,6 +202,7 @@ fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         latent_scale: Some((hidden / rank as f64).sqrt()),
         has_sinks: false,
         is_gated: false,
+        gates_heads: false,
         indexer: None,
     });
     Ok(RmsConfig { num_hidden_layers: layers, rope_interleaved: true, ..config })

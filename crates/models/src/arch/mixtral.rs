@@ -1,16 +1,16 @@
 //! Mixtral: Mistral's blocks with a few large experts in place of the MLP. Jiang et al. 2024 (arXiv:2401.04088). MiniMax-M2 has its
-//! experts too, and more of them.
+//! experts too, and more of them; so have Phi-3.5-MoE and MiniMax-01, which chooses them as Mixtral does.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
 use super::expert_fields::EXPERTS;
-use super::minimax_m2;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
+use super::{minimax_m2, phimoe};
 use crate::architecture::Init;
 use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, sliding_window, uniform_windows};
@@ -75,19 +75,22 @@ impl Expert for MixtralExpert {
 
 impl RmsFeedForward for MixtralMoe {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("mixtral", "Mixtral"), ("minimax_m2", "MiniMaxM2")];
+        &[("mixtral", "Mixtral"), ("minimax_m2", "MiniMaxM2"), ("phimoe", "Phimoe")];
     const NAME: FeedForwardName = FeedForwardName::BlockSparseMoe;
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
             "minimax_m2" => &[minimax_m2::MINIMAX_M2, EXPERTS, FIELDS],
+            "phimoe" => &[phimoe::PHIMOE, FIELDS],
             _ => &[MIXTRAL, EXPERTS, FIELDS],
         }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        if model_type == "minimax_m2" {
-            return minimax_m2::read(fields);
+        match model_type {
+            "minimax_m2" => return minimax_m2::read(fields),
+            "phimoe" => return phimoe::read(fields),
+            _ => {}
         }
         let absent = RmsDefaults {
             key_value_heads: Some(8),
@@ -123,6 +126,8 @@ impl RmsFeedForward for MixtralMoe {
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
         stacked(names, r"\.block_sparse_moe", ["w1", "w3", "w2"], experts.count)?
             .or_rename(r"\.block_sparse_moe\.gate\.", ".mlp.gate.")?
+            // Of Phi-3.5-MoE.
+            .or_rename(r"\.block_sparse_moe\.gate\.", ".mlp.router.")?
             .or_rename(
                 r"\.block_sparse_moe\.e_score_correction_bias$",
                 ".mlp.e_score_correction_bias",

@@ -2,7 +2,7 @@
 
 pub use super::rms_parts::{
     BlockNormKind, BlockNorms, BranchScales, ConvolutionConfig, ExpertLayout, ExpertsConfig,
-    LayerMixer, QueryKeyNorms, SinkLayers,
+    LayerMixer, QueryKeyNorms, ResidualScales, SinkLayers,
 };
 use crate::architecture::Init;
 use crate::config::Effect::Read;
@@ -13,9 +13,10 @@ use crate::config::{
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Attention, AttentionConfig, AttentionGate, BlockIndexer, BlockIndexerConfig,
-    CompressedAttentionConfig, Either, GatedDeltaNetConfig, HyperConnectionConfig, LatentAttention,
-    LatentAttentionConfig, LatentChoice, LayerNorm, Mamba2Config, Mlp, MlpClamp, Norm, QueryGrowth,
-    RmsNorm, Rope, Routing, SeenBlocks,
+    CompressedAttentionConfig, DeltaAttentionConfig, Either, GatedDeltaNetConfig,
+    HyperConnectionConfig, LatentAttention, LatentAttentionConfig, LatentChoice, LayerNorm,
+    LightningAttentionConfig, Mamba2Config, Mlp, MlpClamp, Norm, QueryGrowth, RmsNorm, Rope,
+    Routing, SeenBlocks,
 };
 use crate::{AttentionCache, CacheLayer, CacheSpec, Error, RecurrentCache};
 
@@ -48,6 +49,10 @@ pub struct RmsConfig {
     pub attention_gate: Option<AttentionGate>,
     /// The sizes of linear attention, if some layers have it.
     pub linear_attention: Option<GatedDeltaNetConfig>,
+    /// The same where its projections are apart.
+    pub delta_attention: Option<DeltaAttentionConfig>,
+    /// The sizes of lightning attention, if some layers have it.
+    pub lightning_attention: Option<LightningAttentionConfig>,
     /// The short convolution of layers that have it in place of attention, if some have.
     pub convolution: Option<ConvolutionConfig>,
     /// The sizes of Mamba-2, if some layers have it.
@@ -74,7 +79,10 @@ pub struct RmsConfig {
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
     pub attention_out_bias: bool,
-    /// What stands in checkpoints for `.self_attn.q_proj.` and the like where the three are one, if they may be.
+    /// What checkpoints call parts of blocks otherwise, patterns and what stands in their place, if it is not said with
+    /// [experts](ExpertsConfig::renamed).
+    pub renamed: &'static [(&'static str, &'static str)],
+    /// What stands in checkpoints for `model.layers.$1.self_attn.q_proj.` and the like where the three are one, if they may be.
     pub fused_projections: Option<&'static str>,
     /// Which layers have a [sink](Attention::sinks) for each head of attention.
     pub attention_sinks: SinkLayers,
@@ -110,6 +118,9 @@ pub struct RmsConfig {
     pub embed_scale: Option<f64>,
     /// What attention and MLP give is multiplied by before it is added to the residual stream.
     pub residual_scale: Option<f64>,
+    /// What the residual stream and what is added to it are multiplied by in MiniMax-01: behind attention, linear attention and
+    /// experts.
+    pub residual_scales: [[f64; 2]; 3],
     /// What logits are multiplied by.
     pub logit_scale: Option<f64>,
     /// Rotary position embedding.
@@ -229,6 +240,8 @@ impl RmsConfig {
             activation: config::activation(fields, field, activation)?,
             attention_gate: None,
             linear_attention: None,
+            delta_attention: None,
+            lightning_attention: None,
             convolution: None,
             mamba: None,
             branch_scales: BranchScales::default(),
@@ -242,6 +255,7 @@ impl RmsConfig {
             tabled_layers: 0,
             attention_in_bias: false,
             attention_out_bias: false,
+            renamed: &[],
             fused_projections: None,
             attention_sinks: SinkLayers::None,
             values: None,
@@ -260,6 +274,7 @@ impl RmsConfig {
             logit_softcap: None,
             embed_scale: None,
             residual_scale: None,
+            residual_scales: [[1.0; 2]; 3],
             logit_scale: None,
             rope: RopeConfig { theta: absent.rope_theta, scaling: RopeScaling::Default },
             local_rope: None,
@@ -445,7 +460,7 @@ impl RmsConfig {
     ) -> Result<Self, Error> {
         let field = field_of(fields, names)?;
         let count = (field, fields.size_or(field, absent.0, MAX_EXPERTS)?);
-        let field = "num_experts_per_tok";
+        let field = field_of(fields, ["num_experts_per_tok", "num_experts_per_token"])?;
         let per_token = (field, fields.size_or(field, absent.1, MAX_EXPERTS)?);
         self.with_experts_of(fields, count, per_token, normalized)
     }
@@ -470,6 +485,7 @@ impl RmsConfig {
             routing: Routing::softmax(per_token, normalized),
             intermediate_size: self.intermediate_size,
             shared_intermediate_size: None,
+            is_mean: false,
             latent_size: None,
             identities: 0,
             is_corrected: false,
@@ -513,6 +529,8 @@ impl RmsConfig {
             taps: convolution.taps,
         });
         let state = self.linear_attention.map(|linear| linear.state()).or(convolution);
+        let state = state.or(self.delta_attention.map(|delta| delta.state()));
+        let state = state.or(self.lightning_attention.map(|lightning| lightning.state()));
         let state = state.or(self.mamba.map(|mamba| mamba.state()));
         let layer = |(index, mixer): (usize, &LayerMixer)| {
             let attention = || {

@@ -10,7 +10,9 @@ use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, Head};
-use crate::layers::{Embedding, HyperConnection, Linear, Norm, Rope, Rotation};
+use crate::layers::{
+    DeltaAttentionConfig, Embedding, HyperConnection, Linear, Norm, Rope, Rotation,
+};
 use crate::pass::Pass;
 use crate::{
     Activations, BlockInputs, Blocks, CacheLayer, CacheSpec, Error, KvCache, PassShape, Residual,
@@ -147,6 +149,10 @@ pub struct RmsForCausalLm<B: Module> {
     #[module(skip)]
     experts: Option<ExpertsConfig>,
     #[module(skip)]
+    delta_attention: Option<DeltaAttentionConfig>,
+    #[module(skip)]
+    renamed: &'static [(&'static str, &'static str)],
+    #[module(skip)]
     fused_projections: Option<&'static str>,
     /// Whether an indexer chooses the tokens that are seen: gradients through what is gathered are not bounded.
     chooses_tokens: bool,
@@ -207,6 +213,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("Qwen3VlMoeBlock", "Qwen3VLMoeTextSparseMoeBlock"),
         ("Starcoder2Mlp", "Starcoder2MLP"),
         ("HyV4DecoderLayer", "HYV4DecoderLayer"),
+        ("DbrxFfn", "DbrxFFN"),
         ("HyperConnection", "HYV4HyperConnection"),
         ("LongcatDecoderLayer", "LongcatFlashDecoderLayer"),
         ("LongcatMoe", "LongcatFlashMoE"),
@@ -230,8 +237,15 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Qwen3VLForConditionalGeneration",
         "Qwen3VLMoeForConditionalGeneration",
     ];
-    const IGNORED: &'static [&'static str] =
-        &[".rotary_emb.inv_freq", ".act_fn.beta", ".act_fn.eps"];
+    const IGNORED: &'static [&'static str] = &[
+        ".rotary_emb.inv_freq",
+        ".act_fn.beta",
+        ".act_fn.eps",
+        ".self_attn.slope_rate",
+        ".self_attn.query_decay",
+        ".self_attn.key_decay",
+        ".self_attn.diagonal_decay",
+    ];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[
         ("model.rotary_emb", "RotaryEmbedding"),
         ("model.layers.*.self_attn.rotary_emb", "RotaryEmbedding"),
@@ -283,6 +297,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
+            delta_attention: config.delta_attention,
+            renamed: config.renamed,
             fused_projections: config.fused_projections,
             chooses_tokens: config.block_indexer.is_some()
                 || config.compressed_attention.is_some()
@@ -330,6 +346,12 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
             Some(block) => block.with_parts(names)?,
             None => names,
         };
+        let names = (self.renamed.iter())
+            .try_fold(names, |names, (pattern, with)| names.or_rename(pattern, with))?;
+        let names = match &self.delta_attention {
+            Some(delta) => delta.names(names)?,
+            None => names,
+        };
         let attention = self.cache.layers.iter().find_map(CacheLayer::attention);
         let (Some(fused), Some(layer)) = (self.fused_projections, attention) else {
             return Ok(names);
@@ -337,7 +359,8 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         let (queries, keys) = (layer.heads, layer.heads + layer.key_value_heads);
         let all = keys + layer.key_value_heads;
         let rule = |names: Names, (projection, heads)| {
-            names.or_parts(&format!(r"\.self_attn\.{projection}\."), fused, heads, all)
+            let pattern = format!(r"^model\.layers\.(\d+)\.self_attn\.{projection}\.");
+            names.or_parts(&pattern, fused, heads, all)
         };
         let parts = [("q_proj", 0..queries), ("k_proj", queries..keys), ("v_proj", keys..all)];
         parts.into_iter().try_fold(names, rule)

@@ -11,8 +11,8 @@ use super::rms_decoder::RmsBlock;
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, Attention, Either, GatedDeltaNet, LatentAttention, Linear, Mlp, Norm, Rotation,
-    either, fused, fused_activations,
+    Activation, Attention, DeltaAttention, Either, GatedDeltaNet, LatentAttention, Linear, Mlp,
+    Norm, Rotation, either, fused, fused_activations,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
@@ -130,7 +130,7 @@ pub struct RmsDecoderLayer<F: Module> {
     /// Causal self-attention, unless it is linear.
     pub self_attn: Option<Either<Attention, LatentAttention>>,
     /// Linear attention.
-    pub linear_attn: Option<GatedDeltaNet>,
+    pub linear_attn: Option<Either<GatedDeltaNet, DeltaAttention>>,
     /// `[hidden]`: of what attention gives, where the next norm is before the MLP.
     pub post_self_attn_layernorm: Option<Norm>,
     /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives; none where both are side
@@ -249,16 +249,27 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let norm = || config.block_norm(init);
         let norm_if = |has: bool| has.then(norm);
         let called = |name| (F::NAME == name).then(|| F::new(config, index, init));
-        let (norms, is_glm) = (config.norms, config.norms == BlockNorms::AroundGlm);
+        let is_linear = config.mixers[index].has_linear();
+        let norms = match config.norms {
+            BlockNorms::BehindAttention if is_linear => BlockNorms::Before,
+            BlockNorms::BehindAttention => BlockNorms::Behind,
+            norms => norms,
+        };
+        let is_glm = norms == BlockNorms::AroundGlm;
         let is_apertus = norms == BlockNorms::BeforeApertus;
         let is_afmoe = norms == BlockNorms::AroundAfmoe;
         let is_axk1 = norms == BlockNorms::BeforeAndBehindExperts;
-        let linear = config.linear_attention.filter(|_| config.mixers[index].has_linear());
+        let hidden = config.hidden_size;
+        let joint = config.linear_attention.filter(|_| is_linear);
+        let joint = joint.map(|linear| Either::One(GatedDeltaNet::new(hidden, &linear, init)));
+        let apart = config.delta_attention.filter(|_| is_linear);
+        let apart = apart.map(|delta| Either::Other(DeltaAttention::new(hidden, &delta, init)));
+        let linear_attn = joint.or(apart);
         Self {
             input_layernorm: norm_if(norms != BlockNorms::Behind && !is_apertus),
             attention_layernorm: norm_if(is_apertus),
-            self_attn: linear.is_none().then(|| config.attention(index, init)),
-            linear_attn: linear.map(|linear| GatedDeltaNet::new(config.hidden_size, &linear, init)),
+            self_attn: linear_attn.is_none().then(|| config.attention(index, init)),
+            linear_attn,
             post_self_attn_layernorm: norm_if(is_glm),
             post_attention_layernorm: norm_if(norms != BlockNorms::Parallel && !is_apertus),
             feedforward_layernorm: norm_if(is_apertus),
@@ -315,7 +326,9 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let rotation = self.rotation.map(|rotation| &rotations[rotation]);
         let positions = pass.query_positions();
         let mixed = match (&self.linear_attn, &self.self_attn) {
-            (Some(linear), _) => linear.forward(normed, &positions, cache, index),
+            (Some(linear), _) => {
+                either!(linear, linear => linear.forward(normed, &positions, cache, index))
+            }
             (None, Some(attention)) => either!(attention, attention => {
                 attention.forward(normed, rotation, &positions, cache, index)
             }),
@@ -348,7 +361,8 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        let linear = self.linear_attn.as_ref().map(|linear| linear.activations(pass));
+        let linear = (self.linear_attn.as_ref())
+            .map(|linear| either!(linear, linear => linear.activations(pass)));
         let attention = (self.self_attn.as_ref())
             .map(|attention| either!(attention, attention => attention.activations(pass)));
         let mixed = linear.or(attention).unwrap_or_default();

@@ -71,6 +71,15 @@ pub struct BranchScales {
     pub mlp_out: Option<f64>,
 }
 
+/// What is added up in a block of MiniMax-01: what the residual stream is multiplied by, then what is added.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ResidualScales {
+    /// Behind attention.
+    pub attention: [f64; 2],
+    /// Behind experts.
+    pub experts: [f64; 2],
+}
+
 /// The experts of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertsConfig {
@@ -82,6 +91,8 @@ pub struct ExpertsConfig {
     pub intermediate_size: usize,
     /// Width of the inner layer of one more that all tokens go to, if there is one.
     pub shared_intermediate_size: Option<usize>,
+    /// Whether that one and the others together are averaged rather than added.
+    pub is_mean: bool,
     /// Width of what they take and give, where that is not the residual stream's.
     pub latent_size: Option<usize>,
     /// How many of them, the last ones, have no weights and give what they take.
@@ -123,6 +134,8 @@ pub enum BlockNorms {
     Before,
     /// Behind both.
     Behind,
+    /// The same in layers of attention; before linear attention and MLP in the others.
+    BehindAttention,
     /// Before and behind both.
     Around,
     /// The same with GLM's names.

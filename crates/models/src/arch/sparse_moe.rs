@@ -1,5 +1,5 @@
-//! Decoders with many small experts: Qwen2-MoE, Qwen3-MoE, OLMoE and Mellum 2. Yang et al. 2025 (arXiv:2505.09388), Muennighoff et al.
-//! 2024 (arXiv:2409.02060).
+//! Decoders with many small experts: Qwen2-MoE, Qwen3-MoE, OLMoE, FlexOlmo and Mellum 2. Yang et al. 2025 (arXiv:2505.09388), Muennighoff et al.
+//! 2024 (arXiv:2409.02060), Shi et al. 2025 (arXiv:2507.07024).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -7,7 +7,9 @@ use burn::tensor::activation::sigmoid;
 use outsize_core::Names;
 
 use super::expert_fields::{EXPERTS, sparse_layers};
-use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
+use super::rms_config::{
+    BlockNorms, DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults,
+};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::{mellum, qwen3_next};
@@ -38,6 +40,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         ("qwen2_moe", "Qwen2Moe"),
         ("qwen3_moe", "Qwen3Moe"),
         ("olmoe", "Olmoe"),
+        ("flex_olmo", "FlexOlmo"),
         ("mellum", "Mellum"),
         ("qwen3_next", "Qwen3Next"),
         ("qwen3_5_moe_text", "Qwen3_5Moe"),
@@ -69,10 +72,12 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         if model_type == "mellum" {
             return mellum::read(fields);
         }
-        let is_olmoe = model_type == "olmoe";
+        let is_flex = model_type == "flex_olmo";
+        let is_olmoe = model_type == "olmoe" || is_flex;
         let (key_value_heads, max_position_embeddings, experts) = match model_type {
             "qwen2_moe" => (Some(16), 32_768, (60, 4)),
             "qwen3_moe" => (Some(4), 32_768, (128, 8)),
+            "flex_olmo" => (None, 4096, (7, 5)),
             _ => (None, 4096, (64, 8)),
         };
         let absent = RmsDefaults {
@@ -80,11 +85,13 @@ impl RmsFeedForward for RmsSparseMoeBlock {
             sizes: match model_type {
                 "qwen2_moe" => &[("intermediate_size", 5632)],
                 "qwen3_moe" => &[("intermediate_size", 6144)],
+                "flex_olmo" => FLEX_OLMO,
                 _ => &[],
             },
             key_value_heads,
             max_position_embeddings,
-            rms_norm_eps: if is_olmoe { 1e-5 } else { 1e-6 },
+            rms_norm_eps: if model_type == "olmoe" { 1e-5 } else { 1e-6 },
+            rope_theta: if is_flex { 500_000.0 } else { DEFAULTS.rope_theta },
             ..DEFAULTS
         };
         let normalized = fields.flag_or("norm_topk_prob", false)?;
@@ -117,7 +124,8 @@ impl RmsFeedForward for RmsSparseMoeBlock {
                 let norms =
                     if is_olmoe { QueryKeyNorms::AllHeads } else { QueryKeyNorms::EachHead };
                 let config = config.with_attention_bias(fields)?;
-                RmsConfig { query_key_norms: Some(norms), ..config }
+                let places = if is_flex { BlockNorms::Behind } else { config.norms };
+                RmsConfig { query_key_norms: Some(norms), norms: places, ..config }
             }
         })
     }
@@ -196,6 +204,15 @@ pub(super) fn stacked_in(
         .stacked(&module(up), &gate_up, [1, 2], experts)?
         .stacked(&module(down), &down_proj, [0, 1], experts)
 }
+
+/// Sizes of which a FlexOlmo has others if its file says so.
+const FLEX_OLMO: &[(&str, usize)] = &[
+    ("vocab_size", 100_352),
+    ("hidden_size", 4096),
+    ("intermediate_size", 11_008),
+    ("num_hidden_layers", 32),
+    ("num_attention_heads", 32),
+];
 
 const QWEN_MOE: &[KnownField] = &[
     ("decoder_sparse_step", Read),

@@ -5,7 +5,8 @@ use std::ops::Range;
 use burn::tensor::Tensor;
 
 use super::KvCache;
-use super::layer::{AttentionLayer, Layer, assign_places, copy_row, row_places, write};
+use super::attention_layer::{AttentionLayer, assign_places, copy_row, row_places, write};
+use super::layer::Layer;
 use crate::{Batch, Error};
 
 impl KvCache {

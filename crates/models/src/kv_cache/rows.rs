@@ -1,7 +1,7 @@
 //! Texts that come, go and go on differently while others run beside them.
 
 use super::KvCache;
-use super::layer::copy_row;
+use super::attention_layer::copy_row;
 use super::prompt::Prompt;
 use crate::{AttentionCache, Batch, CacheOptions, CacheSpec, Error};
 

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 
 use super::KvCache;
-use super::layer::AttentionLayer;
+use super::attention_layer::AttentionLayer;
 use crate::Error;
 
 /// Where a snapshot is; its tensors are in the layers.

@@ -7,7 +7,7 @@ use outsize_core::Streamed;
 use outsize_kernels::index_dtype;
 
 use super::router::{ChosenExperts, Router, Routing, Shares};
-use super::{Either, FusedMlp, Linear, Mlp, Parameterless, entered};
+use super::{Either, FusedMlp, Linear, Mlp, Parameterless, entered, sparse_mixer};
 use crate::{Activations, PassShape};
 
 /// Rows that experts give, up to which they need not work in their order.
@@ -128,7 +128,7 @@ fn mixed_routed<E: Expert>(
 
 /// Which experts the rows of a pass go to.
 pub(crate) struct RoutedRows {
-    /// Of each row its experts, in ascending order: `[rows, per_token]`.
+    /// Of each row its experts, in the order of its shares: `[rows, per_token]`.
     pub places: Tensor<2, Int>,
     /// Their shares: `[rows, per_token]` f32.
     pub shares: Tensor<2>,
@@ -153,10 +153,13 @@ fn routed(shares: Tensor<2>, chosen: ChosenExperts, router: &Router) -> RoutedRo
     let Routing { per_token, normalized, epsilon, scale, .. } = router.routing;
     let (rows, device) = (shares.dims()[0], shares.device());
     let places = ints(chosen.of_tokens, &device).reshape([rows, per_token]);
-    let mut shares = shares.gather(1, places.clone());
-    if router.routing.shares == Shares::SigmoidOfChosen {
-        shares = sigmoid(shares);
-    }
+    let mut shares = match router.routing.shares {
+        Shares::Softmax | Shares::Sigmoid | Shares::RootSoftplus => {
+            shares.gather(1, places.clone())
+        }
+        Shares::SigmoidOfChosen => sigmoid(shares.gather(1, places.clone())),
+        Shares::SparseMixer { jitter } => sparse_mixer::shares(shares, places.clone(), jitter),
+    };
     if normalized {
         shares = shares.clone() / (shares.sum_dim(1) + epsilon);
     }

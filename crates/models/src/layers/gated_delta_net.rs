@@ -4,7 +4,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::{LinearAttentionHeads, causal_convolution, delta_rule};
+use outsize_kernels::{DeltaGates, LinearAttentionHeads, causal_convolution, delta_rule};
 
 use super::attention::QueryPositions;
 use super::linear::ones;
@@ -78,6 +78,49 @@ pub struct GatedDeltaNet {
     rates_are_negated: bool,
 }
 
+/// What passes between tokens: a convolution, then the delta rule. Streamed, it holds a part of the ring.
+pub(super) struct DeltaMixer {
+    pub heads: LinearAttentionHeads,
+    pub gates: DeltaGates,
+    /// `[channels, taps]`.
+    pub taps: Tensor<2>,
+    /// `[value_heads]`, or their logarithms.
+    pub rates: Tensor<1>,
+    /// `[value_heads]`, or as many for each element of a key.
+    pub forget_bias: Tensor<1>,
+    pub rates_are_negated: bool,
+}
+
+impl DeltaMixer {
+    /// What comes, `[batch, tokens, value_heads, value_dim]`, of queries, keys and values, of what is forgotten and of what is
+    /// replaced. The state of layer `layer` of the cache goes on with the tokens.
+    pub fn mix(
+        self,
+        of_tokens: [Tensor<3>; 3],
+        positions: &QueryPositions<'_>,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<Tensor<4>, Error> {
+        cache.with_state(layer, positions, of_tokens, |of_tokens, state, rows| {
+            // The state stays where it is.
+            let device = state.inputs.device();
+            let [mixed, forget, write] = of_tokens.map(|values| values.to_device(&device));
+            let of_heads = [&self.rates, &self.forget_bias];
+            let [rates, bias] = of_heads.map(|values| values.clone().to_device(&device));
+            let rates = if self.rates_are_negated { rates.neg() } else { rates.exp() };
+            let RecurrentState { matrices: Some(matrices), inputs } = state else {
+                unreachable!("a cache of other layers was refused")
+            };
+            let taps = self.taps.clone().to_device(&device);
+            let (mixed, inputs) = causal_convolution(mixed, taps, None, inputs, rows.clone(), true);
+            let (forgotten, of_heads) = ([forget, write], [rates, bias]);
+            let (mixed, matrices) =
+                delta_rule(self.heads, self.gates, mixed, forgotten, of_heads, matrices, rows);
+            (mixed, RecurrentState { matrices: Some(matrices), inputs })
+        })
+    }
+}
+
 /// What is made of the tokens before anything passes between them: `[batch, tokens, ..]`.
 struct Projected {
     /// Queries, keys and values of all heads.
@@ -124,29 +167,15 @@ impl GatedDeltaNet {
         let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
         let [batch, tokens, _] = x.dims();
         let Projected { mixed, gate, write, forget } = self.projected(x);
-        let taps = self.conv1d.taps();
-        let of_heads = [&self.A_log, &self.dt_bias].map(|it| it.val().cast(DType::F32));
-
-        let of_tokens = [mixed, forget, write];
-        let mixed = cache.with_state(layer, positions, of_tokens, |of_tokens, state, rows| {
-            // The state stays where it is.
-            let device = state.inputs.device();
-            let [mixed, forget, write] = of_tokens.map(|values| values.to_device(&device));
-            let [rates, bias] = of_heads.each_ref().map(|values| values.clone().to_device(&device));
-            let rates = if self.rates_are_negated { rates.neg() } else { rates.exp() };
-            let of_heads = [rates, bias];
-            let RecurrentState { matrices: Some(matrices), inputs } = state else {
-                unreachable!("a cache of other layers was refused")
-            };
-            let taps = taps.clone().to_device(&device);
-            let (mixed, inputs) = causal_convolution(mixed, taps, None, inputs, rows.clone(), true);
-            let gates = [forget, write];
-            let (mixed, matrices) = delta_rule(self.heads, mixed, gates, of_heads, matrices, rows);
-            (mixed, RecurrentState { matrices: Some(matrices), inputs })
-        })?;
-        // Streamed ones hold a part of the ring.
-        drop((taps, of_heads));
-
+        let mixer = DeltaMixer {
+            heads: self.heads,
+            gates: DeltaGates::default(),
+            taps: self.conv1d.taps(),
+            rates: self.A_log.val().cast(DType::F32),
+            forget_bias: self.dt_bias.val().cast(DType::F32),
+            rates_are_negated: self.rates_are_negated,
+        };
+        let mixed = mixer.mix([mixed, forget, write], positions, cache, layer)?;
         let gate = gate.reshape([batch, tokens, value_heads, value_dim]);
         let mixed = self.norm.forward(mixed, gate);
         Ok(self.out_proj.forward(mixed.reshape([batch, tokens, value_heads * value_dim])))
@@ -200,7 +229,11 @@ impl GatedDeltaNet {
 }
 
 /// Parts of so many widths that each head of `[batch, tokens, heads · width]` has, one behind the other: of all heads together.
-fn by_head<const N: usize>(x: Tensor<3>, heads: usize, widths: [usize; N]) -> [Tensor<3>; N] {
+pub(super) fn by_head<const N: usize>(
+    x: Tensor<3>,
+    heads: usize,
+    widths: [usize; N],
+) -> [Tensor<3>; N] {
     let [batch, tokens, all] = x.dims();
     let x = x.reshape([batch, tokens, heads, all / heads]);
     let mut from = 0;

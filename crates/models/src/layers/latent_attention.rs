@@ -54,6 +54,8 @@ pub struct LatentAttentionConfig {
     pub has_sinks: bool,
     /// Whether what comes of each head is multiplied by the sigmoid of a projection.
     pub is_gated: bool,
+    /// The same by one number for all of a head.
+    pub gates_heads: bool,
     /// The sizes of what chooses the tokens that are seen, if not all are.
     pub indexer: Option<IndexerConfig>,
 }
@@ -112,6 +114,8 @@ pub struct LatentAttention {
     pub sinks: Option<Param<Tensor<1>>>,
     /// `[heads · value, hidden]`, of a gate.
     pub gate_proj: Option<Linear>,
+    /// `[heads, hidden]`, of a gate of all of a head.
+    pub g_proj: Option<Linear>,
     /// What chooses the tokens that are seen.
     pub indexer: Option<Indexer>,
     heads: usize,
@@ -229,6 +233,7 @@ impl LatentAttention {
             o_proj: Linear::new(heads * value, hidden, bias, init),
             sinks: has_sinks.then(|| zeros(heads, &init.device)),
             gate_proj: is_gated.then(|| Linear::new(hidden, heads * value, false, init)),
+            g_proj: config.gates_heads.then(|| Linear::new(hidden, heads, false, init)),
             indexer: None,
             heads,
             config,
@@ -276,7 +281,8 @@ impl LatentAttention {
         let kept = [Some(latent), Some(turned), key].into_iter().flatten();
         let kept = Tensor::cat(kept.collect(), 3).swap_dims(1, 2);
         let mut seen = cache.see(layer, kept.clone(), kept)?;
-        let gate = self.gate_proj.as_ref().map(|projection| (projection, x.clone()));
+        let gate = self.gate_proj.as_ref().or(self.g_proj.as_ref());
+        let gate = gate.map(|projection| (projection, x.clone()));
         let inputs = IndexerInputs { x, compressed: queried, rotation, positions };
         let chosen = self.chosen(inputs, &seen, cache, layer)?;
 
@@ -344,7 +350,7 @@ impl LatentAttention {
             _ => Tensor::cat(mixed, 1),
         };
         Ok(self.o_proj.forward(match gate {
-            Some((projection, x)) => mixed * sigmoid(projection.forward(x)),
+            Some((projection, x)) => gated(mixed, sigmoid(projection.forward(x))),
             None => mixed,
         }))
     }
@@ -419,9 +425,10 @@ impl LatentAttention {
         let of_block = (batch * at_once[0] * at_once[1]) as u64 * block;
         let attend = pass.rows() * (queries + values + 4 * kept) + of_block;
         // What the gate is made of waits for all of that; then the gate, its sigmoid and what comes of it.
-        let (waits, gate) = match self.gate_proj {
-            Some(_) => (hidden, 4 * values),
-            None => (0, 0),
+        let (waits, gate) = match (&self.gate_proj, &self.g_proj) {
+            (Some(_), _) => (hidden, 4 * values),
+            (None, Some(_)) => (hidden, values + 3 * heads),
+            (None, None) => (0, 0),
         };
         let output = (2 * values + 2 * hidden).max(values + gate);
         let most = (pass.rows() * project).max(attend).max(pass.rows() * output);
@@ -447,6 +454,13 @@ impl LatentAttention {
         let held = pass.rows() * (queries + 4 * kept + 2 * rotated as u64 + waits) + decoded;
         all.or(Activations::values(held).with_scratch(scratch).and(chooses.or(attends)))
     }
+}
+
+/// What comes of all heads, `[batch, tokens, heads · value]`, times a gate of each value or of each head.
+fn gated(mixed: Tensor<3>, gate: Tensor<3>) -> Tensor<3> {
+    let ([batch, tokens, width], [.., gates]) = (mixed.dims(), gate.dims());
+    let of_heads = mixed.reshape([batch, tokens, gates, width / gates]);
+    (of_heads * gate.unsqueeze_dim::<4>(3)).reshape([batch, tokens, width])
 }
 
 /// What makes keys and values of all heads, as it is held in a pass.
@@ -523,6 +537,7 @@ mod tests {
             latent_scale: None,
             has_sinks: false,
             is_gated: false,
+            gates_heads: false,
             indexer: Some(indexer),
         };
         // So many that the queries of some tokens are made at a time.

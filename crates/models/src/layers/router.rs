@@ -45,7 +45,7 @@ pub struct Routing {
 }
 
 /// What the scores of experts become.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Shares {
     /// Their softmax over all experts ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)).
     Softmax,
@@ -55,6 +55,12 @@ pub enum Shares {
     SigmoidOfChosen,
     /// The root of the softplus of each, in DeepSeek-V4.
     RootSoftplus,
+    /// Two softmaxes, for one expert each, of scores that are less by twice this part at most. The experts are chosen by their
+    /// scores as they are, the best one first.
+    SparseMixer {
+        /// That part.
+        jitter: f64,
+    },
 }
 
 /// Experts in groups: each token chooses some groups, then experts in these.
@@ -154,8 +160,8 @@ impl Router {
         match self.routing.shares {
             Shares::Softmax => softmax(scores, 1),
             Shares::Sigmoid => sigmoid(scores),
-            Shares::SigmoidOfChosen => scores,
             Shares::RootSoftplus => softplus(scores, 1.0).sqrt(),
+            Shares::SigmoidOfChosen | Shares::SparseMixer { .. } => scores,
         }
     }
 
@@ -173,7 +179,7 @@ pub(crate) fn correction_of<const D: usize>(bias: &Param<Tensor<D>>) -> Vec<f32>
 
 /// Which experts the tokens go to.
 pub(crate) struct ChosenExperts {
-    /// Of each token after the other, its experts, in ascending order.
+    /// Of each token after the other, its experts, in ascending order; of [`Shares::SparseMixer`] the best one first.
     pub of_tokens: Vec<i64>,
     /// Each expert that is chosen, in ascending order, with where it stands among the choices of the tokens.
     pub experts: Vec<(usize, Vec<i64>)>,
@@ -222,7 +228,9 @@ impl ChosenExperts {
                 leave_out_groups(row, groups);
             }
             let mut chosen = greatest(row, routing.per_token);
-            chosen.sort_unstable();
+            if !matches!(routing.shares, Shares::SparseMixer { .. }) {
+                chosen.sort_unstable();
+            }
             for expert in chosen {
                 by_expert[expert].push(of_tokens.len() as i64);
                 of_tokens.push(expert as i64);

@@ -12,7 +12,7 @@ use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfi
 use outsize_plan::{Budget, infer};
 
 /// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens that are chosen.
-pub const ALL: [&str; 34] = [
+pub const ALL: [&str; 37] = [
     "afmoe",
     "apertus",
     "arcee",
@@ -28,6 +28,7 @@ pub const ALL: [&str; 34] = [
     "granite",
     "granitemoehybrid",
     "granitemoeshared",
+    "kimi_linear",
     "laguna",
     "lfm2_moe",
     "llama",
@@ -35,12 +36,14 @@ pub const ALL: [&str; 34] = [
     "llama4",
     "longcat_flash",
     "mimo_v2_flash",
+    "minimax",
     "minimax_m2",
     "mistral-window",
     "mixtral",
     "nemotron",
     "nemotron_h",
     "olmo",
+    "olmo_hybrid",
     "phi",
     "qwen2_moe",
     "qwen3-tied",

@@ -5,14 +5,14 @@ mod passes;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use outsize_models::arch::{
-    ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
-    DeepseekV4ForCausalLm, ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm,
-    Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel, GptNeoxForCausalLm,
-    GptOssForCausalLm, GptjForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm,
-    HunyuanMoeForCausalLm, HyV4ForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm,
-    LongcatForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
-    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
-    T5ForConditionalGeneration,
+    ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DbrxForCausalLm,
+    DeepseekForCausalLm, DeepseekV4ForCausalLm, ErnieMoeForCausalLm, FalconForCausalLm,
+    FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, Gpt2LmHeadModel,
+    GptNeoxForCausalLm, GptOssForCausalLm, GptjForCausalLm, GraniteMoeForCausalLm,
+    GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, HyV4ForCausalLm, KimiForCausalLm,
+    Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MiniMaxForCausalLm,
+    MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm,
+    Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm, T5ForConditionalGeneration,
 };
 use outsize_models::{CacheOptions, Decoder, Init, KvDtype, ModelConfig, WhenFull, presets};
 use passes::{
@@ -181,6 +181,9 @@ fn dense_models_need_what_is_said() {
         for (model_type, options) in [
             ("gemma", one(700)),
             ("gemma2", one(1024)),
+            ("vaultgemma", one(700)),
+            ("cwm", one(700)),
+            ("granite_swa", bf16(700)),
             ("gemma3_text", bf16(700)),
             ("olmo3", one(700)),
             ("granite", bf16(700)),
@@ -284,6 +287,19 @@ fn experts_need_what_is_said() {
             &experts("mixtral", ""),
             &one(1024),
         );
+        activations_stay_below_their_bound::<MixtralForCausalLm>(
+            &experts("phimoe", r#", "num_experts_per_tok": 2, "num_experts": 2"#),
+            &one(700),
+        );
+        let stacks = format!(
+            r#"{{"model_type": "dbrx", "d_model": {hidden}, "n_heads": {heads}, "n_layers": 2, "vocab_size": 512,
+                "attn_config": {{"kv_n_heads": {heads}, "clip_qkv": 1}},
+                "ffn_config": {{"ffn_hidden_size": {inner}, "moe_num_experts": 3, "moe_top_k": 3}}}}"#
+        );
+        activations_stay_below_their_bound::<DbrxForCausalLm>(
+            &ModelConfig::from_json(&stacks).unwrap(),
+            &one(700),
+        );
         let chosen = format!(r#"{narrow}, "moe_topk": 3, "moe_k": 3, "moe_num_experts": 3"#);
         activations_stay_below_their_bound::<MixtralForCausalLm>(
             &experts("minimax_m2", ""),
@@ -338,6 +354,7 @@ fn experts_need_what_is_said() {
             ("qwen2_moe", &*shared, bf16(700)),
             ("qwen3_moe", &narrow, one(1024)),
             ("olmoe", "", bf16(700)),
+            ("flex_olmo", "", one(700)),
         ] {
             activations_stay_below_their_bound::<SparseMoeForCausalLm>(
                 &experts(model_type, more),
@@ -374,6 +391,12 @@ fn experts_need_what_is_said() {
         for options in [one(700), bf16(700), sliding, CacheOptions { batch: 2, ..one(700) }] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&blocks, &options);
         }
+        let beside =
+            r#", "num_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 100"#;
+        activations_stay_below_their_bound::<DeepseekForCausalLm>(
+            &experts("cohere2_moe", beside),
+            &one(700),
+        );
         let of_elements = format!(r#"{shared}, "gating": "per-element""#);
         for (model_type, more, options) in [
             ("afmoe", &gated, one(700)),
@@ -434,6 +457,21 @@ fn experts_need_what_is_said() {
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
+        let youtu = format!(
+            r#"{{"model_type": "youtu", "hidden_size": {hidden}, "intermediate_size": {inner}, "num_hidden_layers": 2,
+                "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "vocab_size": 512, "q_lora_rank": {queries},
+                "kv_lora_rank": {rank}, "qk_nope_head_dim": {plain}, "qk_rope_head_dim": {rotated},
+                "v_head_dim": {value}}}"#
+        );
+        activations_stay_below_their_bound::<LlamaForCausalLm>(
+            &ModelConfig::from_json(&youtu).unwrap(),
+            &one(700),
+        );
+        let gated = r#", "layer_types": ["linear_attention", "full_attention"]"#;
+        activations_stay_below_their_bound::<KimiForCausalLm>(
+            &latent_with("bailing_hybrid", &queries, gated),
+            &one(700),
+        );
         let streams = latent_with("hy_v4", &queries, &chosen(100, 4));
         activations_stay_below_their_bound::<HyV4ForCausalLm>(&streams, &one(700));
         // Of entries, all or those that an indexer chooses, beside a window.
@@ -512,6 +550,30 @@ fn other_layers_need_what_is_said() {
                 &options,
             );
         }
+        let kinds = r#""layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],"#;
+        let olmo = config("olmo_hybrid", kinds);
+        // One matrix after the other takes most, or what is made of the tokens before anything passes between them.
+        let latent = format!(
+            r#"{kinds} "linear_num_heads": {key_heads}, "linear_head_dim": {value}, "q_lora_rank": null,
+                "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+                "moe_intermediate_size": 64, "num_experts": 2, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+                "num_key_value_heads": {heads},"#
+        );
+        let latent = |model_type| config(model_type, &latent);
+        let minimax = config("minimax", &format!(r#"{kinds} "num_local_experts": 2,"#));
+        for options in [one(1024), bf16(700), CacheOptions { batch: 2, ..one(700) }] {
+            activations_stay_below_their_bound::<LlamaForCausalLm>(&olmo, &options);
+            for model_type in ["kimi_linear", "bailing_hybrid"] {
+                activations_stay_below_their_bound::<KimiForCausalLm>(
+                    &latent(model_type),
+                    &options,
+                );
+            }
+            activations_stay_below_their_bound::<MiniMaxForCausalLm>(&minimax, &options);
+        }
+        a_snapshot_is_counted::<LlamaForCausalLm>(&olmo);
+        a_snapshot_is_counted::<KimiForCausalLm>(&latent("kimi_linear"));
+        a_snapshot_is_counted::<MiniMaxForCausalLm>(&minimax);
         a_snapshot_is_counted::<LlamaForCausalLm>(&config("qwen3_5_text", ""));
         a_snapshot_is_counted::<SparseMoeForCausalLm>(&config("qwen3_next", experts));
     }

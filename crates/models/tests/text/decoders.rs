@@ -1,5 +1,5 @@
 //! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`, `decoders.py`,
-//! `relatives.py`, `families.py`, `hybrids.py` and `mixtures.py`), dispatched from their checkpoints: with the names of tensors as published,
+//! `relatives.py`, `families.py`, `hybrids.py`, `mixtures.py`, `linear_attention.py` and `variants.py`), dispatched from their checkpoints: with the names of tensors as published,
 //! and as saved today.
 
 use crate::common::decoder_fixtures::{BATCHES, EXPERTS, FIXTURES};
@@ -100,7 +100,9 @@ fn tokens_give_the_same_bits_whatever_goes_to_their_experts() {
     // And layers composed of Burn's own operations.
     let is_one = |name: &&&str| {
         has_experts(name)
-            || ["gemma3n", "lfm2", "bamba", "falcon_h1"].iter().any(|it| name.starts_with(it))
+            || ["gemma3n", "lfm2", "bamba", "falcon_h1", "olmo_hybrid"]
+                .iter()
+                .any(|it| name.starts_with(it))
     };
     for &name in FIXTURES.iter().filter(is_one) {
         let (config, model) = load(name, TILE);

@@ -2,13 +2,13 @@
 //! is read or refused by name. And configurations as published are read as a whole.
 
 use outsize_models::arch::{
-    ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DeepseekForCausalLm,
-    DeepseekV4ForCausalLm, ErnieMoeForCausalLm, FalconForCausalLm, FalconH1ForCausalLm,
-    Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm,
+    ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, BloomForCausalLm, DbrxForCausalLm,
+    DeepseekForCausalLm, DeepseekV4ForCausalLm, ErnieMoeForCausalLm, FalconForCausalLm,
+    FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm,
     GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, HyV4ForCausalLm,
-    Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm,
-    NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm,
-    SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    KimiForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
+    MiniMaxForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
+    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -78,6 +78,20 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LongcatForCausalLm>("longcat_flash"),
         of::<HyV4ForCausalLm>("hy_v4"),
         of::<DeepseekV4ForCausalLm>("deepseek_v4"),
+        of::<DbrxForCausalLm>("dbrx"),
+        of::<KimiForCausalLm>("kimi_linear"),
+        of::<KimiForCausalLm>("bailing_hybrid"),
+        of::<MiniMaxForCausalLm>("minimax"),
+        of::<DeepseekForCausalLm>("cohere2_moe"),
+        of::<MixtralForCausalLm>("phimoe"),
+        of::<SparseMoeForCausalLm>("flex_olmo"),
+        of::<GraniteMoeForCausalLm>("granitemoe_swa"),
+        of::<LlamaForCausalLm>("granite_swa"),
+        of::<LlamaForCausalLm>("olmo_hybrid"),
+        of::<LlamaForCausalLm>("cwm"),
+        of::<LlamaForCausalLm>("youtu"),
+        of::<LlamaForCausalLm>("vaultgemma"),
+        of::<LlamaForCausalLm>("helium"),
         of::<SparseMoeForCausalLm>("mellum"),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
@@ -104,7 +118,8 @@ fn nonsense() -> [Value; 4] {
 fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
     match field {
         "original_max_position_embeddings" => true,
-        "rope_parameters" | "rope_scaling" => value.is_object(),
+        "rope_parameters" | "rope_scaling" | "linear_attn_config" | "attn_config"
+        | "ffn_config" => value.is_object(),
         // In files of older versions: those of newer ones have it in `rope_parameters`.
         "rope_theta"
         | "rotary_emb_base"
@@ -120,6 +135,8 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         }
         // Of others: they list which layers have experts.
         "first_k_dense_replace" => ["deepseek_v32", "glm_moe_dsa", "axk1"].contains(&name),
+        // One of these is a number that it may be.
+        "kda_lower_bound" => value.is_number(),
         // Other names of fields that are there.
         "num_attention_heads" | "num_hidden_layers" => name == "bloom",
         _ => false,
@@ -325,6 +342,55 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("longcat_flash", "num_hidden_layers", json!(2), "num_hidden_layers"),
         ("longcat_flash", "moe_topk", json!(8), "moe_topk"),
         ("mellum", "mlp_layer_types", json!("dense"), "mlp_layer_types"),
+        ("kimi_linear", "layer_types", json!(["linear_attention"]), "layer_types"),
+        ("kimi_linear", "mla_use_nope", json!(false), "mla_use_nope"),
+        (
+            "kimi_linear-published-bf16",
+            "linear_attn_config",
+            json!({"full_attn_layers": [2], "kda_layers": [1]}),
+            "linear_attn_config.full_attn_layers",
+        ),
+        (
+            "kimi_linear",
+            "linear_attn_config",
+            json!({"num_heads": 0}),
+            "linear_attn_config.num_heads",
+        ),
+        ("bailing_hybrid", "kda_lower_bound", json!(1), "kda_lower_bound"),
+        ("bailing_hybrid", "n_group", json!(2), "num_expert_group"),
+        ("bailing_hybrid", "rope_interleave", json!(false), "rope_interleave"),
+        ("olmo_hybrid", "layer_types", json!(vec!["linear_attention"; 3]), "layer_types"),
+        ("olmo_hybrid", "linear_num_key_heads", json!(3), "linear_num_key_heads"),
+        ("minimax", "rotary_dim", json!(10), "rotary_dim"),
+        ("minimax", "mlp_alpha_factor", json!(0), "mlp_alpha_factor"),
+        ("cohere2_moe", "sliding_window", Value::Null, "sliding_window"),
+        ("cohere2_moe", "expert_selection_fn", json!("tanh"), "expert_selection_fn"),
+        ("phimoe", "num_experts_per_tok", json!(3), "num_experts_per_tok"),
+        ("phimoe", "rope_scaling", json!({"type": "linear", "factor": 2}), "rope_scaling.type"),
+        (
+            "phimoe-published-bf16",
+            "rope_scaling",
+            json!({
+                "type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1, 1],
+                "short_mscale": 1.2, "long_mscale": 1.3,
+            }),
+            "rope_scaling.long_mscale",
+        ),
+        ("granitemoe_swa", "layer_rope_theta", json!([10, 20]), "layer_rope_theta"),
+        ("granitemoe_swa", "layer_rope_theta", json!([10, 20, 30]), "layer_rope_theta"),
+        ("cwm", "rope_theta", json!(10_000), "rope_theta"),
+        ("dbrx", "d_model", json!(18), "d_model"),
+        ("dbrx", "attn_config", json!({"kv_n_heads": 3}), "attn_config.kv_n_heads"),
+        ("dbrx", "ffn_config", json!({"moe_top_k": 5}), "ffn_config.moe_top_k"),
+        (
+            "dbrx",
+            "ffn_config",
+            json!({"moe_normalize_expert_weights": 2}),
+            "ffn_config.moe_normalize_expert_weights",
+        ),
+        ("youtu", "num_key_value_heads", json!(1), "num_key_value_heads"),
+        ("vaultgemma", "sliding_window", Value::Null, "sliding_window"),
+        ("helium", "head_dim", json!(8), "head_dim"),
         ("mistral3", "text_config", Value::Null, "text_config"),
         ("mistral3", "text_config", json!({"model_type": "llama"}), "text_config.model_type"),
         ("qwen2_5_vl-published-bf16", "rope_scaling", json!({"type": "x"}), "rope_scaling.type"),

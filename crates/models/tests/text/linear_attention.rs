@@ -9,7 +9,17 @@ use outsize_models::{
 
 const TILE: u64 = 700;
 
-const MODELS: [&str; 5] = ["qwen3_next", "qwen3_5", "granitemoehybrid", "falcon_h1", "nemotron_h"];
+const MODELS: [&str; 9] = [
+    "qwen3_next",
+    "qwen3_5",
+    "granitemoehybrid",
+    "falcon_h1",
+    "nemotron_h",
+    "olmo_hybrid",
+    "kimi_linear",
+    "bailing_hybrid",
+    "minimax",
+];
 
 fn cache_of(config: &ModelConfig, options: &CacheOptions) -> KvCache {
     KvCache::new(config.cache(), options, &Device::default()).unwrap()

@@ -11,9 +11,10 @@ use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
     ApertusForCausalLm, ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
     FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
-    GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm,
-    LlamaForCausalLm, LongcatForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm,
-    SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, KimiForCausalLm, Lfm2ForCausalLm,
+    Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MiniMaxForCausalLm,
+    MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm, SparseMoeForCausalLm,
+    Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
@@ -21,7 +22,7 @@ use outsize_models::{
 };
 
 /// Those with the layers of a Llama.
-const LLAMAS: [&str; 9] = [
+const LLAMAS: [&str; 10] = [
     "llama",
     "llama-tied",
     "mistral-window",
@@ -31,6 +32,7 @@ const LLAMAS: [&str; 9] = [
     "gemma2",
     "cohere",
     "olmo",
+    "olmo_hybrid",
 ];
 
 /// Those with the experts of DeepSeek.
@@ -158,6 +160,8 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<GptOssForCausalLm>("gpt_oss");
     DEEPSEEKS.into_iter().for_each(check_gradients::<DeepseekForCausalLm>);
     check_gradients::<LongcatForCausalLm>("longcat_flash");
+    check_gradients::<KimiForCausalLm>("kimi_linear");
+    check_gradients::<MiniMaxForCausalLm>("minimax");
     check_gradients::<SparseMoeForCausalLm>("qwen3_next");
     check_gradients::<Llama4ForCausalLm>("llama4");
     check_gradients::<Gemma4ForCausalLm>("gemma4");
@@ -184,6 +188,8 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<GptOssForCausalLm>("gpt_oss");
     DEEPSEEKS.into_iter().for_each(check_steps::<DeepseekForCausalLm>);
     check_steps::<LongcatForCausalLm>("longcat_flash");
+    check_steps::<KimiForCausalLm>("kimi_linear");
+    check_steps::<MiniMaxForCausalLm>("minimax");
     check_steps::<SparseMoeForCausalLm>("qwen3_next");
     check_steps::<Llama4ForCausalLm>("llama4");
     check_steps::<Gemma4ForCausalLm>("gemma4");

@@ -202,6 +202,58 @@ impl Absent {
                 dense: 1,
                 ..v3
             },
+            "youtu" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 128_256),
+                        ("hidden_size", 2048),
+                        ("intermediate_size", 6144),
+                        ("num_hidden_layers", 32),
+                        ("num_attention_heads", 16),
+                    ],
+                    max_position_embeddings: 131_072,
+                    tie_word_embeddings: true,
+                    ..DEFAULTS
+                },
+                ..v3
+            },
+            "kimi_linear" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 163_840),
+                        ("hidden_size", 2304),
+                        ("intermediate_size", 9216),
+                        ("num_hidden_layers", 27),
+                        ("num_attention_heads", 32),
+                    ],
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                moe_intermediate_size: 1024,
+                dense: 1,
+                scale: 2.446,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: None, ..v3.latent },
+                ..v3
+            },
+            "bailing_hybrid" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 157_184),
+                        ("hidden_size", 2560),
+                        ("intermediate_size", 6144),
+                        ("num_hidden_layers", 42),
+                        ("num_attention_heads", 32),
+                    ],
+                    rope_theta: 6e6,
+                    ..DEFAULTS
+                },
+                experts: 512,
+                moe_intermediate_size: 768,
+                dense: 2,
+                latent: LatentWidths { query_rank: None, ..v3.latent },
+                ..v3
+            },
             "sarvam_mla" => Self {
                 sizes: RmsDefaults {
                     sizes: &[

@@ -9,10 +9,11 @@ use super::super::llama::first_window;
 use super::super::rms_config::{
     BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
-use super::super::{afmoe, laguna, mimo_v2, minimax_m3, mistral3, step3p7};
+use super::super::{afmoe, cohere2_moe, laguna, mimo_v2, minimax_m3, mistral3, step3p7};
 use super::absent::{Absent, LatentWidths};
 use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
+use super::linear;
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
@@ -47,6 +48,29 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
             FIELDS,
         ],
         "hy_v4" => &[HY_V4, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
+        "kimi_linear" => &[
+            linear::KIMI,
+            linear::BOTH,
+            LAYER_TYPES,
+            V3,
+            DENSE_FIRST,
+            LATENT,
+            SHARED,
+            EXPERTS,
+            FIELDS,
+        ],
+        "bailing_hybrid" => &[
+            linear::LING,
+            linear::BOTH,
+            LAYER_TYPES,
+            V3,
+            ROTATED,
+            DENSE_FIRST,
+            LATENT,
+            SHARED,
+            EXPERTS,
+            FIELDS,
+        ],
         "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
@@ -59,6 +83,7 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         "mimo_v2_flash" => mimo_v2::FIELDS,
         "step3p7" => &[step3p7::MULTIMODAL],
         "minimax_m3_vl" => &[minimax_m3::MULTIMODAL],
+        "cohere2_moe" => cohere2_moe::FIELDS,
         _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
     }
 }
@@ -77,9 +102,12 @@ pub(in super::super) fn read(
         "mimo_v2_flash" => return mimo_v2::read(fields),
         "step3p7" => return step3p7::read(fields),
         "minimax_m3_vl" => return minimax_m3::read(fields),
+        "cohere2_moe" => return cohere2_moe::read(fields),
         _ => {}
     }
     let absent = Absent::of(model_type);
+    // Whose layers are of two kinds.
+    let is_linear = ["kimi_linear", "bailing_hybrid"].contains(&model_type);
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
         "glm4_moe" => with_attention(fields, &absent.sizes, 0.5, false)?,
@@ -101,7 +129,7 @@ pub(in super::super) fn read(
         }
     } else if config.latent_attention.is_some_and(|latent| latent.indexer.is_some()) {
         indexer::check_layer_types(fields, config.num_hidden_layers)?;
-    } else if model_type != "exaone_moe" {
+    } else if model_type != "exaone_moe" && !is_linear {
         // All layers see everything, whatever else a file may ask for.
         layer_windows(fields, None, config.windows.clone())?;
     }
@@ -111,7 +139,8 @@ pub(in super::super) fn read(
     let names = ["n_routed_experts", "num_experts", "num_local_experts"];
     let defaults = (absent.experts, absent.per_token.unwrap_or(1));
     let is_hy = model_type == "hy_v3";
-    let normalized = fields.flag_or("norm_topk_prob", absent.normalized)?;
+    let normalized = field_of(fields, ["norm_topk_prob", "moe_renormalize"])?;
+    let normalized = fields.flag_or(normalized, absent.normalized)?;
     if is_hy && !normalized {
         return Err(fields.refuse("norm_topk_prob", "only true is supported".to_owned()));
     }
@@ -125,7 +154,7 @@ pub(in super::super) fn read(
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
     let field = match model_type {
-        "exaone_moe" | "hy_v3" | "sarvam_mla" | "sarvam_moe" => {
+        "exaone_moe" | "hy_v3" | "sarvam_mla" | "sarvam_moe" | "kimi_linear" | "bailing_hybrid" => {
             field_of(fields, ["num_shared_experts", "n_shared_experts"])?
         }
         _ => "n_shared_experts",
@@ -149,6 +178,8 @@ pub(in super::super) fn read(
                 "hy_v3" => HY_NAMES,
                 "hy_v4" => HY_V4_NAMES,
                 "sarvam_moe" => SARVAM_NAMES,
+                "kimi_linear" => linear::KIMI_NAMES,
+                "bailing_hybrid" => linear::LING_NAMES,
                 _ => &[],
             },
             routing: Routing {
@@ -191,7 +222,7 @@ fn with_attention_of_sarvam(
     let bias = field_of(fields, ["attention_bias", "use_qkv_bias"])?;
     Ok(RmsConfig {
         attention_in_bias: fields.flag_or(bias, false)?,
-        fused_projections: Some(".attention.query_key_value."),
+        fused_projections: Some("model.layers.$1.attention.query_key_value."),
         ..with_attention(fields, absent, 1.0, true)?
     })
 }
@@ -242,6 +273,23 @@ fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Er
     Ok(RmsConfig { tie_word_embeddings: tied, ..config })
 }
 
+/// A model of layers of Llama with this attention: Youtu-LLM. Tencent 2025
+/// (<https://huggingface.co/tencent/Youtu-LLM-2B>).
+pub(in super::super) fn read_youtu(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let config = with_latent_attention("youtu", fields, &Absent::of("youtu"))?;
+    // All layers see everything, whatever else a file may ask for.
+    layer_windows(fields, None, config.windows.clone())?;
+    Ok(config)
+}
+
+pub(in super::super) const YOUTU: &[KnownField] = &[
+    ("attention_bias", Read),
+    // What weights began with.
+    ("embedding_initializer_range", Harmless),
+    ("hidden_act", Read),
+    ("mlp_bias", Effect::OFF),
+];
+
 /// Attention over a compressed cache.
 fn with_latent_attention(
     model_type: &str,
@@ -267,8 +315,10 @@ fn with_latent_attention(
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
-    // Of Sarvam it was published as something else, which does not count; nor does either of Hunyuan 4.
-    if config.head_dim != head && model_type != "sarvam_mla" && !is_hy {
+    // Of Sarvam it was published as something else, which does not count; nor does either of Hunyuan 4. That of others may be of
+    // linear attention.
+    let is_other = ["sarvam_mla", "hy_v4", "kimi_linear", "bailing_hybrid"].contains(&model_type);
+    if config.head_dim != head && !is_other {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
     let config = RmsConfig { head_dim: rotated, rotary_dim: rotated, ..config };
@@ -303,6 +353,7 @@ fn with_latent_attention(
         latent_scale: None,
         has_sinks: is_hy,
         is_gated: is_hy,
+        gates_heads: false,
         indexer,
     };
     Ok(RmsConfig {
@@ -450,7 +501,7 @@ const SARVAM_MOE: &[KnownField] = &[
 
 const DENSE_FIRST: &[KnownField] = &[("first_k_dense_replace", Read)];
 
-const ROPE: &[KnownField] = &[("rope_interleave", Read)];
+pub(in super::super) const ROPE: &[KnownField] = &[("rope_interleave", Read)];
 
 const V2: &[KnownField] =
     &[("norm_topk_prob", Effect::OFF), ("scoring_func", Only(&["\"softmax\""]))];
