@@ -203,7 +203,7 @@ impl StorageFormat {
     #[must_use]
     pub fn with_scales(mut self, found: Dtype) -> Self {
         let may = match self.encoding {
-            Encoding::Elements(Dtype::F4) => false,
+            Encoding::Elements(Dtype::F4) => found == Dtype::BF16,
             Encoding::Elements(_) => [Dtype::F32, Dtype::BF16].contains(&found),
             Encoding::Integers(_) => [Dtype::F32, Dtype::F16, Dtype::BF16].contains(&found),
         };

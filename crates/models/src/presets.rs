@@ -63,7 +63,7 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `llama-4-scout` | 108 B | 216 GB | Llama 4 Scout, its text part: 16 experts, of which a token uses 1, and one more |
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
 /// | `mistral-small-4` | 119 B | 238 GB | Mistral Small 4, its text part: 128 experts, of which a token uses 4, and one more |
-/// | `deepseek-v4-flash` | 284 B | 159 GB, in fp8, experts in 4 bits | DeepSeek-V4-Flash: 256 experts, of which a token uses 6, and attention over entries for blocks of tokens |
+/// | `deepseek-v4-flash` | 284 B | 156 GB, in fp8, experts in 4 bits | DeepSeek-V4-Flash: 256 experts, of which a token uses 6, and attention over entries for blocks of tokens |
 /// | `llama-4-maverick` | 401 B | 801 GB | Llama 4 Maverick, its text part: in every other layer 128 experts, of which a token uses 1, and one more |
 /// | `longcat-flash` | 561 B | 1.12 TB | LongCat-Flash: 512 experts and 256 without weights, of which a token uses 12 |
 /// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
