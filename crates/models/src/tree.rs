@@ -1,6 +1,6 @@
 //! A model as the planner sees it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use burn::tensor::DType;
 use outsize_checkpoint::{Dtype, StorageFormat, TensorInfo};
@@ -263,10 +263,16 @@ impl ModelConfig {
         // What blocks hand on is as wide as a row of the table, or narrower.
         let tables = tree.tensors().filter(|tensor| tensor.access == Access::Rows);
         let width = tables.filter_map(|table| table.shape.last().copied()).max().unwrap_or(0);
+        // Those that are no matrices of products.
+        let added: HashSet<String> = (self.weights().into_iter())
+            .filter(|it| matches!(it.kind, WeightKind::Bias | WeightKind::ExpertTable))
+            .map(|weight| weight.name)
+            .collect();
         for block in &mut tree.blocks {
             let flops = |once: bool| {
                 (block.tensors.iter())
                     .filter(|tensor| tensor.shape.len() >= 2 && tensor.access != Access::Rows)
+                    .filter(|tensor| !added.contains(&tensor.name))
                     .filter(|tensor| tensor.once == once)
                     .map(|tensor| {
                         let flops = tensor.shape.iter().product::<u64>().saturating_mul(2);

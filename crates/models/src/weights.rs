@@ -9,11 +9,11 @@ pub enum WeightKind {
     Embedding,
     /// The matrix of a linear layer or a convolution: normal.
     Linear,
-    /// The matrix of a layer that chooses experts: normal, and never in blocks.
+    /// The matrix of a layer that chooses experts, or mixes residual streams: normal, and never in blocks.
     Router,
     /// The taps of a convolution over tokens: normal, and never in blocks.
     Taps,
-    /// What a layer adds, `[out]`, or what its attention sinks score: normal.
+    /// What a layer adds, `[out]` or for each place in a block of tokens, or what its attention sinks score: normal.
     Bias,
     /// The scale of a norm: ones.
     Norm,
@@ -46,8 +46,10 @@ impl From<&Parameter> for WeightSpec {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
             (_, "tid2eid") => WeightKind::ExpertTable,
-            (_, "bias" | "sinks" | "e_score_correction_bias" | "expert_bias") => WeightKind::Bias,
-            ("Router", _) => WeightKind::Router,
+            (_, "bias" | "sinks" | "e_score_correction_bias" | "expert_bias" | "position_bias") => {
+                WeightKind::Bias
+            }
+            ("Router", _) | (_, "hc_fn") => WeightKind::Router,
             ("CausalConv1d", _) => WeightKind::Taps,
             ("Linear" | "Conv1d" | "Conv2d" | "HeadMatrices", _) => WeightKind::Linear,
             _ => WeightKind::Norm,

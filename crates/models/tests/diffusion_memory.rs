@@ -173,7 +173,7 @@ fn memory_is_what_is_said() {
         (32, 1, 32, 32, 90_000, "[]", [8, 8]),
     ] {
         let config = format!(
-            r#"{{"model_type": "qwen3_vl", "text_config": {{"model_type": "qwen3_vl_text"}}, "vision_config": {{
+            r#"{{"model_type": "qwen3_vl", "text_config": {{"model_type": "qwen3_vl_text", "hidden_size": {out}}}, "vision_config": {{
                 "hidden_size": {hidden}, "num_heads": {heads}, "intermediate_size": {inner}, "out_hidden_size": {out}, "depth": 3,
                 "num_position_embeddings": {positions}, "deepstack_visual_indexes": {deepstack}, "patch_size": 8}}}}"#
         );

@@ -491,10 +491,10 @@ fn experts_need_what_is_said() {
             r#""heavily_compressed_attention""#,
         ];
         for (types, window, top_k, options) in [
-            (format!("{last}, {all}"), 128, 512, one(300)),
+            (format!("{last}, {all}"), 128, 512, one(400)),
             (format!("{last}, {chosen}"), 100, 30, one(400)),
-            (format!("{chosen}, {chosen}"), 128, 512, bf16(300)),
-            (format!("{all}, {chosen}"), 40, 40, CacheOptions { batch: 2, ..one(300) }),
+            (format!("{chosen}, {chosen}"), 128, 512, bf16(400)),
+            (format!("{all}, {chosen}"), 40, 40, CacheOptions { batch: 2, ..one(400) }),
         ] {
             // Attention goes token by token, and takes its time.
             if heads > 24 {
