@@ -111,14 +111,19 @@ impl AttentionCache {
 
     /// Whether it cannot go back to any token of a text, so that a snapshot is of it too.
     pub(crate) fn forgets(&self, options: &CacheOptions) -> bool {
-        let (_, capacity) = window_and_capacity(self.window, options);
-        options.when_full != WhenFull::Refuse || capacity < options.context
+        forgets(self.window, options)
     }
 
     /// Floating point operations for one token and one position that it sees: scores and their products with values.
     pub fn flops(&self) -> u64 {
         4 * self.heads as u64 * self.head_dim as u64
     }
+}
+
+/// Whether tokens of a window are overwritten that a text may go back to.
+fn forgets(window: Option<usize>, options: &CacheOptions) -> bool {
+    let (_, capacity) = window_and_capacity(window, options);
+    options.when_full != WhenFull::Refuse || capacity < options.context
 }
 
 impl EntryCache {
@@ -144,8 +149,7 @@ impl EntryCache {
 
     /// Whether what entries are made of cannot go back to any token of a text, so that a snapshot is of it too.
     pub(crate) fn forgets(&self, options: &CacheOptions) -> bool {
-        let (_, capacity) = window_and_capacity(Some(self.span), options);
-        options.when_full != WhenFull::Refuse || capacity < options.context
+        forgets(Some(self.span), options)
     }
 }
 

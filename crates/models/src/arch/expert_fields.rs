@@ -129,6 +129,16 @@ pub(super) fn share_scale(fields: &Fields<'_>, field: &str, absent: f64) -> Resu
     }
 }
 
+/// What gate and up are clamped to.
+pub(super) fn swiglu_limit(fields: &Fields<'_>, absent: f64) -> Result<f64, Error> {
+    let field = "swiglu_limit";
+    let limit = fields.number_or(field, absent)?;
+    match limit > 0.0 && limit <= f64::from(f32::MAX) {
+        true => Ok(limit),
+        false => Err(fields.refuse(field, "it must be above 0".to_owned())),
+    }
+}
+
 /// Width of the shared experts together, unless null says that there are none.
 pub(super) fn shared_width(
     fields: &Fields<'_>,

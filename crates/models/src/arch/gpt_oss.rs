@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 use outsize_core::Names;
 use outsize_kernels::has_kernels;
 
-use super::expert_fields::EXPERTS;
+use super::expert_fields::{EXPERTS, swiglu_limit};
 use super::rms_config::{
     DEFAULTS, ExpertLayout, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults, SinkLayers,
 };
@@ -137,10 +137,7 @@ impl RmsFeedForward for GptOssMlp {
         let window = sliding_window(fields, 128)?;
         let in_turns = (0..config.num_hidden_layers).map(|layer| window.filter(|_| layer % 2 == 0));
         let bias = fields.flag_or("attention_bias", true)?;
-        let limit = fields.number_or("swiglu_limit", 7.0)?;
-        if !(limit > 0.0 && limit <= f64::from(f32::MAX)) {
-            return Err(fields.refuse("swiglu_limit", "it must be above 0".to_owned()));
-        }
+        let limit = swiglu_limit(fields, 7.0)?;
         let quantization = fields.object("quantization_config")?;
         let method = quantization.map(|fields| fields.text("quant_method")).transpose()?.flatten();
         if let Some(experts) = &mut config.experts {

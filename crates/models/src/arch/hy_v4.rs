@@ -5,6 +5,7 @@ use burn::module::Module;
 use outsize_core::Names;
 
 use super::deepseek::{self, RmsMoE};
+use super::expert_fields::swiglu_limit;
 use super::rms_config::{ExpertsConfig, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
 use super::rms_layer::RmsFeedForward;
@@ -62,10 +63,7 @@ impl RmsBlock for HyV4DecoderLayer {
             mixing_steps: None,
             norm_epsilon: config.rms_norm_eps,
         });
-        let limit = fields.number_or("swiglu_limit", 10.0)?;
-        if !(limit > 0.0 && limit <= f64::from(f32::MAX)) {
-            return Err(fields.refuse("swiglu_limit", "it must be above 0".to_owned()));
-        }
+        let limit = swiglu_limit(fields, 10.0)?;
         config.mlp_clamps.fill([Some(MlpClamp::Before(limit)), None]);
         Ok(config)
     }

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::expert_fields::{EXPERTS, listed_layers, share_scale};
+use super::expert_fields::{EXPERTS, listed_layers, share_scale, swiglu_limit};
 use super::gemma3::TEXT_PART;
 use super::rms_config::{DEFAULTS, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
@@ -62,10 +62,7 @@ fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         experts.routing.scale = share_scale(fields, "routed_scaling_factor", 2.0)?;
         experts.renamed = RENAMED;
     }
-    let limit = fields.number_or("swiglu_limit", 7.0)?;
-    if !(limit > 0.0 && limit <= f64::from(f32::MAX)) {
-        return Err(fields.refuse("swiglu_limit", "it must be above 0".to_owned()));
-    }
+    let limit = swiglu_limit(fields, 7.0)?;
     let clamp = Some(MlpClamp::BeforeAndOneMore(limit));
     let sparse_layers = match (fields.get("mlp_layer_types"), fields.get("moe_layer_freq")) {
         (Some(kinds), _) => listed_layers(fields, kinds, layers)?,

@@ -263,3 +263,20 @@ fn leave_out_groups(row: &mut [f32], groups: &ExpertGroups) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_names_different_experts_that_there_are() {
+        let given = |table: &[i64]| ChosenExperts::given(table.to_vec(), 2, 4, &[7, 9]);
+        let chosen = given(&[3, 0, 1, 3]).unwrap();
+        assert_eq!(chosen.of_tokens, [0, 3, 1, 3]);
+        assert_eq!(chosen.experts, [(0, vec![0]), (1, vec![2]), (3, vec![1, 3])]);
+        for broken in [[0, 1, 2, 2], [0, 1, 4, 0], [0, 1, -1, 0], [0, 1, 2, i64::MAX]] {
+            let error = given(&broken).err().unwrap();
+            assert!(matches!(error, Error::ExpertTable { token: 9, experts: 4 }), "{error}");
+        }
+    }
+}

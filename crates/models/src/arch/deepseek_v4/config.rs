@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::expert_fields::{EXPERTS, share_scale, shared_width};
+use super::super::expert_fields::{EXPERTS, share_scale, shared_width, swiglu_limit};
 use super::super::rms_config::{self, DEFAULTS, ExpertsConfig, RmsConfig, RmsDefaults, field_of};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
@@ -61,10 +61,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         };
         *experts = ExpertsConfig { shared_intermediate_size: shared, routing, ..*experts };
     }
-    let limit = fields.number_or("swiglu_limit", 10.0)?;
-    if !(limit > 0.0 && limit <= f64::from(f32::MAX)) {
-        return Err(fields.refuse("swiglu_limit", "it must be above 0".to_owned()));
-    }
+    let limit = swiglu_limit(fields, 10.0)?;
     config.mlp_clamps.fill([Some(MlpClamp::Before(limit)); 2]);
     config.tabled_layers = tabled_layers(fields, layers)?;
     config.hyper_connections = Some(HyperConnectionConfig {
