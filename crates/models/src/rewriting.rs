@@ -1,6 +1,7 @@
 //! A checkpoint as it is written anew: in floats of one's choice, and as transformers lays it out.
 
 mod linear_attention;
+mod places;
 mod quantized;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -10,6 +11,7 @@ use outsize_core::{Change, LowRank, Rewrite};
 use serde_json::{Map, Value, json};
 
 use self::linear_attention::LinearAttention;
+use self::places::Places;
 use crate::config::{Fields, PACKED_BF16, Quantization};
 use crate::stored_layout::{interleaved_head, is_rotated};
 use crate::{Error, ModelConfig};
@@ -36,18 +38,17 @@ impl Rewriting {
         tensors: &[TensorInfo],
         parts: HashMap<String, LowRank>,
     ) -> Result<(), Error> {
-        let names = self.weights.iter().enumerate().map(|(at, weight)| (weight.spec().name, at));
-        let by_name: HashMap<String, usize> = names.collect();
+        let places = Places::new(&self.weights, model, tensors);
         for (path, part) in parts {
-            let names = model.stored_names(&path, tensors);
             let core = |error: outsize_core::Error| Error::Core(error.into());
-            let Some(at) = names.iter().find_map(|name| by_name.get(name)) else {
+            let found = places.of(&path).filter(|(_, location)| location.parts == 1);
+            let Some((at, _)) = found else {
                 let reason = "the checkpoint has no tensor of that name that becomes floats: have quantised weights \
                               written as floats"
                     .to_owned();
                 return Err(core(outsize_core::Error::Adapter { path, reason }));
             };
-            let weight = &mut self.weights[*at];
+            let weight = &mut self.weights[at];
             *weight = weight.clone().with_low_rank(part).map_err(core)?;
         }
         Ok(())

@@ -6,6 +6,7 @@ use outsize_checkpoint::{StorageFormat, TensorInfo};
 use outsize_core::Rewrite;
 
 use super::Rewriting;
+use super::places::Places;
 use crate::config::{IntegerGroups, compressed_integers};
 use crate::{ModelConfig, ModuleKind};
 
@@ -21,10 +22,9 @@ impl Rewriting {
         integers: IntegerGroups,
     ) -> usize {
         let format = StorageFormat::packed_integers(integers.width, integers.group, false);
-        let names = self.weights.iter().enumerate().map(|(at, weight)| (weight.spec().name, at));
-        let by_name: HashMap<String, usize> = names.collect();
+        let places = Places::new(&self.weights, model, tensors);
         let (mut order, mut count) = (vec![usize::MAX; self.weights.len()], 0);
-        let (rules, mut stacks) = (model.names(), HashMap::<usize, Vec<(usize, Rewrite)>>::new());
+        let mut stacks = HashMap::<usize, Vec<(usize, Rewrite)>>::new();
         for (place, parameter) in model.parameters().iter().enumerate() {
             // Of other kinds matrices are stored the other way round, or are not multiplied as they are. Rows that do not end with
             // a group compressed-tensors does not read.
@@ -32,30 +32,26 @@ impl Rewriting {
             let is_whole = integers.group == 0 || columns.is_multiple_of(integers.group);
             let kind = model.module_kind(parameter).filter(|_| is_whole);
             let is_linear = matches!(kind, Some(ModuleKind::Linear | ModuleKind::Expert));
-            let names = model.stored_names(&parameter.path, tensors);
-            if let Some(at) = names.iter().find_map(|name| by_name.get(name)) {
-                order[*at] = place;
-                if is_linear && self.weights[*at].quantize(format, &parameter.path) {
+            let found = places.of(&parameter.path);
+            let Some((at, location)) = found else { continue };
+            order[at] = order[at].min(place);
+            if location.parts == 1 {
+                if is_linear && self.weights[at].quantize(format, &parameter.path) {
                     count += 1;
                 }
                 continue;
             }
             // An expert of a stack, where checkpoints are published with a tensor for each.
-            let [name, _] = names;
-            let is_apart = is_linear && !model.row.is_stacked;
-            let stack = rules.otherwise(&parameter.path).filter(|_| is_apart);
-            let stack = stack.and_then(|stack| {
-                let names = model.stored_names(&stack.tensor, tensors);
-                let at = *names.iter().find_map(|name| by_name.get(name))?;
-                Some((at, self.weights[at].part(stack.part, stack.parts, name)?, stack.parts))
-            });
-            if let Some((at, mut part, parts)) = stack
+            let is_apart = kind == Some(ModuleKind::Expert) && !model.row.is_stacked;
+            let [name, _] = model.stored_names(&parameter.path, tensors);
+            let part = is_apart.then(|| self.weights[at].part(location.part, location.parts, name));
+            if let Some(mut part) = part.flatten()
                 && part.spec().shape == parameter.shape
                 && part.quantize(format, &parameter.path)
             {
                 let found = stacks.entry(at).or_default();
                 found.push((place, part));
-                count += usize::from(found.len() == parts) * parts;
+                count += usize::from(found.len() == location.parts) * location.parts;
             }
         }
         if count == 0 {
