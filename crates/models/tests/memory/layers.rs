@@ -11,7 +11,7 @@ use crate::passes::{
     a_snapshot_is_counted, a_token_costs_no_copy_of_the_cache, activations_stay_below_their_bound,
     texts_are_moved_in_the_memory_of_one,
 };
-use crate::{bf16, config, config_with, sliding};
+use crate::{bf16, config_with, sliding};
 
 pub fn other_layers_need_what_is_said() {
     let (one, sliding) = (CacheOptions::new, sliding());
