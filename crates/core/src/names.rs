@@ -341,8 +341,8 @@ impl Names {
 }
 
 fn regex(pattern: &str) -> Result<Regex, Error> {
-    // Names are ASCII: with the digits of all scripts a pattern takes 70 KB, with ten of them less than one. What could then match
-    // half a character is built as it stands.
+    // Names are ASCII: a pattern takes some 70 KB with the digits of all scripts, and a sixth of that with ten. What could then
+    // match half a character is built as it stands.
     let ascii = RegexBuilder::new(pattern).unicode(false).build();
     ascii.or_else(|_| Regex::new(pattern)).map_err(|error| Error::Rule {
         pattern: pattern.to_string(),

@@ -240,7 +240,8 @@ impl ModelConfig {
         let (names, mut stored) = (self.names(), Vec::<(String, Vec<WeightSpec>)>::new());
         let mut places = HashMap::new();
         for weight in self.weights() {
-            let stack = names.otherwise(&weight.name).next().filter(|_| self.row.is_stacked);
+            let stacked = || names.otherwise(&weight.name).next();
+            let stack = self.row.is_stacked.then(stacked).flatten();
             let name = stack.map_or_else(|| weight.name.clone(), |stack| stack.tensor);
             let place = *places.entry(name.clone()).or_insert(stored.len());
             if place == stored.len() {

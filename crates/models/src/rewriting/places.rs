@@ -28,8 +28,8 @@ impl<'a> Places<'a> {
 
     /// The number of the weight that holds a parameter, under its own name or another, and what part of it that is.
     pub(super) fn of(&self, path: &str) -> Option<(usize, Location)> {
-        let places = once(Location::whole(path.to_owned())).chain(self.names.otherwise(path));
-        places.into_iter().find_map(|location| {
+        let mut places = once(Location::whole(path.to_owned())).chain(self.names.otherwise(path));
+        places.find_map(|location| {
             let names = self.model.stored_names(&location.tensor, self.tensors);
             Some((*names.iter().find_map(|name| self.by_name.get(name))?, location))
         })

@@ -32,8 +32,7 @@ impl Rewriting {
             let is_whole = integers.group == 0 || columns.is_multiple_of(integers.group);
             let kind = model.module_kind(parameter).filter(|_| is_whole);
             let is_linear = matches!(kind, Some(ModuleKind::Linear | ModuleKind::Expert));
-            let found = places.of(&parameter.path);
-            let Some((at, location)) = found else { continue };
+            let Some((at, location)) = places.of(&parameter.path) else { continue };
             order[at] = order[at].min(place);
             if location.parts == 1 {
                 if is_linear && self.weights[at].quantize(format, &parameter.path) {
@@ -43,8 +42,10 @@ impl Rewriting {
             }
             // An expert of a stack, where checkpoints are published with a tensor for each.
             let is_apart = kind == Some(ModuleKind::Expert) && !model.row.is_stacked;
-            let [name, _] = model.stored_names(&parameter.path, tensors);
-            let part = is_apart.then(|| self.weights[at].part(location.part, location.parts, name));
+            let part = is_apart.then(|| {
+                let [name, _] = model.stored_names(&parameter.path, tensors);
+                self.weights[at].part(location.part, location.parts, name)
+            });
             if let Some(mut part) = part.flatten()
                 && part.spec().shape == parameter.shape
                 && part.quantize(format, &parameter.path)
