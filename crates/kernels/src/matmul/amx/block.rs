@@ -1,4 +1,8 @@
 //! Row blocks of activations by panels of weights: two by two tiles of sums in registers.
+//!
+//! The sums of a block stay there until the first step of the next one, which stores each tile right
+//! before it takes its register: so the processor multiplies meanwhile. Outputs are written from memory
+//! in the steps behind that.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -8,9 +12,10 @@ use half::bf16;
 use super::super::Operands;
 use super::super::pack::Scratch;
 use super::blocking::{Blocking, Panel, pieces};
+use super::output::Finished;
 use super::pack::ROW_BLOCK;
 use super::tiles::{self, COLUMNS, ROW_BYTES, ROWS, TILE};
-use super::weights::{Edge, PanelPrefetch, weights};
+use super::weights::{Edge, weights};
 use super::{Amx, PAIR, SUMS};
 
 // Kept from one matmul to the next: fresh pages would cost more than what is saved.
@@ -26,6 +31,10 @@ pub(super) struct PanelMemory {
     /// Four tiles of sums for each pair and row block.
     sums: Scratch<f32>,
     edges: [Edge; 2],
+    /// Whose sums are in registers.
+    held: Option<usize>,
+    /// What is to be written to `y`.
+    finished: Option<Finished>,
 }
 
 impl PanelMemory {
@@ -34,7 +43,14 @@ impl PanelMemory {
             tiles: Scratch::new(blocking.panel_len(), &TILES),
             sums: Scratch::new(blocking.sums_len(), &WAITING),
             edges: [Edge::new(), Edge::new()],
+            held: None,
+            finished: None,
         }
+    }
+
+    /// The four tiles of sums of so many before.
+    fn sums(&mut self, index: usize) -> *mut f32 {
+        self.sums.as_chunks_mut::<{ 4 * SUMS }>().0[index].as_mut_ptr()
     }
 }
 
@@ -57,10 +73,12 @@ struct Block {
     place: Place,
     /// Their tiles in the panel.
     tiles: *mut bf16,
+    /// Which sums they are added to.
+    sums: usize,
 }
 
 impl Amx<'_> {
-    /// Multiplies one row block by a panel, and writes what is done.
+    /// Multiplies one row block by a panel.
     ///
     /// # Safety
     ///
@@ -76,51 +94,95 @@ impl Amx<'_> {
     ) {
         let row = panel.rows.start + row_block * ROW_BLOCK;
         let rows = row..panel.rows.end.min(row + ROW_BLOCK);
-        let row_blocks = panel.rows.len().div_ceil(ROW_BLOCK);
         let place = match (row_block, panel.is_kept()) {
             (_, false) => Place::Matrix,
             (0, true) => Place::MatrixThenPanel,
             _ => Place::Panel,
         };
-        let PanelMemory { tiles, sums, edges } = memory;
-        let (tiles, sums) = (tiles.as_mut_ptr(), sums.as_chunks_mut().0);
-        let sums = &mut sums[row_block * panel.sums_apart..];
-        let (next, ref next_steps) = panel.next;
-        let next = next..next + panel.columns.len();
-        let share = (row_block, row_blocks);
-        let mut prefetch = PanelPrefetch::new(operands, next, next_steps, PAIR, share);
         let x = operands.x.wrapping_add(self.layout.start(row));
-        let x = x.wrapping_add(panel.steps.start * self.layout.step(rows.len()));
-        let is_last = panel.steps.end >= self.layout.steps();
-        if is_last {
-            self.fetch_outputs(operands, &rows, &panel.columns);
-        }
-        for (pair, columns) in pieces(&panel.columns, PAIR).enumerate() {
-            let two = columns.len() > ROWS;
-            let tiles = tiles.wrapping_add(pair * panel.steps.len() * 2 * TILE);
-            let steps = panel.steps.clone();
-            let block = Block { columns: columns.clone(), steps, x, place, tiles };
-            let sums = &mut sums[pair];
-            let fetch = &mut prefetch;
-            // SAFETY: the caller's promises; the panel has these pairs and steps.
-            unsafe {
-                match (two, rows.len() > COLUMNS) {
-                    (true, true) => self.block::<2, 2, PARTS>(operands, block, fetch, sums, edges),
-                    (true, false) => self.block::<2, 1, PARTS>(operands, block, fetch, sums, edges),
-                    (false, true) => self.block::<1, 2, PARTS>(operands, block, fetch, sums, edges),
-                    (false, false) => {
-                        self.block::<1, 1, PARTS>(operands, block, fetch, sums, edges)
+        let all_steps = self.layout.steps();
+        for steps in pieces(&panel.steps, panel.group_steps) {
+            for (pair, columns) in pieces(&panel.columns, PAIR).enumerate() {
+                let step = pair * panel.steps.len() + steps.start - panel.steps.start;
+                let sums = row_block * panel.sums_apart + pair;
+                let two = columns.len() > ROWS;
+                let block = Block {
+                    columns: columns.clone(),
+                    steps: steps.clone(),
+                    x: x.wrapping_add(steps.start * self.layout.step(rows.len())),
+                    place,
+                    tiles: memory.tiles.as_mut_ptr().wrapping_add(step * 2 * TILE),
+                    sums,
+                };
+                // SAFETY: the caller's promises; the panel has these pairs and steps.
+                unsafe {
+                    match (two, rows.len() > COLUMNS) {
+                        (true, true) => self.block::<2, 2, PARTS>(operands, block, memory),
+                        (true, false) => self.block::<2, 1, PARTS>(operands, block, memory),
+                        (false, true) => self.block::<1, 2, PARTS>(operands, block, memory),
+                        (false, false) => self.block::<1, 1, PARTS>(operands, block, memory),
                     }
                 }
-                if is_last {
-                    self.write(operands, &rows, columns, sums);
+                if steps.end >= all_steps {
+                    memory.finished = Some(Finished::new(rows.clone(), columns, sums));
                 }
             }
         }
     }
 
-    /// Adds the products of some steps to the sums of `HEIGHT` by `WIDTH` tiles; begins with zero
-    /// if the steps begin with the first.
+    /// Stores and writes what the last block left.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Amx::row_block`].
+    #[inline(always)]
+    pub(super) unsafe fn finish(&self, operands: &Operands<bf16, bf16>, memory: &mut PanelMemory) {
+        // SAFETY: tiles are configured, as the callers promise; sums have their places.
+        unsafe {
+            if let Some(held) = memory.held.take() {
+                let held = memory.sums(held);
+                tiles::store!(0, held, ROW_BYTES);
+                tiles::store!(1, held.add(SUMS), ROW_BYTES);
+                tiles::store!(2, held.add(2 * SUMS), ROW_BYTES);
+                tiles::store!(3, held.add(3 * SUMS), ROW_BYTES);
+            }
+            self.write_finished(operands, memory);
+        }
+    }
+
+    /// Writes what is left of outputs whose sums are stored.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Amx::row_block`].
+    #[inline(always)]
+    unsafe fn write_finished(&self, operands: &Operands<bf16, bf16>, memory: &mut PanelMemory) {
+        while memory.finished.is_some() {
+            // SAFETY: the caller's promises.
+            unsafe { self.write_tile_of_finished(operands, memory) };
+        }
+    }
+
+    /// Writes one of their tiles, if there is any.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Amx::row_block`].
+    #[inline(always)]
+    unsafe fn write_tile_of_finished(
+        &self,
+        operands: &Operands<bf16, bf16>,
+        memory: &mut PanelMemory,
+    ) {
+        let Some(finished) = memory.finished.take() else { return };
+        let (sums, _) = memory.sums.as_chunks::<{ 4 * SUMS }>();
+        // SAFETY: the caller's promises.
+        memory.finished = unsafe { self.write_next(operands, finished, sums) };
+    }
+
+    /// Adds the products of some steps to the sums of `HEIGHT` by `WIDTH` tiles, which stay in
+    /// registers; begins with zero if the steps begin with the first. Meanwhile stores the sums that were
+    /// there before, and writes outputs.
     ///
     /// # Safety
     ///
@@ -130,49 +192,48 @@ impl Amx<'_> {
     unsafe fn block<const HEIGHT: usize, const WIDTH: usize, const PARTS: usize>(
         &self,
         operands: &Operands<bf16, bf16>,
-        Block { columns, steps, mut x, place, mut tiles }: Block,
-        prefetch: &mut PanelPrefetch,
-        sums: &mut [f32; 4 * SUMS],
-        [edge, other_edge]: &mut [Edge; 2],
+        Block { columns, steps, mut x, place, mut tiles, sums }: Block,
+        memory: &mut PanelMemory,
     ) {
         let (tile, x_stride) = (self.layout.tile(), 4 * self.layout.columns);
         let (upper, lower) = (ROWS.min(columns.len()), columns.len().saturating_sub(ROWS));
-        let sums = sums.as_mut_ptr();
+        let held = memory.held.replace(sums).map(|held| memory.sums(held));
+        let (own, first) = (memory.sums(sums), steps.start);
         // SAFETY: tiles are configured, as the callers promise. Tiles of sums have their places in
         // `sums`, rows of 64 bytes; those of weights lie where `weights` says, or in the panel, whole
         // ones, where the first row block left them; and those of activations in `operands.x`, which
         // was packed for these steps, one after the other.
         unsafe {
-            if steps.start == 0 {
-                tiles::zero!(0);
-                tiles::zero!(1);
-                tiles::zero!(2);
-                tiles::zero!(3);
-            } else {
-                tiles::load!(0, sums, ROW_BYTES);
-                if WIDTH == 2 {
-                    tiles::load!(1, sums.add(SUMS), ROW_BYTES);
-                }
-                if HEIGHT == 2 {
-                    tiles::load!(2, sums.add(2 * SUMS), ROW_BYTES);
-                }
-                if HEIGHT == 2 && WIDTH == 2 {
-                    tiles::load!(3, sums.add(3 * SUMS), ROW_BYTES);
-                }
+            macro_rules! switch {
+                ($tile:literal) => {
+                    if let Some(held) = held {
+                        tiles::store!($tile, held.add($tile * SUMS), ROW_BYTES);
+                    }
+                    if first == 0 {
+                        tiles::zero!($tile);
+                    } else {
+                        tiles::load!($tile, own.add($tile * SUMS), ROW_BYTES);
+                    }
+                };
             }
             for step in steps {
-                prefetch.fetch();
-                let (from, stride) = match place {
-                    Place::Panel => (tiles.cast_const(), ROW_BYTES),
-                    _ => weights(operands, columns.start, upper, step, edge),
-                };
-                tiles::load!(4, from, stride);
-                if HEIGHT == 2 {
-                    let (from, stride) = match place {
-                        Place::Panel => (tiles.wrapping_add(TILE).cast_const(), ROW_BYTES),
-                        _ => weights(operands, columns.start + ROWS, lower, step, other_edge),
-                    };
-                    tiles::load!(5, from, stride);
+                if step > first {
+                    self.write_tile_of_finished(operands, memory);
+                }
+                let [edge, other_edge] = &mut memory.edges;
+                if place == Place::Panel {
+                    tiles::load_once!(4, tiles, ROW_BYTES);
+                    if HEIGHT == 2 {
+                        tiles::load_once!(5, tiles.wrapping_add(TILE), ROW_BYTES);
+                    }
+                } else {
+                    let (from, stride) = weights(operands, columns.start, upper, step, edge);
+                    tiles::load!(4, from, stride);
+                    if HEIGHT == 2 {
+                        let row = columns.start + ROWS;
+                        let (from, stride) = weights(operands, row, lower, step, other_edge);
+                        tiles::load!(5, from, stride);
+                    }
                 }
                 if place == Place::MatrixThenPanel {
                     tiles::store!(4, tiles, ROW_BYTES);
@@ -181,15 +242,30 @@ impl Amx<'_> {
                     }
                 }
                 tiles = tiles.wrapping_add(2 * TILE);
-                for _ in 0..PARTS {
+                for part in 0..PARTS {
+                    let switches = step == first && part == 0;
                     tiles::load!(6, x, x_stride);
+                    if switches {
+                        switch!(0);
+                    }
                     tiles::multiply!(0, 4, 6);
+                    if switches {
+                        switch!(2);
+                    }
                     if HEIGHT == 2 {
                         tiles::multiply!(2, 5, 6);
                     }
                     if WIDTH == 2 {
                         tiles::load!(7, x.wrapping_add(tile), x_stride);
+                    }
+                    if switches {
+                        switch!(1);
+                    }
+                    if WIDTH == 2 {
                         tiles::multiply!(1, 4, 7);
+                    }
+                    if switches {
+                        switch!(3);
                     }
                     if HEIGHT == 2 && WIDTH == 2 {
                         tiles::multiply!(3, 5, 7);
@@ -197,16 +273,7 @@ impl Amx<'_> {
                     x = x.wrapping_add(WIDTH * tile);
                 }
             }
-            tiles::store!(0, sums, ROW_BYTES);
-            if WIDTH == 2 {
-                tiles::store!(1, sums.add(SUMS), ROW_BYTES);
-            }
-            if HEIGHT == 2 {
-                tiles::store!(2, sums.add(2 * SUMS), ROW_BYTES);
-            }
-            if HEIGHT == 2 && WIDTH == 2 {
-                tiles::store!(3, sums.add(3 * SUMS), ROW_BYTES);
-            }
+            self.write_finished(operands, memory);
         }
     }
 }

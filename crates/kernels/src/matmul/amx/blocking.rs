@@ -1,12 +1,12 @@
 //! How a matmul in tiles is cut, so that what is read again is in a cache.
 //!
 //! Weights pass in panels. A panel is read from memory once, by the first row block of activations,
-//! which leaves it in the second-level cache as whole tiles for the others; the next one is fetched
-//! meanwhile. If rows of weights are so long that a panel of all steps would be narrow, and all
-//! activations be read for each, it has a part of the steps, and sums wait in memory for the others.
+//! which leaves it in the second-level cache as whole tiles for the others. If rows of weights are so
+//! long that a panel of all steps would be narrow, and all activations be read for each, it has a part of
+//! the steps, and sums wait in memory for the others.
 //!
-//! Within a panel a group of pairs of tiles takes some steps, then the next ones: its sums and the
-//! activations of a row block are read again from the first-level cache.
+//! Within a panel a row block's activations of some steps meet all pairs of tiles before those of the
+//! next steps do, so that they are read again from the first-level cache.
 
 use std::ops::Range;
 
@@ -15,8 +15,13 @@ use super::pack::{Layout, ROW_BLOCK};
 use super::tiles::STEP;
 use super::{PAIR, SUMS};
 
-/// The most pairs of a panel.
-const PAIRS: usize = 4;
+/// The most pairs of a panel: activations, which may come from beyond the second-level cache, are read
+/// again for each panel.
+const PAIRS: usize = 8;
+
+/// Steps of rounded activations, 2 KiB each, that stay in the first-level cache beside sums. A step in
+/// three parts takes longer than what it reads from the second level.
+const ROUNDED_STEPS: usize = 16;
 
 /// From so many row blocks on, a panel's tiles are kept: for one other row block that would take
 /// longer than what it saves.
@@ -40,6 +45,8 @@ pub(super) struct Blocking {
     steps: usize,
     /// … and of a row of weights.
     all_steps: usize,
+    /// Steps that all pairs of a panel take before they go on to the next ones.
+    group_steps: usize,
     /// Row blocks that a panel meets.
     row_blocks: usize,
 }
@@ -52,10 +59,10 @@ pub(super) struct Panel {
     pub(super) steps: Range<usize>,
     /// Rows of activations.
     pub(super) rows: Range<usize>,
-    /// The first row of the weight, and the steps, of what comes next.
-    pub(super) next: (usize, Range<usize>),
     /// Pairs from the sums of a row block to those of the next: none if no sums wait.
     pub(super) sums_apart: usize,
+    /// As in [`Blocking`].
+    pub(super) group_steps: usize,
 }
 
 impl Blocking {
@@ -69,10 +76,12 @@ impl Blocking {
             (..KEPT, fitting) => (fitting.clamp(1, PAIRS), 1),
             _ => (PAIRS, all_steps.div_ceil((panel_steps / PAIRS).max(1))),
         };
+        let steps = all_steps.div_ceil(parts);
         Self {
             pairs,
-            steps: all_steps.div_ceil(parts),
+            steps,
             all_steps,
+            group_steps: if pairs > 1 && layout.parts == 1 { ROUNDED_STEPS } else { steps },
             row_blocks: if parts > 1 { WAITING.min(row_blocks) } else { row_blocks },
         }
     }
@@ -86,25 +95,15 @@ impl Blocking {
         let Self { steps, all_steps, .. } = self;
         let all_rows = rows.clone();
         pieces(columns, self.pairs * PAIR).flat_map(move |columns| {
-            pieces(&all_rows, self.row_blocks * ROW_BLOCK).flat_map({
-                let end = all_rows.end;
-                move |rows| {
-                    let columns = columns.clone();
-                    pieces(&(0..all_steps), steps).map(move |some| {
-                        let next = match some.end < all_steps {
-                            true => (columns.start, some.end..all_steps.min(some.end + steps)),
-                            false if rows.end < end => (columns.start, 0..steps),
-                            false => (columns.end, 0..steps),
-                        };
-                        Panel {
-                            columns: columns.clone(),
-                            steps: some,
-                            rows: rows.clone(),
-                            next,
-                            sums_apart: if steps < all_steps { self.pairs } else { 0 },
-                        }
-                    })
-                }
+            pieces(&all_rows, self.row_blocks * ROW_BLOCK).flat_map(move |rows| {
+                let columns = columns.clone();
+                pieces(&(0..all_steps), steps).map(move |some| Panel {
+                    columns: columns.clone(),
+                    steps: some,
+                    rows: rows.clone(),
+                    sums_apart: if steps < all_steps { self.pairs } else { 0 },
+                    group_steps: self.group_steps,
+                })
             })
         })
     }
@@ -128,8 +127,8 @@ impl Panel {
     }
 }
 
-/// Bytes of a panel of weights, at most: as it lay in the matrix, as tiles, as much of the next one, and
-/// activations fit in the second-level cache.
+/// Bytes of a panel of weights, at most: as it lay in the matrix, as tiles, sums that wait, and activations
+/// fit in the second-level cache.
 fn panel_bytes(second_level: usize) -> usize {
     second_level / 4
 }
@@ -159,9 +158,9 @@ mod tests {
     #[test]
     fn panels_of_long_rows_have_a_part_of_the_steps() {
         let [short, long] = [2048, 5632].map(|k| blocking(ActivationDtype::Bf16, 1000, k));
-        let all = Blocking { pairs: 4, steps: 64, all_steps: 64, row_blocks: 32 };
-        assert_eq!(short, all);
-        assert_eq!(long, Blocking { steps: 59, all_steps: 176, row_blocks: 16, ..all });
+        let half = Blocking { pairs: 8, steps: 32, all_steps: 64, group_steps: 16, row_blocks: 16 };
+        assert_eq!(short, half);
+        assert_eq!(long, Blocking { steps: 30, all_steps: 176, ..half });
     }
 
     proptest! {
@@ -176,11 +175,7 @@ mod tests {
             let blocking = Blocking::new(second_level, &layout, rows);
             let (row_blocks, column_pairs) = (rows.div_ceil(ROW_BLOCK), columns.div_ceil(PAIR));
             let mut done = vec![0; row_blocks * column_pairs];
-            let mut next = None;
             for panel in blocking.panels(&(0..rows), &(0..columns)) {
-                if let Some(next) = next {
-                    prop_assert_eq!(next, (panel.columns.start, panel.steps.clone()));
-                }
                 let (pairs, blocks) =
                     (panel.columns.len().div_ceil(PAIR), panel.rows.len().div_ceil(ROW_BLOCK));
                 if panel.is_kept() {
@@ -199,7 +194,6 @@ mod tests {
                         done[at] = panel.steps.end;
                     }
                 }
-                next = Some(panel.next);
             }
             prop_assert!(done.iter().all(|&steps| steps == layout.steps()));
             prop_assert!(blocking.sums_len() * 4 <= PAIRS * WAITING * SUM_BYTES);

@@ -34,7 +34,7 @@ pub(in super::super) unsafe fn rows<const SIDE: usize>(
     let sums = sums.0.as_mut_ptr();
     let stride = seen.word * size_of::<Word>();
     // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
-    let _tiles = unsafe { Tiles::configure(COLUMNS, 4..=5) };
+    let _tiles = unsafe { Tiles::configure(COLUMNS) };
     for first in (0..rows).step_by(2 * COLUMNS) {
         let wide = rows - first > COLUMNS;
         // SAFETY: tiles are configured. Those of weights are one behind the other in the panel, those

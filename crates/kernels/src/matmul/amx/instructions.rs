@@ -38,6 +38,18 @@ macro_rules! load {
     };
 }
 
+/// The same for rows that are read once: in the first-level cache they give way to all others.
+macro_rules! load_once {
+    ($tile:literal, $from:expr, $stride:expr) => {
+        std::arch::asm!(
+            concat!("tileloaddt1 tmm", $tile, ", [{from} + {stride}*1]"),
+            from = in(reg) $from,
+            stride = in(reg) $stride,
+            options(readonly, nostack, preserves_flags)
+        )
+    };
+}
+
 /// Stores the rows of a tile so many bytes apart. Needs configured tiles, and memory for the rows.
 macro_rules! store {
     ($tile:literal, $to:expr, $stride:expr) => {
@@ -60,4 +72,4 @@ macro_rules! multiply {
     };
 }
 
-pub(in super::super) use {configure, load, multiply, release, store, zero};
+pub(in super::super) use {configure, load, load_once, multiply, release, store, zero};

@@ -53,14 +53,13 @@ pub(crate) use pack::cut;
 use pack::{Layout, ROW_BLOCK};
 pub(crate) use product::{TileProducts, TileRows, TileSums};
 pub(crate) use rounds::rounds;
-use small_m::TRIPLE;
 use tiles::{COLUMNS, ROWS, Tiles};
 
 /// Rows of weights in two tiles.
 const PAIR: usize = 2 * ROWS;
 
 /// Rows of weights that a thread claims at least, if there are more than [`COLUMNS`] rows of
-/// activations: all of these are read for them, and what is fetched behind them is another's.
+/// activations: all of these are read for them.
 const BROAD: usize = 4 * PAIR;
 
 /// Elements of a tile of sums.
@@ -120,7 +119,7 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
     }
 
     fn small_m_unit(self, m: usize) -> usize {
-        if m <= COLUMNS { TRIPLE } else { BROAD }
+        if m <= COLUMNS { ROWS } else { BROAD }
     }
 }
 
@@ -168,7 +167,7 @@ impl Amx<'_> {
         let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len());
         let mut memory = PanelMemory::new(&blocking);
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
-        let _tiles = unsafe { Tiles::configure(self.layout.columns, 4..=5) };
+        let _tiles = unsafe { Tiles::configure(self.layout.columns) };
         for panel in blocking.panels(&rows, &columns) {
             for row_block in 0..panel.rows.len().div_ceil(ROW_BLOCK) {
                 // SAFETY: the caller's promises, for rows and columns within its own; row blocks
@@ -181,5 +180,7 @@ impl Amx<'_> {
                 }
             }
         }
+        // SAFETY: the caller's promises.
+        unsafe { self.finish(operands, &mut memory) };
     }
 }

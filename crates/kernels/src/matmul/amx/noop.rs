@@ -76,4 +76,4 @@ macro_rules! multiply {
     };
 }
 
-pub(in super::super) use {configure, load, multiply, release, store, zero};
+pub(in super::super) use {configure, load, load as load_once, multiply, release, store, zero};

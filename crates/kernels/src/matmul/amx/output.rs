@@ -9,52 +9,47 @@ use super::super::{Operands, Size, region};
 use super::tiles::{COLUMNS, ROWS};
 use super::{Amx, SUMS};
 use crate::Isa;
-use crate::simd::{F32x16, Vector, transposed};
+use crate::simd::transposed;
 
-/// Outputs in a line of the cache.
-const LINE: usize = 16;
+/// Sums of two by two tiles that are outputs.
+pub(super) struct Finished {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    /// Which of all sums.
+    sums: usize,
+    /// The next of the four.
+    tile: usize,
+}
+
+impl Finished {
+    pub(super) fn new(rows: Range<usize>, columns: Range<usize>, sums: usize) -> Self {
+        Self { rows, columns, sums, tile: 0 }
+    }
+}
 
 impl Amx<'_> {
-    /// Fetches what `write` will write, so that it does not wait for memory then.
-    #[inline(always)]
-    pub(super) fn fetch_outputs(
-        &self,
-        operands: &Operands<bf16, bf16>,
-        rows: &Range<usize>,
-        columns: &Range<usize>,
-    ) {
-        for row in rows.clone() {
-            let y = operands.y.wrapping_add(row * operands.size.n);
-            for column in columns.clone().step_by(LINE) {
-                F32x16::prefetch(y.wrapping_add(column).cast());
-            }
-        }
-    }
-
-    /// Turns the sums of a row block and a pair over into `y[rows, columns]`.
+    /// Turns one more tile of sums over into `y`; gives what is left.
     ///
     /// # Safety
     ///
     /// As for [`Amx::row_block`].
     #[inline(always)]
-    pub(super) unsafe fn write(
+    pub(super) unsafe fn write_next(
         &self,
         operands: &Operands<bf16, bf16>,
-        rows: &Range<usize>,
-        columns: Range<usize>,
-        sums: &[f32; 4 * SUMS],
-    ) {
-        for (index, sums) in sums.as_chunks::<SUMS>().0.iter().enumerate() {
-            let column = columns.start + index / 2 * ROWS;
-            let row = rows.start + index % 2 * COLUMNS;
-            if column >= columns.end || row >= rows.end {
-                continue;
-            }
+        finished: Finished,
+        sums: &[[f32; 4 * SUMS]],
+    ) -> Option<Finished> {
+        let Finished { rows, columns, sums: index, tile } = &finished;
+        let (column, row) = (columns.start + tile / 2 * ROWS, rows.start + tile % 2 * COLUMNS);
+        if column < columns.end && row < rows.end {
             let rows = row..rows.end.min(row + COLUMNS);
             let columns = column..columns.end.min(column + ROWS);
+            let sums = &sums[*index].as_chunks::<SUMS>().0[*tile];
             // SAFETY: the caller's promises: `y` has these rows and columns.
             unsafe { self.write_tile(operands, rows, columns, sums) };
         }
+        (finished.tile < 3).then(|| Finished { tile: finished.tile + 1, ..finished })
     }
 
     /// Turns one tile of sums over into `y[rows, columns]`, at most sixteen of each.

@@ -6,14 +6,9 @@
 //! | 4, 5 | weights `[16 rows, 32]`, bf16 | 64 bytes | `4 + i` |
 //! | 6, 7 | activations `[16, columns, 2]`, bf16 | `4 · columns` bytes | `6 + j` |
 //!
-//! With up to sixteen rows of activations, of which there is one tile, sums are 0 to 2 and weights 3
-//! to 5.
-//!
 //! The compiler knows nothing of these registers and never uses them, so that what one piece of
 //! assembly leaves in them the next one finds. All of it is volatile: it stays in the order in
 //! which it is written.
-
-use std::ops::RangeInclusive;
 
 #[cfg(not(feature = "amx-noop"))]
 #[path = "instructions.rs"]
@@ -23,7 +18,7 @@ mod instructions;
 mod instructions;
 
 use instructions::{configure, release};
-pub(super) use instructions::{load, multiply, store, zero};
+pub(super) use instructions::{load, load_once, multiply, store, zero};
 
 /// Rows of a tile: of weights, pairs of elements of activations, sums.
 pub(super) const ROWS: usize = 16;
@@ -61,7 +56,7 @@ struct Configuration {
 const _: () = assert!(size_of::<Configuration>() == 64);
 
 impl Tiles {
-    /// Configures them for so many columns, with zeros in all; those in `weights` for weights.
+    /// Configures them for so many columns, with zeros in all.
     ///
     /// # Safety
     ///
@@ -72,7 +67,7 @@ impl Tiles {
     ///
     /// If `columns` is not between 1 and 16.
     #[inline(always)]
-    pub(super) unsafe fn configure(columns: usize, weights: RangeInclusive<usize>) -> Self {
+    pub(super) unsafe fn configure(columns: usize) -> Self {
         assert!((1..=COLUMNS).contains(&columns), "{columns} columns");
         let mut configuration = Configuration {
             palette: 1,
@@ -83,7 +78,7 @@ impl Tiles {
         };
         for tile in 0..8 {
             configuration.rows[tile] = ROWS as u8;
-            configuration.row_bytes[tile] = match weights.contains(&tile) {
+            configuration.row_bytes[tile] = match (4..=5).contains(&tile) {
                 true => ROW_BYTES as u16,
                 false => 4 * columns as u16,
             };
