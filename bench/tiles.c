@@ -1,4 +1,5 @@
-// What steps of products in AMX tiles take, in cycles: two by two tiles of sums, 32 products of each.
+// What steps of products in AMX tiles take, in cycles: two by two tiles of sums, 32 products of each. And how fast
+// weights come from memory for a single row of activations, in GB/s.
 //
 //     gcc -O2 -o tiles bench/tiles.c && taskset -c 1 ./tiles
 //
@@ -12,10 +13,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
 
 #define LOAD(t, p, s) asm volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((long)(s)) : "memory")
+// The same, past the first-level cache.
+#define LOAD_ONCE(t, p, s) asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"(p), "r"((long)(s)) : "memory")
 #define STORE(t, p, s) asm volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((long)(s)) : "memory")
 #define MULTIPLY(c, a, b) asm volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 #define ZERO(t) asm volatile("tilezero %%tmm" #t ::)
@@ -70,6 +74,40 @@ static void groups(int steps, int depth, int parts) {
 static void groups_of_eight(int steps) { groups(steps, 8, 1); }
 static void groups_of_three_parts(int steps) { groups(steps, 4, 3); }
 
+// Sixteen steps of activations, past which weights go by.
+static void sixteen_steps(int steps) {
+    ZEROS;
+    for (int i = 0; i < steps; i++) { WEIGHTS(weights + i % 256 * 2048, 64); TWO_BY_TWO(x + i % 16 * 2048); }
+}
+static void sixteen_steps_once(int steps) {
+    ZEROS;
+    for (int i = 0; i < steps; i++) {
+        LOAD_ONCE(4, weights + i % 256 * 2048, 64); LOAD_ONCE(5, weights + i % 256 * 2048 + 1024, 64);
+        TWO_BY_TWO(x + i % 16 * 2048);
+    }
+}
+
+// The same, with the sums of four pairs that take turns: each tile is stored right before the next one's takes its place.
+static void taking_turns(int steps) {
+    for (int i = 0, pair = 0; i < steps; pair++) {
+        char *own = sums + pair % 4 * 5120, *before = sums + (pair + 3) % 4 * 5120;
+        for (int step = 0; step < 16; step++, i++) {
+            char *w = weights + i % 256 * 2048, *row = x + step * 2048;
+            LOAD_ONCE(4, w, 64); LOAD_ONCE(5, w + 1024, 64);
+            LOAD(6, row, 64);
+            if (step == 0) { STORE(0, before, 64); LOAD(0, own, 64); }
+            MULTIPLY(0, 4, 6);
+            if (step == 0) { STORE(2, before + 2048, 64); LOAD(2, own + 2048, 64); }
+            MULTIPLY(2, 5, 6);
+            LOAD(7, row + 1024, 64);
+            if (step == 0) { STORE(1, before + 1024, 64); LOAD(1, own + 1024, 64); }
+            MULTIPLY(1, 4, 7);
+            if (step == 0) { STORE(3, before + 3072, 64); LOAD(3, own + 3072, 64); }
+            MULTIPLY(3, 5, 7);
+        }
+    }
+}
+
 // All 64 steps of a pair at once: activations are 128 KiB.
 static void all_steps(int steps, int fetches) {
     for (int i = 0; i < steps;) {
@@ -99,6 +137,82 @@ static void rows_apart(int steps, int stores) {
 static void first_block(int steps) { rows_apart(steps, 0); }
 static void first_block_stored(int steps) { rows_apart(steps, 1); }
 
+// Weights of 2,048 columns from memory, by one row of activations: so many tiles of sixteen rows side by side, with so
+// many parts; fetched so many lines ahead in their rows, or all of the next rows if it is -1.
+enum { ROW = 4096, FROM_MEMORY = 192 << 20 };
+static char *memory_weights;
+static inline __attribute__((always_inline)) void one_row(int tiles, int parts, int ahead) {
+    for (char *w = memory_weights; w + 2 * tiles * 16 * ROW <= memory_weights + FROM_MEMORY; w += tiles * 16 * ROW) {
+        ZEROS;
+        for (int step = 0; step < 64; step++) {
+            for (int row = 0; row < 16 * tiles; row++) {
+                if (ahead > 0) asm volatile("prefetcht0 (%0)" ::"r"(w + row * ROW + (step + ahead) * 64));
+                if (ahead < 0) asm volatile("prefetcht1 (%0)" ::"r"(w + tiles * 16 * ROW + (step * 16 * tiles + row) * 64));
+            }
+            LOAD(4, w + step * 64, ROW);
+            if (tiles > 1) LOAD(5, w + 16 * ROW + step * 64, ROW);
+            if (tiles > 2) LOAD(7, w + 32 * ROW + step * 64, ROW);
+            for (int part = 0; part < parts; part++) {
+                LOAD(6, x + (step * parts + part) * 1024, 64);
+                MULTIPLY(0, 4, 6);
+                if (tiles > 1) MULTIPLY(1, 5, 6);
+                if (tiles > 2) MULTIPLY(2, 7, 6);
+            }
+        }
+        STORE(0, sums, 64); STORE(1, sums + 1024, 64); STORE(2, sums + 2048, 64);
+    }
+}
+static void plain_read(void) {
+    for (char *at = memory_weights; at < memory_weights + FROM_MEMORY; at += 64) asm volatile("vmovdqu64 (%0), %%zmm0" ::"r"(at) : "xmm0");
+}
+static void next_three(void) { one_row(3, 1, -1); }
+static void next_three_parts(void) { one_row(3, 3, -1); }
+static void three(void) { one_row(3, 1, 0); }
+static void two(void) { one_row(2, 1, 0); }
+static void two_in_parts(void) { one_row(2, 3, 0); }
+static void one(void) { one_row(1, 1, 0); }
+static void one_in_parts(void) { one_row(1, 3, 0); }
+static void one_ahead(void) { one_row(1, 1, 3); }
+static void one_in_parts_ahead(void) { one_row(1, 3, 3); }
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+static int smaller(const void *a, const void *b) { return (*(double *)a > *(double *)b) - (*(double *)a < *(double *)b); }
+
+static void from_memory(void) {
+    const struct { const char *what; void (*run)(void); } all[] = {
+        {"plain reads", plain_read},
+        {"three tiles side by side, the next three fetched", next_three},
+        {"the same in three parts", next_three_parts},
+        {"three tiles, nothing fetched", three},
+        {"two", two},
+        {"two, in three parts", two_in_parts},
+        {"one", one},
+        {"one, in three parts", one_in_parts},
+        {"one, fetched three steps ahead", one_ahead},
+        {"one, in three parts, fetched three steps ahead", one_in_parts_ahead},
+    };
+    enum { COUNT = sizeof all / sizeof *all, ROUNDS = 11 };
+    memory_weights = aligned_alloc(2 << 20, FROM_MEMORY);
+    madvise(memory_weights, FROM_MEMORY, MADV_HUGEPAGE);
+    memset(memory_weights, 0x3c, FROM_MEMORY);
+    double took[COUNT][ROUNDS];
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int at = 0; at < COUNT; at++) {
+            double start = seconds();
+            all[at].run();
+            took[at][round] = seconds() - start;
+        }
+    }
+    for (int at = 0; at < COUNT; at++) {
+        qsort(took[at], ROUNDS, sizeof(double), smaller);
+        printf("%6.1f GB/s at best, median %.1f  %s\n", 1e-9 * FROM_MEMORY / took[at][0], 1e-9 * FROM_MEMORY / took[at][ROUNDS / 2], all[at].what);
+    }
+}
+
 int main(void) {
     const struct { const char *what; void (*run)(int); } all[] = {
         {"products alone", products},
@@ -107,6 +221,9 @@ int main(void) {
         {"weights from the second level", second_level},
         {"sums stored and loaded every 8 steps, groups of 4 pairs", groups_of_eight},
         {"three parts, every 4 steps", groups_of_three_parts},
+        {"16 steps of activations in the first level, weights from the second", sixteen_steps},
+        {"the same, weights past the first level", sixteen_steps_once},
+        {"the same, sums of four pairs in turns, stored and loaded beside products", taking_turns},
         {"sums in registers, weights and activations from the second level", registers_only},
         {"the same, fetched into the first level", registers_only_fetched},
         {"first row block, rows 4 KiB apart", first_block},
@@ -134,4 +251,6 @@ int main(void) {
         }
     }
     for (int at = 0; at < COUNT; at++) printf("%6.1f  %s\n", 64 * best[at] / best[0], all[at].what);
+    printf("a step of products alone: %.1f cycles of the clock that rdtsc reads\n", best[0]);
+    from_memory();
 }

@@ -1,10 +1,11 @@
 //! Small-M gemm: up to sixteen rows of activations, one tile of them for each step.
 //!
 //! Nothing is read again but activations, and sums stay in registers from the first step to the last.
-//! Weights come from memory as fast as it gives them only one tile at a time: the processor fetches rows
-//! ahead for some thirty-two of them at most. It multiplies a tile in three parts sooner than two cores
-//! get the next one.
+//! Weights come from memory as fast as it gives them only one tile at a time: the processor fetches ahead
+//! for some thirty-two rows at most, and what is fetched far ahead by instructions fills its queues. In
+//! three parts, which take as long as memory does, a few lines ahead they help.
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
 use half::bf16;
@@ -13,6 +14,9 @@ use super::super::Operands;
 use super::tiles::{self, Aligned, COLUMNS, ROW_BYTES, ROWS, Tiles};
 use super::weights::{Edge, weights};
 use super::{Amx, SUMS};
+
+/// How many steps ahead weights are fetched for products in three parts.
+const AHEAD: usize = 3;
 
 impl Amx<'_> {
     /// Computes `y[rows, columns]` of at most [`COLUMNS`] rows, a tile of weights at a time.
@@ -43,6 +47,10 @@ impl Amx<'_> {
                 tiles::zero!(0);
                 for step in 0..self.layout.steps() {
                     let (from, stride) = weights(operands, first, columns.len(), step, &mut edge);
+                    for row in 0..if PARTS > 1 { ROWS } else { 0 } {
+                        let ahead = row * stride + AHEAD * ROW_BYTES;
+                        _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(ahead));
+                    }
                     tiles::load!(4, from, stride);
                     for _ in 0..PARTS {
                         tiles::load!(6, x, x_stride);

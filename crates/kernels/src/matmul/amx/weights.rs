@@ -1,7 +1,7 @@
 //! Weights as tiles, where they lie in memory.
 //!
-//! No instruction fetches those that will be read next. The processor does so by itself for the rows of a
-//! tile or two, and as far ahead as its queues allow, which such instructions would fill.
+//! No instruction fetches the next panel: the processor does so by itself, row by row of a tile or two, and
+//! instructions that do it fill its queues.
 
 use half::bf16;
 
