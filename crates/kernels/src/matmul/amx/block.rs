@@ -245,6 +245,9 @@ impl Amx<'_> {
                 for part in 0..PARTS {
                     let switches = step == first && part == 0;
                     tiles::load!(6, x, x_stride);
+                    if WIDTH == 2 {
+                        tiles::load!(7, x.wrapping_add(tile), x_stride);
+                    }
                     if switches {
                         switch!(0);
                     }
@@ -254,9 +257,6 @@ impl Amx<'_> {
                     }
                     if HEIGHT == 2 {
                         tiles::multiply!(2, 5, 6);
-                    }
-                    if WIDTH == 2 {
-                        tiles::load!(7, x.wrapping_add(tile), x_stride);
                     }
                     if switches {
                         switch!(1);

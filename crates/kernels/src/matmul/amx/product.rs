@@ -167,25 +167,25 @@ unsafe fn block<const HEIGHT: usize, const WIDTH: usize, const PARTS: usize>(
                 before = *parts;
                 if other_a {
                     tiles::load!(4, a_from, a.row_bytes);
+                    if HEIGHT == 2 {
+                        tiles::load!(5, a_from.wrapping_add(a.tile), a.row_bytes);
+                    }
                 }
                 if other_b {
                     tiles::load!(6, b_from, b.row_bytes);
+                    if WIDTH == 2 {
+                        tiles::load!(7, b_from.wrapping_add(b.tile), b.row_bytes);
+                    }
                 }
                 if switches {
                     switch!(0);
                 }
                 tiles::multiply!(0, 4, 6);
-                if HEIGHT == 2 && other_a {
-                    tiles::load!(5, a_from.wrapping_add(a.tile), a.row_bytes);
-                }
                 if switches {
                     switch!(2);
                 }
                 if HEIGHT == 2 {
                     tiles::multiply!(2, 5, 6);
-                }
-                if WIDTH == 2 && other_b {
-                    tiles::load!(7, b_from.wrapping_add(b.tile), b.row_bytes);
                 }
                 if switches {
                     switch!(1);
