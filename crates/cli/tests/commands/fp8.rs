@@ -1,6 +1,6 @@
 //! Weights in fp8 blocks give the bits of the same weights in f32, at their own size, wherever they are.
 
-use crate::common::{done, failed, folder, outsize, path, report};
+use crate::common::{done, failed, folder, megabytes, outsize, path, report};
 use outsize::checkpoint::{
     Checkpoint, Dtype, ShardWriter, StorageFormat, StoredWeight, TensorSpec,
 };
@@ -221,7 +221,7 @@ fn other_scales_in_fp8_give_the_bits_of_their_f32() {
         let model = with_scales(&dir, &fp8, &values, stored);
         let twin = twin(&dir, &model, stored.format());
         let (wanted, tokens) = (logits(&dir, &twin, &[]), run(&twin, &[])["tokens"].take());
-        for budget in [&[][..], &["--max-memory", "cpu=62MB"]] {
+        for budget in [&[][..], &["--max-memory", &megabytes(62)]] {
             assert_eq!(logits(&dir, &model, budget), wanted, "{stored:?} {budget:?}");
             assert_eq!(run(&model, budget)["tokens"], tokens);
         }
@@ -262,8 +262,8 @@ fn fp8_gives_the_bits_of_its_f32_at_its_own_size() {
 
     // All streamed by tile, some, and what is planned is what is used.
     let mut streamed = Vec::new();
-    for budget in ["cpu=61MB", "cpu=67MB", "cpu=69MB"] {
-        let budget = ["--max-memory", budget];
+    for budget in [61, 67, 69].map(megabytes) {
+        let budget = ["--max-memory", &budget];
         let found = run(&model, &budget);
         assert_eq!(found["tokens"], free["tokens"]);
         assert_eq!(logits(&dir, &model, &budget), wanted);
@@ -290,7 +290,7 @@ fn matrices_of_heads_in_fp8_give_the_bits_of_their_f32() {
     assert_eq!(dtype("self_attn.kv_b_proj"), Dtype::F8E4M3);
     assert_eq!(dtype("mlp.gate"), Dtype::BF16);
     let (wanted, tokens) = (logits(&dir, &twin, &[]), run(&twin, &[])["tokens"].take());
-    for budget in [&[][..], &["--max-memory", "cpu=51MB"]] {
+    for budget in [&[][..], &["--max-memory", &megabytes(51)]] {
         assert_eq!(logits(&dir, &model, budget), wanted, "{budget:?}");
         assert_eq!(run(&model, budget)["tokens"], tokens);
     }

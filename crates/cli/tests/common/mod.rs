@@ -28,6 +28,34 @@ pub fn start(cache: &Path, args: &[&str]) -> Child {
         .unwrap()
 }
 
+/// Whether weights in bf16 are multiplied in tiles (AMX): to other bits than the same ones in f32.
+pub fn in_tiles() -> bool {
+    outsize::kernels::Isa::detected() == outsize::kernels::Isa::AmxBf16
+}
+
+/// A budget of so many megabytes, and of what threads keep for tiles where there are such.
+pub fn megabytes(count: u64) -> String {
+    format!("cpu={}MB", count + if in_tiles() { 4 } else { 0 })
+}
+
+/// Logits of the same weights stored in two ways: the same bits, but for tiles.
+#[track_caller]
+pub fn assert_alike(found: &[f32], wanted: &[f32], name: &str) {
+    if in_tiles() {
+        return assert_close(found, wanted, name);
+    }
+    assert!(found == wanted, "{name}");
+}
+
+/// Logits within 1e-5 of the largest.
+#[track_caller]
+pub fn assert_close(found: &[f32], wanted: &[f32], name: &str) {
+    assert_eq!(found.len(), wanted.len(), "{name}");
+    let largest = wanted.iter().fold(0f32, |most, value| most.max(value.abs()));
+    let off = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+    assert!(off <= 1e-5 * largest, "{name}: {off} of {largest}");
+}
+
 /// What was said on standard error.
 pub fn message(output: &Output) -> String {
     text(&output.stderr)
