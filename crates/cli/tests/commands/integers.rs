@@ -1,6 +1,9 @@
 //! Weights of integers give the bits of the same weights in f32, at their own size, wherever they are.
 
-use crate::common::{assert_alike, done, failed, folder, megabytes, outsize, path, report};
+use crate::common::{
+    assert_alike, assert_same_bits, done, failed, folder, megabytes, outsize, path, read_logits,
+    report,
+};
 use outsize::checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -186,9 +189,7 @@ fn logits(dir: &TempDir, model: &Path, more: &[&str]) -> Vec<f32> {
     let args =
         ["logits", path(model), "--ids", "1,2,3,4,5,6,7,8,9", "--force", "--output", path(&out)];
     done(&outsize(&[&args[..], more].concat()));
-    let checkpoint = Checkpoint::open(&out).unwrap();
-    let bytes = checkpoint.read(&checkpoint.tensors()[0]).unwrap();
-    bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
+    read_logits(&out)
 }
 
 fn run(model: &Path, more: &[&str]) -> Value {
@@ -213,7 +214,8 @@ fn assert_runs(dir: &TempDir, model: &Path, twin: &Path) {
         let budget = ["--max-memory", &budget];
         let found = run(model, &budget);
         assert_eq!(found["tokens"], tokens, "{name} in {budget:?}");
-        assert!(logits(dir, model, &budget) == own, "{name} in {budget:?}");
+        let placed = logits(dir, model, &budget);
+        assert_same_bits(&placed, &own, &format!("{name} in {budget:?}"));
         streamed += found["placement"]["streamed_bytes"].as_u64().unwrap();
         let most = found["placement"]["tiers"][0]["budget"].as_u64().unwrap();
         let peak = found["peak_rss_bytes"].as_u64().unwrap();

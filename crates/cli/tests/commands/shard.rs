@@ -1,7 +1,8 @@
 //! A checkpoint of any format, written anew as safetensors.
 
 use crate::common::{
-    assert_alike, assert_close, done, failed, folder, message, model, outsize, path, report, tiny,
+    assert_alike, assert_close, done, failed, folder, message, model, outsize, path, read_logits,
+    report, tiny,
 };
 use outsize::checkpoint::{Checkpoint, Dtype};
 use serde_json::Value;
@@ -31,9 +32,7 @@ fn logits(model: &Path, ids: &str) -> Vec<f32> {
     let out = folder();
     let file = out.path().join("logits.safetensors");
     done(&outsize(&["logits", path(model), "--ids", ids, "--output", path(&file)]));
-    let checkpoint = Checkpoint::open(&file).unwrap();
-    let bytes = checkpoint.read(&checkpoint.tensors()[0]).unwrap();
-    bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
+    read_logits(&file)
 }
 
 fn config(model: &Path) -> Value {

@@ -38,13 +38,26 @@ pub fn megabytes(count: u64) -> String {
     format!("cpu={}MB", count + if in_tiles() { 4 } else { 0 })
 }
 
+/// The only tensor of a file of logits.
+pub fn read_logits(file: &Path) -> Vec<f32> {
+    let checkpoint = outsize::checkpoint::Checkpoint::open(file).unwrap();
+    let bytes = checkpoint.read(&checkpoint.tensors()[0]).unwrap();
+    bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
+}
+
 /// Logits of the same weights stored in two ways: the same bits, but for tiles.
 #[track_caller]
 pub fn assert_alike(found: &[f32], wanted: &[f32], name: &str) {
-    if in_tiles() {
-        return assert_close(found, wanted, name);
+    match in_tiles() {
+        true => assert_close(found, wanted, name),
+        false => assert_same_bits(found, wanted, name),
     }
-    assert!(found == wanted, "{name}");
+}
+
+#[track_caller]
+pub fn assert_same_bits(found: &[f32], wanted: &[f32], name: &str) {
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert!(bits(found) == bits(wanted), "{name}");
 }
 
 /// Logits within 1e-5 of the largest.
@@ -52,8 +65,10 @@ pub fn assert_alike(found: &[f32], wanted: &[f32], name: &str) {
 pub fn assert_close(found: &[f32], wanted: &[f32], name: &str) {
     assert_eq!(found.len(), wanted.len(), "{name}");
     let largest = wanted.iter().fold(0f32, |most, value| most.max(value.abs()));
-    let off = found.iter().zip(wanted).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
-    assert!(off <= 1e-5 * largest, "{name}: {off} of {largest}");
+    // What is not a number is not within.
+    for (found, wanted) in found.iter().zip(wanted) {
+        assert!((found - wanted).abs() <= 1e-5 * largest, "{name}: {found} and {wanted}");
+    }
 }
 
 /// What was said on standard error.

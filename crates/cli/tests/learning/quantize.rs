@@ -1,6 +1,8 @@
 //! Models whose linear layers become integers: near what they were, the same in every budget, and refused where they cannot.
 
-use crate::common::{assert_alike, done, failed, folder, outsize, path, report, start, tiny};
+use crate::common::{
+    assert_alike, done, failed, folder, outsize, path, read_logits, report, start, tiny,
+};
 use outsize::checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -88,9 +90,7 @@ fn logits(dir: &TempDir, model: &Path) -> Vec<f32> {
     let out = dir.path().join("logits.safetensors");
     let ids = "1,20,3,44,5,36,7,58,9";
     done(&outsize(&["logits", path(model), "--ids", ids, "--force", "--output", path(&out)]));
-    let checkpoint = Checkpoint::open(&out).unwrap();
-    let bytes = checkpoint.read(&checkpoint.tensors()[0]).unwrap();
-    bytes.as_chunks().0.iter().map(|value| f32::from_le_bytes(*value)).collect()
+    read_logits(&out)
 }
 
 /// How far logits are from others, as a part of these.
