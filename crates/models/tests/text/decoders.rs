@@ -75,6 +75,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
         let config = config(name);
         let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config, 40));
         if EXPERTS.iter().any(|experts| name.starts_with(experts)) {
+            assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
             // A token near a tie goes to another expert than without rounding, or sees another token.
             let chooses = ["_dsa", "_v32", "hy_v4", "minimax_m3", "deepseek_v4"]
                 .iter()
@@ -88,9 +89,8 @@ fn rounded_activations_stay_near_the_reference_logits() {
             let (near, tokens) = (near.count(), expected.ids.len());
             assert!(near * 10 > tokens * least, "{name}: {near} of {tokens} tokens");
         } else {
-            assert_within(ROUNDED_TOLERANCE, &found, &expected.logits, name);
+            assert_rounded(&found, &expected.logits, name);
         }
-        assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
     }
 }
 
