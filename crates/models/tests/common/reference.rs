@@ -24,8 +24,7 @@ pub struct PyTorchInBf16 {
 
 impl PyTorchInBf16 {
     pub fn read() -> Self {
-        let text = std::fs::read_to_string(super::folder("rounded.json")).unwrap();
-        serde_json::from_str(&text).unwrap()
+        serde_json::from_str(include_str!("../text/rounded.json")).unwrap()
     }
 }
 
