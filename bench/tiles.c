@@ -108,6 +108,46 @@ static void taking_turns(int steps) {
     }
 }
 
+// A panel of eight pairs and 32 steps by sixteen row blocks, of which it takes half of the steps: with activations and sums
+// that wait it is as large as the second level, and what comes next of both is fetched by instructions, or not.
+static inline __attribute__((always_inline)) void panel(int steps, int parts, int fetches) {
+    static int half = 0;
+    half ^= 1;
+    const int group = parts == 1 ? 16 : 32, groups = 32 / group;
+    char *before = sums;
+    for (int i = 0, block = 0; i < steps; block++) {
+        int pair = block % 8, first = block / 8 % groups * group, row_block = block / 8 / groups;
+        char *own = sums + (row_block * 8 + pair) * 4096, *row = x + (row_block * 64 + half * 32 + first) * parts * 2048;
+        char *next = first + group < 32 ? row + group * parts * 2048 : x + ((row_block + 1) % 16 * 64 + half * 32) * parts * 2048;
+        next += pair * group * parts * 256;
+        for (int step = 0; step < group; step++, i++) {
+            char *w = weights + (pair * 32 + first + step) * 2048;
+            if (fetches) {
+                for (int line = 0; line < 4 * parts; line++, next += 64) asm volatile("prefetcht1 (%0)" ::"r"(next));
+                for (int line = 0; line < 64 / group; line++) asm volatile("prefetcht0 (%0)" ::"r"(own + 4096 + (step * 64 / group + line) * 64));
+            }
+            LOAD_ONCE(4, w, 64); LOAD_ONCE(5, w + 1024, 64);
+            for (int part = 0; part < parts; part++, row += 2048) {
+                int switches = step == 0 && part == 0;
+                LOAD(6, row, 64); LOAD(7, row + 1024, 64);
+                if (switches) { STORE(0, before, 64); LOAD(0, own, 64); }
+                MULTIPLY(0, 4, 6);
+                if (switches) { STORE(2, before + 2048, 64); LOAD(2, own + 2048, 64); }
+                MULTIPLY(2, 5, 6);
+                if (switches) { STORE(1, before + 1024, 64); LOAD(1, own + 1024, 64); }
+                MULTIPLY(1, 4, 7);
+                if (switches) { STORE(3, before + 3072, 64); LOAD(3, own + 3072, 64); }
+                MULTIPLY(3, 5, 7);
+            }
+        }
+        before = own;
+    }
+}
+static void whole_panel(int steps) { panel(steps, 1, 0); }
+static void whole_panel_fetched(int steps) { panel(steps, 1, 1); }
+static void whole_panel_in_parts(int steps) { panel(steps, 3, 0); }
+static void whole_panel_in_parts_fetched(int steps) { panel(steps, 3, 1); }
+
 // All 64 steps of a pair at once: activations are 128 KiB.
 static void all_steps(int steps, int fetches) {
     for (int i = 0; i < steps;) {
@@ -224,12 +264,16 @@ int main(void) {
         {"16 steps of activations in the first level, weights from the second", sixteen_steps},
         {"the same, weights past the first level", sixteen_steps_once},
         {"the same, sums of four pairs in turns, stored and loaded beside products", taking_turns},
+        {"a panel by 16 row blocks, all sums waiting", whole_panel},
+        {"the same, activations and sums that come next fetched by instructions", whole_panel_fetched},
+        {"a panel by 16 row blocks, three parts", whole_panel_in_parts},
+        {"the same, what comes next fetched", whole_panel_in_parts_fetched},
         {"sums in registers, weights and activations from the second level", registers_only},
         {"the same, fetched into the first level", registers_only_fetched},
         {"first row block, rows 4 KiB apart", first_block},
         {"the same, tiles stored to the panel", first_block_stored},
     };
-    enum { COUNT = sizeof all / sizeof *all, STEPS = 4096, ROUNDS = 100, BYTES = 32 << 20 };
+    enum { COUNT = sizeof all / sizeof *all, STEPS = 4096, ROUNDS = 100, BYTES = 64 << 20 };
     if (syscall(SYS_arch_prctl, 0x1023, 18)) return fputs("Linux does not permit tiles, or there are none\n", stderr), 1;
     struct { uint8_t palette, start, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; } tiles = {.palette = 1};
     for (int tile = 0; tile < 8; tile++) { tiles.row_bytes[tile] = 64; tiles.rows[tile] = 16; }
@@ -237,7 +281,7 @@ int main(void) {
     char *memory = aligned_alloc(2 << 20, BYTES);
     madvise(memory, BYTES, MADV_HUGEPAGE);
     memset(memory, 0x3c, BYTES);
-    weights = memory, x = memory + (12 << 20) + (20 << 10), sums = memory + (16 << 20) + (40 << 10);
+    weights = memory, x = memory + (12 << 20) + (20 << 10), sums = memory + (24 << 20) + (40 << 10);
     double best[COUNT];
     for (int at = 0; at < COUNT; at++) best[at] = 1e30;
     for (int round = 0; round < ROUNDS; round++) {

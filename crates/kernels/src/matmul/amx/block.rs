@@ -3,7 +3,11 @@
 //! The sums of a block stay there until the first step of the next one, which stores each tile right
 //! before it takes its register: so the processor multiplies meanwhile. Outputs are written from memory
 //! in the steps behind that.
+//!
+//! Activations of all row blocks and sums that wait do not fit in the second-level cache beside a panel, and
+//! tiles are loaded too few at a time to hide that. So what comes next of both is fetched by instructions.
 
+use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -75,6 +79,14 @@ struct Block {
     tiles: *mut bf16,
     /// Which sums they are added to.
     sums: usize,
+    ahead: Option<Ahead>,
+}
+
+/// A pair's share of the activations that the panel meets next.
+struct Ahead {
+    x: *const bf16,
+    /// Cache lines to fetch in each step.
+    lines: usize,
 }
 
 impl Amx<'_> {
@@ -100,8 +112,17 @@ impl Amx<'_> {
             _ => Place::Panel,
         };
         let x = operands.x.wrapping_add(self.layout.start(row));
-        let all_steps = self.layout.steps();
+        let (all_steps, pairs) = (self.layout.steps(), panel.columns.len().div_ceil(PAIR));
         for steps in pieces(&panel.steps, panel.group_steps) {
+            let len = self.layout.step(rows.len());
+            let next = match steps.end < panel.steps.end {
+                true => x.wrapping_add(steps.end * len),
+                false => operands
+                    .x
+                    .wrapping_add(self.layout.start(row + ROW_BLOCK) + panel.steps.start * len),
+            };
+            let is_last = rows.end == panel.rows.end && steps.end == panel.steps.end;
+            let lines = (2 * len / ROW_BYTES).div_ceil(pairs);
             for (pair, columns) in pieces(&panel.columns, PAIR).enumerate() {
                 let step = pair * panel.steps.len() + steps.start - panel.steps.start;
                 let sums = row_block * panel.sums_apart + pair;
@@ -109,10 +130,14 @@ impl Amx<'_> {
                 let block = Block {
                     columns: columns.clone(),
                     steps: steps.clone(),
-                    x: x.wrapping_add(steps.start * self.layout.step(rows.len())),
+                    x: x.wrapping_add(steps.start * len),
                     place,
                     tiles: memory.tiles.as_mut_ptr().wrapping_add(step * 2 * TILE),
                     sums,
+                    ahead: (!is_last).then(|| Ahead {
+                        x: next.wrapping_add(pair * steps.len() * len / pairs),
+                        lines,
+                    }),
                 };
                 // SAFETY: the caller's promises; the panel has these pairs and steps.
                 unsafe {
@@ -192,13 +217,15 @@ impl Amx<'_> {
     unsafe fn block<const HEIGHT: usize, const WIDTH: usize, const PARTS: usize>(
         &self,
         operands: &Operands<bf16, bf16>,
-        Block { columns, steps, mut x, place, mut tiles, sums }: Block,
+        Block { columns, steps, mut x, place, mut tiles, sums, ahead }: Block,
         memory: &mut PanelMemory,
     ) {
         let (tile, x_stride) = (self.layout.tile(), 4 * self.layout.columns);
         let (upper, lower) = (ROWS.min(columns.len()), columns.len().saturating_sub(ROWS));
         let held = memory.held.replace(sums).map(|held| memory.sums(held));
         let (own, first) = (memory.sums(sums), steps.start);
+        let next_sums = own.wrapping_add(4 * SUMS).cast::<i8>();
+        let sum_lines = (4 * SUMS * 4 / ROW_BYTES).div_ceil(steps.len());
         // SAFETY: tiles are configured, as the callers promise. Tiles of sums have their places in
         // `sums`, rows of 64 bytes; those of weights lie where `weights` says, or in the panel, whole
         // ones, where the first row block left them; and those of activations in `operands.x`, which
@@ -216,24 +243,31 @@ impl Amx<'_> {
                     }
                 };
             }
-            for step in steps {
-                if step > first {
+            for (at, step) in steps.enumerate() {
+                if at > 0 {
                     self.write_tile_of_finished(operands, memory);
                 }
+                if let Some(Ahead { x, lines }) = ahead {
+                    for line in at * lines..(at + 1) * lines {
+                        let x = x.cast::<i8>().wrapping_add(line * ROW_BYTES);
+                        _mm_prefetch::<_MM_HINT_T1>(x);
+                    }
+                    for line in at * sum_lines..(at + 1) * sum_lines {
+                        _mm_prefetch::<_MM_HINT_T0>(next_sums.wrapping_add(line * ROW_BYTES));
+                    }
+                }
                 let [edge, other_edge] = &mut memory.edges;
-                if place == Place::Panel {
-                    tiles::load_once!(4, tiles, ROW_BYTES);
-                    if HEIGHT == 2 {
-                        tiles::load_once!(5, tiles.wrapping_add(TILE), ROW_BYTES);
-                    }
-                } else {
-                    let (from, stride) = weights(operands, columns.start, upper, step, edge);
-                    tiles::load!(4, from, stride);
-                    if HEIGHT == 2 {
-                        let row = columns.start + ROWS;
-                        let (from, stride) = weights(operands, row, lower, step, other_edge);
-                        tiles::load!(5, from, stride);
-                    }
+                let (from, stride) = match place {
+                    Place::Panel => (tiles.cast_const(), ROW_BYTES),
+                    _ => weights(operands, columns.start, upper, step, edge),
+                };
+                tiles::load_once!(4, from, stride);
+                if HEIGHT == 2 {
+                    let (from, stride) = match place {
+                        Place::Panel => (tiles.wrapping_add(TILE).cast_const(), ROW_BYTES),
+                        _ => weights(operands, columns.start + ROWS, lower, step, other_edge),
+                    };
+                    tiles::load_once!(5, from, stride);
                 }
                 if place == Place::MatrixThenPanel {
                     tiles::store!(4, tiles, ROW_BYTES);
@@ -243,7 +277,7 @@ impl Amx<'_> {
                 }
                 tiles = tiles.wrapping_add(2 * TILE);
                 for part in 0..PARTS {
-                    let switches = step == first && part == 0;
+                    let switches = at == 0 && part == 0;
                     tiles::load!(6, x, x_stride);
                     if WIDTH == 2 {
                         tiles::load!(7, x.wrapping_add(tile), x_stride);

@@ -1,7 +1,7 @@
 //! How a matmul in tiles is cut, so that what is read again is in a cache.
 //!
-//! Weights pass in panels. A panel is read from memory once, by the first row block of activations,
-//! which leaves it in the second-level cache as whole tiles for the others. If rows of weights are so
+//! Weights pass in panels. A panel is read from memory once, by the first row block of activations; for
+//! the others it is in the second-level cache, and if they are many, as whole tiles. If rows of weights are so
 //! long that a panel of all steps would be narrow, and all activations be read for each, it has a part of
 //! the steps, and sums wait in memory for the others.
 //!
@@ -23,9 +23,8 @@ const PAIRS: usize = 8;
 /// three parts takes longer than what it reads from the second level.
 const ROUNDED_STEPS: usize = 16;
 
-/// From so many row blocks on, a panel's tiles are kept: for one other row block that would take
-/// longer than what it saves.
-const KEPT: usize = 3;
+/// From so many row blocks on, a panel's tiles are kept: for fewer that would take longer than what it saves.
+const KEPT: usize = 12;
 
 /// The most row blocks whose sums wait for the next steps.
 const WAITING: usize = 16;
@@ -73,7 +72,7 @@ impl Blocking {
         let (pairs, parts) = match (row_blocks, panel_steps / all_steps) {
             // Nothing is read again but activations.
             (..=1, _) => (1, 1),
-            (..KEPT, fitting) => (fitting.clamp(1, PAIRS), 1),
+            (2, fitting) => (fitting.clamp(1, PAIRS), 1),
             _ => (PAIRS, all_steps.div_ceil((panel_steps / PAIRS).max(1))),
         };
         let steps = all_steps.div_ceil(parts);

@@ -47,9 +47,11 @@ impl Amx<'_> {
                 tiles::zero!(0);
                 for step in 0..self.layout.steps() {
                     let (from, stride) = weights(operands, first, columns.len(), step, &mut edge);
-                    for row in 0..if PARTS > 1 { ROWS } else { 0 } {
-                        let ahead = row * stride + AHEAD * ROW_BYTES;
-                        _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(ahead));
+                    if PARTS > 1 {
+                        for row in 0..ROWS {
+                            let ahead = row * stride + AHEAD * ROW_BYTES;
+                            _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(ahead));
+                        }
                     }
                     tiles::load!(4, from, stride);
                     for _ in 0..PARTS {
