@@ -108,25 +108,29 @@ static void taking_turns(int steps) {
     }
 }
 
-// A panel of eight pairs and 32 steps by sixteen row blocks, of which it takes half of the steps: with activations and sums
-// that wait it is as large as the second level, and what comes next of both is fetched by instructions, or not.
-static inline __attribute__((always_inline)) void panel(int steps, int parts, int fetches) {
-    static int half = 0;
-    half ^= 1;
+// Panels of eight pairs and 32 steps, half of a row of weights, by row blocks whose sums wait. With sixteen of them,
+// activations and sums are more than the second level holds beside a panel; what comes next of both is fetched by
+// instructions, or not. Weights are read where they lie, in rows 4 KiB apart; or as tiles, which the first row block copies.
+enum { IN_PLACE, COPIED, TILES };
+static inline __attribute__((always_inline)) void panels(int steps, int row_blocks, int parts, int fetches, int place) {
     const int group = parts == 1 ? 16 : 32, groups = 32 / group;
     char *before = sums;
     for (int i = 0, block = 0; i < steps; block++) {
-        int pair = block % 8, first = block / 8 % groups * group, row_block = block / 8 / groups;
-        char *own = sums + (row_block * 8 + pair) * 4096, *row = x + (row_block * 64 + half * 32 + first) * parts * 2048;
-        char *next = first + group < 32 ? row + group * parts * 2048 : x + ((row_block + 1) % 16 * 64 + half * 32) * parts * 2048;
+        int pair = block % 8, first = block / 8 % groups * group, row_block = block / 8 / groups % row_blocks;
+        int half = block / 8 / groups / row_blocks % 2 * 32;
+        char *own = sums + (row_block * 8 + pair) * 4096, *row = x + (row_block * 64 + half + first) * parts * 2048;
+        char *next = first + group < 32 ? row + group * parts * 2048 : x + ((row_block + 1) % row_blocks * 64 + half) * parts * 2048;
         next += pair * group * parts * 256;
         for (int step = 0; step < group; step++, i++) {
-            char *w = weights + (pair * 32 + first + step) * 2048;
+            char *w = weights + (2 << 20) + pair * 32 * 4096 + (half + first + step) * 64;
+            char *tile = weights + (pair * 32 + first + step) * 2048;
             if (fetches) {
                 for (int line = 0; line < 4 * parts; line++, next += 64) asm volatile("prefetcht1 (%0)" ::"r"(next));
                 for (int line = 0; line < 64 / group; line++) asm volatile("prefetcht0 (%0)" ::"r"(own + 4096 + (step * 64 / group + line) * 64));
             }
-            LOAD_ONCE(4, w, 64); LOAD_ONCE(5, w + 1024, 64);
+            if (place == TILES || (place == COPIED && row_block > 0)) { LOAD_ONCE(4, tile, 64); LOAD_ONCE(5, tile + 1024, 64); }
+            else { LOAD_ONCE(4, w, 4096); LOAD_ONCE(5, w + 16 * 4096, 4096); }
+            if (place == COPIED && row_block == 0) { STORE(4, tile, 64); STORE(5, tile + 1024, 64); }
             for (int part = 0; part < parts; part++, row += 2048) {
                 int switches = step == 0 && part == 0;
                 LOAD(6, row, 64); LOAD(7, row + 1024, 64);
@@ -143,10 +147,16 @@ static inline __attribute__((always_inline)) void panel(int steps, int parts, in
         before = own;
     }
 }
-static void whole_panel(int steps) { panel(steps, 1, 0); }
-static void whole_panel_fetched(int steps) { panel(steps, 1, 1); }
-static void whole_panel_in_parts(int steps) { panel(steps, 3, 0); }
-static void whole_panel_in_parts_fetched(int steps) { panel(steps, 3, 1); }
+static void sixteen_row_blocks(int steps) { panels(steps, 16, 1, 0, TILES); }
+static void sixteen_fetched(int steps) { panels(steps, 16, 1, 1, TILES); }
+static void sixteen_in_parts(int steps) { panels(steps, 16, 3, 0, TILES); }
+static void sixteen_in_parts_fetched(int steps) { panels(steps, 16, 3, 1, TILES); }
+static void four_copied(int steps) { panels(steps, 4, 1, 1, COPIED); }
+static void four_in_place(int steps) { panels(steps, 4, 1, 1, IN_PLACE); }
+static void eight_copied(int steps) { panels(steps, 8, 1, 1, COPIED); }
+static void eight_in_place(int steps) { panels(steps, 8, 1, 1, IN_PLACE); }
+static void sixteen_copied(int steps) { panels(steps, 16, 1, 1, COPIED); }
+static void sixteen_in_place(int steps) { panels(steps, 16, 1, 1, IN_PLACE); }
 
 // All 64 steps of a pair at once: activations are 128 KiB.
 static void all_steps(int steps, int fetches) {
@@ -264,10 +274,16 @@ int main(void) {
         {"16 steps of activations in the first level, weights from the second", sixteen_steps},
         {"the same, weights past the first level", sixteen_steps_once},
         {"the same, sums of four pairs in turns, stored and loaded beside products", taking_turns},
-        {"a panel by 16 row blocks, all sums waiting", whole_panel},
-        {"the same, activations and sums that come next fetched by instructions", whole_panel_fetched},
-        {"a panel by 16 row blocks, three parts", whole_panel_in_parts},
-        {"the same, what comes next fetched", whole_panel_in_parts_fetched},
+        {"panels of tiles by 16 row blocks whose sums wait", sixteen_row_blocks},
+        {"the same, what comes next fetched", sixteen_fetched},
+        {"the same in three parts, nothing fetched", sixteen_in_parts},
+        {"in three parts, what comes next fetched", sixteen_in_parts_fetched},
+        {"panels copied by the first of 4 row blocks, what comes next fetched", four_copied},
+        {"the same, weights where they lie, rows 4 KiB apart", four_in_place},
+        {"copied by the first of 8", eight_copied},
+        {"where they lie", eight_in_place},
+        {"copied by the first of 16", sixteen_copied},
+        {"where they lie", sixteen_in_place},
         {"sums in registers, weights and activations from the second level", registers_only},
         {"the same, fetched into the first level", registers_only_fetched},
         {"first row block, rows 4 KiB apart", first_block},

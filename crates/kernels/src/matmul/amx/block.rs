@@ -113,7 +113,9 @@ impl Amx<'_> {
         };
         let x = operands.x.wrapping_add(self.layout.start(row));
         let (all_steps, pairs) = (self.layout.steps(), panel.columns.len().div_ceil(PAIR));
-        for steps in pieces(&panel.steps, panel.group_steps) {
+        // Rows of weights that come from memory do so fastest if they are read on and on.
+        let group_steps = if row_block == 0 { panel.steps.len() } else { panel.group_steps };
+        for steps in pieces(&panel.steps, group_steps) {
             let len = self.layout.step(rows.len());
             let next = match steps.end < panel.steps.end {
                 true => x.wrapping_add(steps.end * len),
