@@ -103,6 +103,32 @@ fn panels_come_to_the_bits_of_a_few_rows() {
     }
 }
 
+/// Rows that begin with a cache line pass the caches otherwise than those that do not.
+#[test]
+fn weights_come_to_the_same_bits_wherever_they_begin() {
+    if provide() == Amx::None {
+        return;
+    }
+    for m in [40, 100, 550] {
+        let size = Size { m, n: 75, k: 1088 };
+        let x = values(m * size.k, 7);
+        let weight: Vec<bf16> =
+            values(size.n * size.k, 8).into_iter().map(bf16::from_f32).collect();
+        let mut memory = vec![bf16::ZERO; weight.len() + 64];
+        let line = memory.as_ptr().align_offset(64);
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+            let [aligned, other] = [line, line + 4].map(|start| {
+                let place = &mut memory[start..start + weight.len()];
+                place.copy_from_slice(&weight);
+                let mut y = vec![f32::NAN; m * size.n];
+                linear_into(Isa::AmxBf16, compute, &x, Weight::Bf16(place), size, &mut y);
+                bits(&y)
+            });
+            assert_eq!(aligned, other, "{compute:?} {size:?}");
+        }
+    }
+}
+
 /// Root of the mean square of errors, each relative to the sum of the magnitudes of its products.
 fn error(y: &[f32], x: &[f32], weight: &[f32], size: Size) -> f64 {
     let sizes = [size.m, size.n, size.k];

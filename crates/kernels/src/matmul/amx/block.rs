@@ -75,6 +75,8 @@ struct Block {
     /// Activations from the first of these steps on.
     x: *const bf16,
     place: Place,
+    /// Whether no other tile has a part of the same cache lines.
+    once: bool,
     /// Their tiles in the panel.
     tiles: *mut bf16,
     /// Which sums they are added to.
@@ -134,6 +136,7 @@ impl Amx<'_> {
                     steps: steps.clone(),
                     x: x.wrapping_add(steps.start * len),
                     place,
+                    once: panel.aligned || place == Place::Panel,
                     tiles: memory.tiles.as_mut_ptr().wrapping_add(step * 2 * TILE),
                     sums,
                     ahead: (!is_last).then(|| Ahead {
@@ -219,7 +222,7 @@ impl Amx<'_> {
     unsafe fn block<const HEIGHT: usize, const WIDTH: usize, const PARTS: usize>(
         &self,
         operands: &Operands<bf16, bf16>,
-        Block { columns, steps, mut x, place, mut tiles, sums, ahead }: Block,
+        Block { columns, steps, mut x, place, once, mut tiles, sums, ahead }: Block,
         memory: &mut PanelMemory,
     ) {
         let (tile, x_stride) = (self.layout.tile(), 4 * self.layout.columns);
@@ -245,6 +248,14 @@ impl Amx<'_> {
                     }
                 };
             }
+            macro_rules! load_weights {
+                ($tile:literal, $from:expr, $stride:expr) => {
+                    match once {
+                        true => tiles::load_once!($tile, $from, $stride),
+                        false => tiles::load!($tile, $from, $stride),
+                    }
+                };
+            }
             for (at, step) in steps.enumerate() {
                 if at > 0 {
                     self.write_tile_of_finished(operands, memory);
@@ -263,13 +274,13 @@ impl Amx<'_> {
                     Place::Panel => (tiles.cast_const(), ROW_BYTES),
                     _ => weights(operands, columns.start, upper, step, edge),
                 };
-                tiles::load_once!(4, from, stride);
+                load_weights!(4, from, stride);
                 if HEIGHT == 2 {
                     let (from, stride) = match place {
                         Place::Panel => (tiles.wrapping_add(TILE).cast_const(), ROW_BYTES),
                         _ => weights(operands, columns.start + ROWS, lower, step, other_edge),
                     };
-                    tiles::load_once!(5, from, stride);
+                    load_weights!(5, from, stride);
                 }
                 if place == Place::MatrixThenPanel {
                     tiles::store!(4, tiles, ROW_BYTES);

@@ -24,7 +24,10 @@ const PAIRS: usize = 8;
 const ROUNDED_STEPS: usize = 16;
 
 /// From so many row blocks on, a panel's tiles are kept: for fewer that would take longer than what it saves.
-const KEPT: usize = 12;
+/// If rows do not begin with a cache line, as in most files, a tile where it lies takes twice as many lines.
+fn kept(aligned: bool) -> usize {
+    if aligned { 12 } else { 3 }
+}
 
 /// The most row blocks whose sums wait for the next steps.
 const WAITING: usize = 16;
@@ -48,6 +51,8 @@ pub(super) struct Blocking {
     group_steps: usize,
     /// Row blocks that a panel meets.
     row_blocks: usize,
+    /// Whether rows of weights begin with a cache line.
+    aligned: bool,
 }
 
 /// Some steps of some rows of weights, and the rows of activations that they meet.
@@ -62,11 +67,13 @@ pub(super) struct Panel {
     pub(super) sums_apart: usize,
     /// As in [`Blocking`].
     pub(super) group_steps: usize,
+    /// As in [`Blocking`].
+    pub(super) aligned: bool,
 }
 
 impl Blocking {
-    /// For so many rows of activations.
-    pub(super) fn new(second_level: usize, layout: &Layout, rows: usize) -> Self {
+    /// For so many rows of activations; rows of weights begin with a cache line, or not.
+    pub(super) fn new(second_level: usize, layout: &Layout, rows: usize, aligned: bool) -> Self {
         let (all_steps, row_blocks) = (layout.steps().max(1), rows.div_ceil(ROW_BLOCK));
         let panel_steps = panel_bytes(second_level) / STEP_BYTES;
         let (pairs, parts) = match (row_blocks, panel_steps / all_steps) {
@@ -82,6 +89,7 @@ impl Blocking {
             all_steps,
             group_steps: if pairs > 1 && layout.parts == 1 { ROUNDED_STEPS } else { steps },
             row_blocks: if parts > 1 { WAITING.min(row_blocks) } else { row_blocks },
+            aligned,
         }
     }
 
@@ -99,6 +107,7 @@ impl Blocking {
                 pieces(&(0..all_steps), steps).map(move |some| Panel {
                     columns: columns.clone(),
                     steps: some,
+                    aligned: self.aligned,
                     rows: rows.clone(),
                     sums_apart: if steps < all_steps { self.pairs } else { 0 },
                     group_steps: self.group_steps,
@@ -109,7 +118,11 @@ impl Blocking {
 
     /// Elements of the tiles of a panel, two for each pair and step; none if it is not kept.
     pub(super) fn panel_len(&self) -> usize {
-        if self.row_blocks >= KEPT { self.pairs * self.steps * STEP_BYTES / 2 } else { 0 }
+        if self.row_blocks >= kept(self.aligned) {
+            self.pairs * self.steps * STEP_BYTES / 2
+        } else {
+            0
+        }
     }
 
     /// Elements of the sums of a panel and the row blocks that wait.
@@ -122,7 +135,7 @@ impl Blocking {
 impl Panel {
     /// Whether the first row block leaves the panel's tiles for the others.
     pub(super) fn is_kept(&self) -> bool {
-        self.rows.len().div_ceil(ROW_BLOCK) >= KEPT
+        self.rows.len().div_ceil(ROW_BLOCK) >= kept(self.aligned)
     }
 }
 
@@ -151,13 +164,20 @@ mod tests {
     use crate::ActivationDtype;
 
     fn blocking(compute: ActivationDtype, rows: usize, k: usize) -> Blocking {
-        Blocking::new(2 << 20, &Layout::new(compute, [rows, k]), rows)
+        Blocking::new(2 << 20, &Layout::new(compute, [rows, k]), rows, true)
     }
 
     #[test]
     fn panels_of_long_rows_have_a_part_of_the_steps() {
         let [short, long] = [2048, 5632].map(|k| blocking(ActivationDtype::Bf16, 1000, k));
-        let half = Blocking { pairs: 8, steps: 32, all_steps: 64, group_steps: 16, row_blocks: 16 };
+        let half = Blocking {
+            pairs: 8,
+            steps: 32,
+            all_steps: 64,
+            group_steps: 16,
+            row_blocks: 16,
+            aligned: true,
+        };
         assert_eq!(short, half);
         assert_eq!(long, Blocking { steps: 30, all_steps: 176, ..half });
     }
@@ -168,10 +188,10 @@ mod tests {
         #[test]
         fn panels_cover_all_steps_once(
             second_level in 256usize << 10..1 << 23,
-            rows in 1usize..2000, columns in 1usize..600, k in 1usize..60_000,
+            rows in 1usize..2000, columns in 1usize..600, k in 1usize..60_000, aligned: bool,
         ) {
             let layout = Layout::new(ActivationDtype::F32, [rows, k]);
-            let blocking = Blocking::new(second_level, &layout, rows);
+            let blocking = Blocking::new(second_level, &layout, rows, aligned);
             let (row_blocks, column_pairs) = (rows.div_ceil(ROW_BLOCK), columns.div_ceil(PAIR));
             let mut done = vec![0; row_blocks * column_pairs];
             for panel in blocking.panels(&(0..rows), &(0..columns)) {

@@ -164,7 +164,9 @@ impl Amx<'_> {
                 }
             };
         }
-        let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len());
+        let [start, row] = [operands.weight.addr(), operands.size.k * size_of::<bf16>()];
+        let aligned = (start | row).is_multiple_of(tiles::ROW_BYTES);
+        let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len(), aligned);
         let mut memory = PanelMemory::new(&blocking);
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
         let _tiles = unsafe { Tiles::configure(self.layout.columns) };
