@@ -110,9 +110,10 @@ static void taking_turns(int steps) {
 
 // Panels of eight pairs and 32 steps, half of a row of weights, by row blocks whose sums wait. With sixteen of them,
 // activations and sums are more than the second level holds beside a panel; what comes next of both is fetched by
-// instructions, or not. Weights are read where they lie, in rows 4 KiB apart; or as tiles, which the first row block copies.
+// instructions, or not. Weights are read where they lie, in rows 4 KiB apart, which begin with a cache line or so many bytes
+// behind that; or as tiles, which the first row block copies.
 enum { IN_PLACE, COPIED, TILES };
-static inline __attribute__((always_inline)) void panels(int steps, int row_blocks, int parts, int fetches, int place) {
+static inline __attribute__((always_inline)) void panels(int steps, int row_blocks, int parts, int fetches, int place, int shift) {
     const int group = parts == 1 ? 16 : 32, groups = 32 / group;
     char *before = sums;
     for (int i = 0, block = 0; i < steps; block++) {
@@ -122,13 +123,14 @@ static inline __attribute__((always_inline)) void panels(int steps, int row_bloc
         char *next = first + group < 32 ? row + group * parts * 2048 : x + ((row_block + 1) % row_blocks * 64 + half) * parts * 2048;
         next += pair * group * parts * 256;
         for (int step = 0; step < group; step++, i++) {
-            char *w = weights + (2 << 20) + pair * 32 * 4096 + (half + first + step) * 64;
+            char *w = weights + (2 << 20) + shift + pair * 32 * 4096 + (half + first + step) * 64;
             char *tile = weights + (pair * 32 + first + step) * 2048;
             if (fetches) {
                 for (int line = 0; line < 4 * parts; line++, next += 64) asm volatile("prefetcht1 (%0)" ::"r"(next));
                 for (int line = 0; line < 64 / group; line++) asm volatile("prefetcht0 (%0)" ::"r"(own + 4096 + (step * 64 / group + line) * 64));
             }
             if (place == TILES || (place == COPIED && row_block > 0)) { LOAD_ONCE(4, tile, 64); LOAD_ONCE(5, tile + 1024, 64); }
+            else if (shift) { WEIGHTS(w, 4096); }
             else { LOAD_ONCE(4, w, 4096); LOAD_ONCE(5, w + 16 * 4096, 4096); }
             if (place == COPIED && row_block == 0) { STORE(4, tile, 64); STORE(5, tile + 1024, 64); }
             for (int part = 0; part < parts; part++, row += 2048) {
@@ -147,16 +149,18 @@ static inline __attribute__((always_inline)) void panels(int steps, int row_bloc
         before = own;
     }
 }
-static void sixteen_row_blocks(int steps) { panels(steps, 16, 1, 0, TILES); }
-static void sixteen_fetched(int steps) { panels(steps, 16, 1, 1, TILES); }
-static void sixteen_in_parts(int steps) { panels(steps, 16, 3, 0, TILES); }
-static void sixteen_in_parts_fetched(int steps) { panels(steps, 16, 3, 1, TILES); }
-static void four_copied(int steps) { panels(steps, 4, 1, 1, COPIED); }
-static void four_in_place(int steps) { panels(steps, 4, 1, 1, IN_PLACE); }
-static void eight_copied(int steps) { panels(steps, 8, 1, 1, COPIED); }
-static void eight_in_place(int steps) { panels(steps, 8, 1, 1, IN_PLACE); }
-static void sixteen_copied(int steps) { panels(steps, 16, 1, 1, COPIED); }
-static void sixteen_in_place(int steps) { panels(steps, 16, 1, 1, IN_PLACE); }
+static void sixteen_row_blocks(int steps) { panels(steps, 16, 1, 0, TILES, 0); }
+static void sixteen_fetched(int steps) { panels(steps, 16, 1, 1, TILES, 0); }
+static void sixteen_in_parts(int steps) { panels(steps, 16, 3, 0, TILES, 0); }
+static void sixteen_in_parts_fetched(int steps) { panels(steps, 16, 3, 1, TILES, 0); }
+static void four_copied(int steps) { panels(steps, 4, 1, 1, COPIED, 0); }
+static void four_in_place(int steps) { panels(steps, 4, 1, 1, IN_PLACE, 0); }
+static void four_copied_shifted(int steps) { panels(steps, 4, 1, 1, COPIED, 8); }
+static void four_in_place_shifted(int steps) { panels(steps, 4, 1, 1, IN_PLACE, 8); }
+static void eight_copied(int steps) { panels(steps, 8, 1, 1, COPIED, 0); }
+static void eight_in_place(int steps) { panels(steps, 8, 1, 1, IN_PLACE, 0); }
+static void sixteen_copied(int steps) { panels(steps, 16, 1, 1, COPIED, 0); }
+static void sixteen_in_place(int steps) { panels(steps, 16, 1, 1, IN_PLACE, 0); }
 
 // All 64 steps of a pair at once: activations are 128 KiB.
 static void all_steps(int steps, int fetches) {
@@ -280,6 +284,8 @@ int main(void) {
         {"in three parts, what comes next fetched", sixteen_in_parts_fetched},
         {"panels copied by the first of 4 row blocks, what comes next fetched", four_copied},
         {"the same, weights where they lie, rows 4 KiB apart", four_in_place},
+        {"copied by the first of 4, rows 8 bytes behind the beginning of a cache line", four_copied_shifted},
+        {"where they lie, so", four_in_place_shifted},
         {"copied by the first of 8", eight_copied},
         {"where they lie", eight_in_place},
         {"copied by the first of 16", sixteen_copied},
