@@ -11,7 +11,8 @@ use outsize_models::{CacheOptions, KvCache, KvDtype, ModelConfig};
 /// Greatest difference over greatest logit.
 pub const TOLERANCE: f32 = 1e-4;
 
-/// The same with activations rounded to bf16, by up to 2⁻⁹ before each product, where no figure of PyTorch's is known.
+/// The same with activations rounded to bf16, by up to 2⁻⁹ before each product, where PyTorch is off by 4e-2 of the
+/// logits at most, or its figure is not known.
 pub const ROUNDED_TOLERANCE: f32 = 5e-2;
 
 /// How far PyTorch in bf16, which rounds the results of products and norms too, is off: the length of the difference over
@@ -46,6 +47,9 @@ pub fn assert_rounded(found: &[f32], reference: &[f32], name: &str) {
     };
     let off = relative_length(found.iter().copied().zip(reference.iter().copied()));
     println!("{name}: {off:.1e} of {most:.1e}");
+    if most <= 0.04 {
+        assert_within(ROUNDED_TOLERANCE, found, reference, name);
+    }
     assert!(off <= most, "{name}: off by {off:e} of the logits, PyTorch in bf16 by {most:e}");
 }
 
