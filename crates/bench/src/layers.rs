@@ -9,7 +9,7 @@ use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData}
 use outsize_kernels::ActivationDtype;
 use outsize_machine::Region;
 use outsize_models::{
-    CacheOptions, Error as ModelError, FilledDecoder, Init, KvCache, Logits, ModelConfig, presets,
+    CacheOptions, Decoder, Error as ModelError, Init, KvCache, Logits, ModelConfig, presets,
 };
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ const PRESET: &str = "llama-1b";
 pub(crate) struct Layers {
     pub shape: Shape,
     config: ModelConfig,
-    model: Box<dyn FilledDecoder>,
+    model: Box<dyn Decoder>,
     /// The matrices `[out, in]` of the layers, in order of use.
     pub matrices: Vec<Tensor<2>>,
     /// Bytes of these.

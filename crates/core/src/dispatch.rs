@@ -1,4 +1,4 @@
-use crate::dispatched::Matrices;
+use crate::dispatched::Attached;
 use crate::gpu_share::GpuShare;
 use crate::load::{Load, load_scales};
 use crate::matching::{Matched, match_parameters};
@@ -7,7 +7,6 @@ use crate::placeholder::poison;
 use crate::registry::{Registry, tile_rows};
 use crate::slots::Slots;
 use crate::streamed::{Chunks, Inner, Streamed};
-use crate::tape::Tape;
 use crate::upload::Upload;
 use crate::{Devices, Dispatched, Error, Options, parameters, plan};
 use burn::module::{Module, Param, Reparameterizer};
@@ -55,50 +54,10 @@ pub fn dispatch<M: Module>(
     let mut load = Load::new(checkpoint, &matched);
     let module = if load.is_empty() { module } else { module.map(&mut load) };
     load.finish()?;
-
-    let registry = Registry::new(&matched, map, options);
-    let sources = || {
-        let files = checkpoint.files().iter();
-        let source =
-            files.map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()));
-        source.collect()
-    };
-    let slots = slots(map, &devices, largest_copied(&matched, &registry.handles, options), options);
-    let upload = Upload::new(sources, &matched, map, options)?;
-    let stream = Stream::new(
-        sources(),
-        registry.chunks,
-        registry.order,
-        outsize_stream::Options { ring_bytes: map.ring_bytes(), ..options.stream() },
-    )?;
-    let pass = Arc::new(Pass::new(options.stop.clone()));
-    let tape = Arc::new(Tape::default());
-    let mut attach = Attach {
-        stream: &stream,
-        pass: &pass,
-        tape: &tape,
-        matched: matched.iter().map(|entry| (entry.parameter.path.as_str(), entry)).collect(),
-        handles: registry.handles,
-        blocks: map.blocks().iter().map(|block| (block.name.as_str(), block)).collect(),
-        slots: slots.clone(),
-        devices: &devices,
-        options,
-        upload,
-        matrices: Vec::new(),
-        error: None,
-    };
+    let mut attach = Attach::new(checkpoint, &matched, map, &devices, options)?;
     let module = module.apply_reparameterization(&mut attach);
-    if let Some(error) = attach.error.take() {
-        return Err(error);
-    }
-    let matrices = std::mem::take(&mut attach.matrices);
-    // Until everything is on its GPU.
-    drop(attach);
-    slots.iter().try_for_each(Slots::wait)?;
-    stream.begin()?;
-    Ok(Dispatched::new(module, map.clone(), stream, pass, tape, slots, matrices))
+    Ok(Dispatched::new(module, map.clone(), attach.finish()?))
 }
-
 /// Memory of each GPU for what passes through it.
 fn slots(map: &DeviceMap, devices: &Devices, largest: u64, options: &Options) -> Arc<[Slots]> {
     let of = |(number, device): (usize, &Device)| {
@@ -124,23 +83,65 @@ fn largest_copied(
 
 /// Puts a handle on each float parameter that has one, and a placeholder under it.
 struct Attach<'a> {
-    stream: &'a Stream,
-    pass: &'a Arc<Pass>,
-    tape: &'a Arc<Tape>,
+    attached: Attached,
     matched: HashMap<&'a str, &'a Matched>,
     handles: HashMap<String, (Chunks, bool)>,
     blocks: HashMap<&'a str, &'a PlacedBlock>,
-    slots: Arc<[Slots]>,
     devices: &'a Devices,
     options: &'a Options,
     upload: Upload,
-    /// The handles of matrices, and their shapes as they are stored.
-    matrices: Matrices,
     /// What went wrong first.
     error: Option<Error>,
 }
 
-impl Attach<'_> {
+impl<'a> Attach<'a> {
+    fn new(
+        checkpoint: &Checkpoint,
+        matched: &'a [Matched],
+        map: &'a DeviceMap,
+        devices: &'a Devices,
+        options: &'a Options,
+    ) -> Result<Self, Error> {
+        let registry = Registry::new(matched, map, options);
+        let sources = || {
+            let files = checkpoint.files().iter();
+            let source = files
+                .map(|file| Source::new(file.path(), file.file().clone()).since(file.opened()));
+            source.collect()
+        };
+        let slots =
+            slots(map, devices, largest_copied(matched, &registry.handles, options), options);
+        let upload = Upload::new(sources, matched, map, options)?;
+        let stream = Stream::new(
+            sources(),
+            registry.chunks,
+            registry.order,
+            outsize_stream::Options { ring_bytes: map.ring_bytes(), ..options.stream() },
+        )?;
+        let pass = Pass::new(options.stop.clone()).into();
+        Ok(Self {
+            attached: Attached { stream, pass, tape: Arc::default(), slots, matrices: Vec::new() },
+            matched: matched.iter().map(|entry| (entry.parameter.path.as_str(), entry)).collect(),
+            handles: registry.handles,
+            blocks: map.blocks().iter().map(|block| (block.name.as_str(), block)).collect(),
+            devices,
+            options,
+            upload,
+            error: None,
+        })
+    }
+
+    /// Waits until everything is on its GPU, and begins to read.
+    fn finish(self) -> Result<Attached, Error> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        drop(self.upload);
+        self.attached.slots.iter().try_for_each(Slots::wait)?;
+        self.attached.stream.begin()?;
+        Ok(self.attached)
+    }
+
     /// Where the parameter's block computes, in prefill and in decode, if that is not where the module is.
     fn computes(&mut self, entry: &Matched, own: &Device) -> Option<Box<[Device; 2]>> {
         let block = self.blocks.get(entry.parameter.block(&self.options.no_split))?;
@@ -196,8 +197,8 @@ impl Reparameterizer for &mut Attach<'_> {
         let (_, _, mapper) = param.clone().consume();
         let handle = Streamed::new(Inner {
             path: path.into(),
-            stream: self.stream.clone(),
-            pass: self.pass.clone(),
+            stream: self.attached.stream.clone(),
+            pass: self.attached.pass.clone(),
             chunks,
             weight: stored.weight.clone(),
             in_blocks: entry.in_blocks,
@@ -207,18 +208,18 @@ impl Reparameterizer for &mut Attach<'_> {
             mapper: Box::new(mapper),
             resident: resident.then_some(held),
             computes,
-            slots: self.slots.clone(),
+            slots: self.attached.slots.clone(),
             tile_rows,
             convert: entry.convert.clone(),
             low_rank: RwLock::default(),
-            tape: self.tape.clone(),
+            tape: self.attached.tape.clone(),
         });
         if let [rows, columns @ ..] = &param.lazy_shape()[..]
             && !columns.is_empty()
         {
             let columns = columns.iter().product();
             let shape = if entry.transposed { [columns, *rows] } else { [*rows, columns] };
-            self.matrices.push((handle.clone(), shape));
+            self.attached.matrices.push((handle.clone(), shape));
         }
         (param, Some(handle))
     }

@@ -26,27 +26,27 @@ use std::sync::Arc;
 pub struct Dispatched<M> {
     module: M,
     map: DeviceMap,
-    stream: Stream,
-    pass: Arc<Pass>,
-    tape: Arc<Tape>,
-    slots: Arc<[Slots]>,
-    matrices: Matrices,
+    attached: Attached,
 }
 
-/// The handles of matrices, and their shapes as they are stored.
-pub(crate) type Matrices = Vec<(Streamed, [usize; 2])>;
+/// What the handles of a dispatched module share.
+pub(crate) struct Attached {
+    pub(crate) stream: Stream,
+    pub(crate) pass: Arc<Pass>,
+    pub(crate) tape: Arc<Tape>,
+    pub(crate) slots: Arc<[Slots]>,
+    /// The handles of matrices, and their shapes as they are stored.
+    pub(crate) matrices: Vec<(Streamed, [usize; 2])>,
+}
 
 impl<M> Dispatched<M> {
-    pub(crate) fn new(
-        module: M,
-        map: DeviceMap,
-        stream: Stream,
-        pass: Arc<Pass>,
-        tape: Arc<Tape>,
-        slots: Arc<[Slots]>,
-        matrices: Matrices,
-    ) -> Self {
-        Self { module, map, stream, pass, tape, slots, matrices }
+    pub(crate) fn new(module: M, map: DeviceMap, attached: Attached) -> Self {
+        Self { module, map, attached }
+    }
+
+    /// The same with what is made of the module, such as a trait object.
+    pub fn map<N>(self, make: impl FnOnce(M) -> N) -> Dispatched<N> {
+        Dispatched { module: make(self.module), map: self.map, attached: self.attached }
     }
 
     /// Runs one pass: `pass` gets the module and calls it like any other.
@@ -92,7 +92,7 @@ impl<M> Dispatched<M> {
     /// As there.
     pub fn run_once<R>(&self, pass: impl FnOnce(&M) -> R) -> Result<R, Error> {
         self.turn(PassKind::Prefill, Stream::end_once, |module| {
-            self.stream.begin_once();
+            self.attached.stream.begin_once();
             pass(module)
         })
     }
@@ -104,20 +104,20 @@ impl<M> Dispatched<M> {
         pass: impl FnOnce(&M) -> R,
     ) -> Result<R, Error> {
         let pass = || {
-            let mut end = End { stream: &self.stream, complete: None };
+            let mut end = End { stream: &self.attached.stream, complete: None };
             let result = pass(&self.module);
             end.complete = Some(complete);
             result
         };
-        if self.slots.is_empty() {
-            return self.pass.run(kind, pass);
+        if self.attached.slots.is_empty() {
+            return self.attached.pass.run(kind, pass);
         }
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.pass.run(kind, pass)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.attached.pass.run(kind, pass)));
         match outcome {
-            Ok(result) => self.slots.iter().find_map(Slots::refused).map_or(result, Err),
+            Ok(result) => self.attached.slots.iter().find_map(Slots::refused).map_or(result, Err),
             Err(payload) => {
                 // Burn panics where an operation on a GPU fails: the GPU says why.
-                let failed = self.slots.iter().find_map(|slots| slots.wait().err());
+                let failed = self.attached.slots.iter().find_map(|slots| slots.wait().err());
                 failed.map_or_else(|| resume_unwind(payload), Err)
             }
         }
@@ -131,8 +131,12 @@ impl<M> Dispatched<M> {
     /// # Errors
     /// [`Error::Adapter`]: a path that is not that of a dispatched matrix, or other shapes. Nothing is changed then.
     pub fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), Error> {
-        let shapes: HashMap<&str, [usize; 2]> =
-            self.matrices.iter().map(|(handle, shape)| (&*handle.inner.path, *shape)).collect();
+        let shapes: HashMap<&str, [usize; 2]> = self
+            .attached
+            .matrices
+            .iter()
+            .map(|(handle, shape)| (&*handle.inner.path, *shape))
+            .collect();
         for (path, low_rank) in parts {
             let Some(shape) = shapes.get(path.as_str()) else {
                 let reason = "the module has no matrix of that path in the checkpoint".into();
@@ -140,14 +144,14 @@ impl<M> Dispatched<M> {
             };
             low_rank.check(path, *shape)?;
         }
-        for (handle, _) in &self.matrices {
+        for (handle, _) in &self.attached.matrices {
             handle.set_low_rank(parts.get(&*handle.inner.path).cloned());
         }
         Ok(())
     }
 
     pub(crate) fn tape(&self) -> &Tape {
-        &self.tape
+        &self.attached.tape
     }
 
     /// Where everything lives.
@@ -157,17 +161,17 @@ impl<M> Dispatched<M> {
 
     /// What was read and waited for so far.
     pub fn stats(&self) -> Stats {
-        self.stream.stats()
+        self.attached.stream.stats()
     }
 
     /// The same, for asking while a pass is running; nothing once this is dropped.
     pub fn watch(&self) -> impl Fn() -> Stats + Send + use<M> {
-        self.stream.watch()
+        self.attached.stream.watch()
     }
 
     /// Whether the files are read past the page cache.
     pub fn reads_directly(&self) -> bool {
-        self.stream.is_direct()
+        self.attached.stream.is_direct()
     }
 }
 
@@ -190,6 +194,6 @@ impl Drop for End<'_> {
 impl<M> fmt::Debug for Dispatched<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the module: its own Debug may look at its parameters.
-        write!(f, "Dispatched({:?})", self.stream)
+        write!(f, "Dispatched({:?})", self.attached.stream)
     }
 }

@@ -14,7 +14,7 @@ use crate::{Example, Examples, FinetuneError, LearningAdapter};
 /// A model within a budget, and an adapter that learns: see [`finetune`](crate::finetune).
 #[derive(Debug)]
 pub struct Finetuner {
-    pub(crate) model: Box<dyn DispatchedDecoder>,
+    pub(crate) model: DispatchedDecoder,
     pub(crate) config: ModelConfig,
     pub(crate) lora: LoraConfig,
     pub(crate) adapter: LearningAdapter,

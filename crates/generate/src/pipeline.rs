@@ -74,7 +74,7 @@ pub enum Step<'a> {
 /// A language model, dispatched within a budget, with its KV cache. It runs as many texts side by side as that was made for.
 #[derive(Debug)]
 pub struct Pipeline {
-    model: Box<dyn DispatchedDecoder>,
+    model: DispatchedDecoder,
     cache: KvCache,
     /// What the decoder begins with, if an encoder reads the prompt.
     start: Option<[u32; 1]>,

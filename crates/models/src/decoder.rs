@@ -1,5 +1,7 @@
 //! What drivers need of a decoder: tokens in, logits of the next one out.
 
+use std::fmt::Debug;
+
 use burn::module::ParamId;
 use burn::tensor::Tensor;
 use outsize_core::{Names, Routed};
@@ -11,8 +13,8 @@ use crate::logits::score_values;
 use crate::pass::Pass;
 use crate::{Activations, Batch, Blocks, CacheSpec, Error, KvCache, Logits, PassShape};
 
-/// An architecture that predicts the next token from those before it.
-pub trait Decoder: Architecture {
+/// An architecture that predicts the next token from those before it: what holds for all its models.
+pub trait DecoderArchitecture: Architecture + Decoder {
     /// Path of the list of blocks, each of which keeps one layer of the [cache](CacheSpec).
     const LAYERS: &'static str;
 
@@ -34,6 +36,14 @@ pub trait Decoder: Architecture {
         false
     }
 
+    /// Whether a parameter is used for the prompt alone, by an encoder: no later pass asks for it.
+    fn is_of_prompt(_path: &str) -> bool {
+        false
+    }
+}
+
+/// A model that predicts the next token from those before it.
+pub trait Decoder: Debug + Send + Sync + 'static {
     /// Whether a tensor that checkpoints may have, by the name that its parameter would have, is of no use to this model.
     fn is_unused(&self, _name: &str) -> bool {
         false
@@ -45,11 +55,6 @@ pub trait Decoder: Architecture {
     /// The token that a text begins with, if an encoder reads the prompt.
     fn start(&self) -> Option<u32> {
         None
-    }
-
-    /// Whether a parameter is used for the prompt alone, by an encoder: no later pass asks for it.
-    fn is_of_prompt(_path: &str) -> bool {
-        false
     }
 
     /// How a router chooses the expert that a parameter belongs to, if it belongs to one.
@@ -154,7 +159,7 @@ pub trait Decoder: Architecture {
         cache: &mut KvCache,
         logits: Logits,
     ) -> Result<Tensor<3>, Error> {
-        let pass = begun(self, batch, cache, logits)?;
+        let pass = begun(self.head(), self.cache(), batch, cache, logits)?;
         let hidden = self.hidden(&pass, cache)?;
         let logits = self.logits(pass.wanted(hidden));
         cache.advance(batch);
@@ -179,14 +184,15 @@ pub trait Decoder: Architecture {
 }
 
 /// Begins a pass over tokens and images.
-pub(crate) fn begun<'a, D: Decoder>(
-    model: &D,
+pub(crate) fn begun<'a>(
+    head: Head<'_>,
+    spec: &CacheSpec,
     batch: &'a Batch,
     cache: &mut KvCache,
     logits: Logits,
 ) -> Result<Pass<'a>, Error> {
-    check_ids_below(batch, model.head().vocab_size(), FIRST_IMAGE_ID as usize)?;
-    cache.check(model.cache(), batch)?;
+    check_ids_below(batch, head.vocab_size(), FIRST_IMAGE_ID as usize)?;
+    cache.check(spec, batch)?;
     cache.begin(batch);
     Ok(Pass::new(batch, cache, logits))
 }

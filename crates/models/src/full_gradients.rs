@@ -27,8 +27,8 @@ pub(crate) fn learns(path: &str) -> bool {
 }
 
 /// The loss of a batch. The gradients of all weights go to who takes them.
-pub(crate) fn full_gradients<D: Decoder>(
-    model: &D,
+pub(crate) fn full_gradients(
+    model: &dyn Decoder,
     batch: &Batch,
     labels: Labels<'_>,
     learning: &Learning<'_>,

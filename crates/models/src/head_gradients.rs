@@ -24,8 +24,8 @@ pub(crate) struct HeadResult {
 
 /// What the head makes of what the last block gives, and the gradients of the norm before it. The head's own go to where they
 /// are taken, if they are.
-pub(crate) fn head_result<D: Decoder>(
-    model: &D,
+pub(crate) fn head_result(
+    model: &dyn Decoder,
     blocks: &dyn Blocks,
     stream: Tensor<3>,
     pass: &Pass<'_>,
@@ -54,8 +54,8 @@ pub(crate) fn head_result<D: Decoder>(
 }
 
 /// The loss of hidden states as the head takes them.
-pub(crate) fn loss_of_hidden<D: Decoder>(
-    model: &D,
+pub(crate) fn loss_of_hidden(
+    model: &dyn Decoder,
     hidden: Tensor<3>,
     labels: Labels<'_>,
 ) -> Result<f64, Error> {
@@ -72,8 +72,8 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    pub(crate) fn new<D: Decoder>(
-        model: &D,
+    pub(crate) fn new(
+        model: &dyn Decoder,
         hidden: Tensor<3>,
         labels: Labels<'_>,
     ) -> Result<Self, Error> {
@@ -94,8 +94,8 @@ impl Chosen {
 }
 
 /// Does something with the head of a dispatched model.
-pub(crate) fn with_head<D: Decoder, T>(
-    model: &D,
+pub(crate) fn with_head<T>(
+    model: &dyn Decoder,
     work: impl FnOnce(FetchedHead<'_>) -> T,
 ) -> Result<T, Error> {
     let (weight, bias, compute) = match model.head() {

@@ -36,13 +36,13 @@ pub struct Scores {
 ///
 /// # Panics
 /// If there is not a label, or none, for each position.
-pub(crate) fn score_batch<D: Decoder>(
-    model: &D,
+pub(crate) fn score_batch(
+    model: &dyn Decoder,
     batch: &Batch,
     cache: &mut KvCache,
     scoring: Scoring<'_>,
 ) -> Result<Scores, Error> {
-    let pass = begun(model, batch, cache, Logits::All)?;
+    let pass = begun(model.head(), model.cache(), batch, cache, Logits::All)?;
     let hidden = model.hidden(&pass, cache)?;
     let last = scoring.last.then(|| hidden.clone().narrow(1, batch.tokens() - 1, 1));
     let tokens = scores_of_hidden(model, hidden, scoring)?;
@@ -52,8 +52,8 @@ pub(crate) fn score_batch<D: Decoder>(
 }
 
 /// How likely labels are, in their order, by hidden states `[batch, tokens, hidden]` f32 as the head takes them.
-fn scores_of_hidden<D: Decoder>(
-    model: &D,
+fn scores_of_hidden(
+    model: &dyn Decoder,
     hidden: Tensor<3>,
     Scoring { labels, top, .. }: Scoring<'_>,
 ) -> Result<Vec<TokenScore>, Error> {
@@ -77,7 +77,7 @@ fn scores_of_hidden<D: Decoder>(
 }
 
 /// The weight of a head that is gone through part by part: in main memory, and as it is stored.
-fn in_parts<D: Decoder>(model: &D) -> Option<&Streamed> {
+fn in_parts(model: &dyn Decoder) -> Option<&Streamed> {
     let (weight, in_out) = match model.head() {
         Head::Own(linear) => (&linear.weight, linear.is_in_out()),
         Head::Tied(table) => (&table.weight, false),

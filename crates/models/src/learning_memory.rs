@@ -24,8 +24,9 @@ const GRAPH_OF_STEP: u64 = 20 << 10;
 
 /// What a pass forward and backward of [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients) allocates at most,
 /// besides weights, the adapter and its gradients, in bytes; nothing if the model cannot learn so.
-pub(crate) fn learning_bytes<D: Decoder>(
-    model: &D,
+pub(crate) fn learning_bytes(
+    model: &dyn Decoder,
+    layers: &str,
     parameters: &[Parameter],
     pass: PassShape,
     kept: usize,
@@ -34,7 +35,7 @@ pub(crate) fn learning_bytes<D: Decoder>(
     let (rows, hidden) = (pass.rows(), model.head().width() as u64);
     let mut of_block: HashMap<usize, u64> = HashMap::new();
     for parameter in parameters {
-        if let Some(block) = block_of::<D>(&parameter.path) {
+        if let Some(block) = block_of(layers, &parameter.path) {
             *of_block.entry(block).or_default() += row_values(model, parameter);
         }
     }
@@ -60,16 +61,17 @@ pub(crate) fn learning_bytes<D: Decoder>(
 
 /// What a pass forward and backward of [`full_gradients`](crate::DispatchedDecoder::full_gradients) allocates at most, besides
 /// weights, in bytes; nothing if the model cannot learn so.
-pub(crate) fn full_learning_bytes<D: Decoder>(
-    model: &D,
+pub(crate) fn full_learning_bytes(
+    model: &dyn Decoder,
+    layers: &str,
     parameters: &[Parameter],
     pass: PassShape,
 ) -> Option<u64> {
-    let learning = learning_bytes(model, parameters, pass, 0)?;
+    let learning = learning_bytes(model, layers, parameters, pass, 0)?;
     let mut of_block: HashMap<Option<usize>, u64> = HashMap::new();
     let (mut widest, rows) = (model.head().width() as u64, pass.rows());
     for Parameter { path, shape, .. } in parameters {
-        let block = block_of::<D>(path);
+        let block = block_of(layers, path);
         match shape[..] {
             [rows, columns] if block.is_some() => widest = widest.max(rows.max(columns) as u64),
             // A table or a head: of the one there are rows, of the other some tokens.
@@ -91,13 +93,13 @@ pub(crate) fn full_learning_bytes<D: Decoder>(
     )
 }
 
-/// The number of the block that a parameter belongs to.
-pub(crate) fn block_of<D: Decoder>(path: &str) -> Option<usize> {
-    path.strip_prefix(D::LAYERS)?.strip_prefix('.')?.split('.').next()?.parse().ok()
+/// The number of the block, of those at the path `layers`, that a parameter belongs to.
+pub(crate) fn block_of(layers: &str, path: &str) -> Option<usize> {
+    path.strip_prefix(layers)?.strip_prefix('.')?.split('.').next()?.parse().ok()
 }
 
 /// Values that a block holds of each row for a parameter of a linear layer.
-fn row_values<D: Decoder>(model: &D, parameter: &Parameter) -> u64 {
+fn row_values(model: &dyn Decoder, parameter: &Parameter) -> u64 {
     let &[rows, columns] = &parameter.shape[..] else { return 0 };
     let values = (OF_LAYERS * (rows + columns) as u64).div_ceil(2);
     match model.routed(&parameter.path) {

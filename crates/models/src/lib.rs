@@ -28,6 +28,7 @@ mod chosen_tokens;
 mod component;
 mod config;
 mod decoder;
+mod dispatched_decoder;
 mod error;
 mod full_gradients;
 mod head_gradients;
@@ -57,7 +58,6 @@ mod tree;
 mod vision_model;
 mod weights;
 
-pub use any_decoder::{DispatchedDecoder, FilledDecoder};
 pub use architecture::{Architecture, Init, MultimodalNames};
 pub use batch::Batch;
 pub use blocks::{BlockInputs, Blocks, Residual};
@@ -67,7 +67,8 @@ pub use component::{Component, ComponentConfig};
 pub use config::{
     Effect, Fields, IntegerGroups, KnownField, RopeConfig, RopeScaling, compressed_integers,
 };
-pub use decoder::{Decoder, Head};
+pub use decoder::{Decoder, DecoderArchitecture, Head};
+pub use dispatched_decoder::DispatchedDecoder;
 pub use error::Error;
 pub use full_gradients::BatchLoss;
 pub use head_gradients::Labels;

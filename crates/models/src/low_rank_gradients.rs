@@ -26,10 +26,10 @@ pub struct LowRankGradients {
     pub gradients: HashMap<String, [Tensor<2>; 2]>,
 }
 
-/// The loss of a batch under an adapter, and its gradients. `set` adds to weights, by path, what it is given. Of the last `kept`
+/// The loss of a batch under an adapter, and its gradients. `layers` is the path of the blocks; `set` adds to weights, by path, what it is given. Of the last `kept`
 /// blocks activations are kept instead of computed again.
-pub(crate) fn low_rank_gradients<D: Decoder>(
-    model: &D,
+pub(crate) fn low_rank_gradients(
+    (model, layers): (&dyn Decoder, &str),
     batch: &Batch,
     labels: Labels<'_>,
     adapter: &HashMap<String, LowRank>,
@@ -38,7 +38,7 @@ pub(crate) fn low_rank_gradients<D: Decoder>(
 ) -> Result<LowRankGradients, Error> {
     let blocks = model.blocks().ok_or(Error::NoBlocks)?;
     check_ids(batch, model.head().vocab_size())?;
-    let mut parts = by_block::<D>(adapter, blocks.count())?;
+    let mut parts = by_block(adapter, layers, blocks.count())?;
     let first = parts.iter().position(|part| !part.is_empty()).unwrap_or(blocks.count());
     let first_kept = blocks.count().saturating_sub(kept).max(first);
 
@@ -130,8 +130,8 @@ impl Graph {
 }
 
 /// The loss alone.
-pub(crate) fn low_rank_loss<D: Decoder>(
-    model: &D,
+pub(crate) fn low_rank_loss(
+    model: &dyn Decoder,
     batch: &Batch,
     labels: Labels<'_>,
 ) -> Result<f64, Error> {
@@ -144,13 +144,14 @@ pub(crate) fn low_rank_loss<D: Decoder>(
 }
 
 /// The parts of an adapter, each with the block that its weight is in.
-fn by_block<D: Decoder>(
+fn by_block(
     adapter: &HashMap<String, LowRank>,
+    layers: &str,
     count: usize,
 ) -> Result<Vec<HashMap<String, LowRank>>, Error> {
     let mut parts = vec![HashMap::new(); count];
     for (path, part) in adapter {
-        match block_of::<D>(path).and_then(|index| parts.get_mut(index)) {
+        match block_of(layers, path).and_then(|index| parts.get_mut(index)) {
             Some(of_block) => of_block.insert(path.clone(), part.clone()),
             None => return Err(Error::OutsideBlocks { path: path.clone() }),
         };

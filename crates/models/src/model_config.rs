@@ -15,11 +15,13 @@ use crate::any_decoder::EmptyDecoder;
 use crate::config::{self, Fields, Quantization};
 use crate::full_gradients::learns;
 use crate::kv_cache::{MAX_BATCH, MAX_CONTEXT};
+use crate::learning_memory::{block_of, full_learning_bytes, learning_bytes};
+use crate::observed_blocks::observing_bytes;
 use crate::registry::{self, Row};
 use crate::stored_layout::StoredLayout;
 use crate::{
-    ActivationDtype, Activations, CacheOptions, CacheSpec, Decoder, DispatchedDecoder, Error,
-    FilledDecoder, Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,
+    ActivationDtype, Activations, CacheOptions, CacheSpec, Decoder, DecoderArchitecture,
+    DispatchedDecoder, Error, Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,
 };
 
 /// Bytes of two tensors that are compared at a time.
@@ -73,29 +75,29 @@ impl ModelConfig {
     }
 
     /// The configuration of architecture `D`, if this is one.
-    pub fn of<D: Decoder>(&self) -> Option<&D::Config> {
-        self.decoder.downcast::<D>().map(|empty| &empty.config)
+    pub fn of<D: DecoderArchitecture>(&self) -> Option<&D::Config> {
+        self.decoder.config.of::<D>()
     }
 
     /// An empty model of architecture `D`, if this is one: its parameters have names and shapes, and no storage until
     /// something asks for a value.
-    pub fn build<D: Decoder>(&self, init: &Init) -> Option<D> {
+    pub fn build<D: DecoderArchitecture>(&self, init: &Init) -> Option<D> {
         self.of::<D>().map(|config| D::new(config, init))
     }
 
     /// What it asks of a KV cache.
     pub fn cache(&self) -> &CacheSpec {
-        self.decoder.0.cache()
+        self.decoder.model.cache()
     }
 
     /// Token ids run from 0 to this, exclusive.
     pub fn vocab_size(&self) -> usize {
-        self.decoder.0.vocab_size()
+        self.decoder.model.head().vocab_size()
     }
 
     /// The token that the decoder begins a text with, if an encoder reads the prompt; else the text begins with the prompt.
     pub fn decoder_start(&self) -> Option<u32> {
-        self.decoder.0.start()
+        self.decoder.model.start()
     }
 
     /// Tokens of the context that a prompt of `prompt` tokens takes: all of them, or the one that the decoder begins with.
@@ -115,14 +117,14 @@ impl ModelConfig {
 
     /// How a router chooses the expert that a parameter belongs to, if it belongs to one.
     pub fn routed(&self, path: &str) -> Option<Routed> {
-        self.decoder.0.routed(path)
+        self.decoder.model.routed(path)
     }
 
     /// The rules from its parameters' paths to the names of tensors.
     pub(crate) fn names(&self) -> Names {
         let names = Names::default().optional_prefix(self.optional_prefix());
         // The rules are our own, and are rules.
-        self.decoder.0.names(names).unwrap_or_default()
+        self.decoder.model.names(names).unwrap_or_default()
     }
 
     /// A prefix of parameters' paths that the tensor names of some checkpoints leave out; empty if there is none.
@@ -137,17 +139,17 @@ impl ModelConfig {
 
     /// Whether a tensor of that name is of no use, though checkpoints of this type may have it.
     pub(crate) fn is_unused(&self, name: &str) -> bool {
-        self.decoder.0.is_unused(name)
+        self.decoder.model.is_unused(name)
     }
 
     /// The module's parameters, without storage.
     pub(crate) fn parameters(&self) -> &[Parameter] {
-        self.decoder.0.parameters()
+        &self.decoder.parameters
     }
 
     /// The table that serves as output head, by its name, and the name that the head would have.
     pub fn tied_head(&self) -> Option<(String, String)> {
-        let id = self.decoder.0.tied()?;
+        let id = self.decoder.model.head().tied()?;
         let table = self.parameters().iter().find(|parameter| parameter.id == id)?;
         Some((table.path.clone(), format!("{}.weight", self.row.head)))
     }
@@ -204,7 +206,7 @@ impl ModelConfig {
                     (sequences.min(MAX_BATCH) as u64 * 4).saturating_mul(self.vocab_size() as u64),
                 ),
             };
-            count(self.decoder.0.activations(&pass)).max(copied)
+            count(self.decoder.model.activations(&pass)).max(copied)
         };
         match cache.beams {
             0 | 1 => bytes(tokens),
@@ -216,7 +218,7 @@ impl ModelConfig {
     /// The number of the block that a parameter belongs to, if it is in one: others cannot
     /// [learn an adapter](Self::learning_bytes).
     pub fn block_of(&self, path: &str) -> Option<usize> {
-        self.decoder.0.block_of(path)
+        block_of(self.row.layers, path)
     }
 
     /// Whether a parameter learns where [all weights do](crate::DispatchedDecoder::full_gradients): some choose experts and have
@@ -244,7 +246,7 @@ impl ModelConfig {
     pub fn learning_bytes(&self, batch: usize, tokens: usize, kept: usize) -> Option<u64> {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
-        self.decoder.0.learning_bytes(pass, kept)
+        learning_bytes(&*self.decoder.model, self.row.layers, self.parameters(), pass, kept)
     }
 
     /// The same for all weights: see [`full_gradients`](crate::DispatchedDecoder::full_gradients). Gradients are in it, as they are
@@ -252,7 +254,7 @@ impl ModelConfig {
     pub fn full_learning_bytes(&self, batch: usize, tokens: usize) -> Option<u64> {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
-        self.decoder.0.full_learning_bytes(pass)
+        full_learning_bytes(&*self.decoder.model, self.row.layers, self.parameters(), pass)
     }
 
     /// What [observing](crate::DispatchedDecoder::observe_blocks) `batches` batches of so many sequences of `tokens` tokens
@@ -261,7 +263,7 @@ impl ModelConfig {
     pub fn observing_bytes(&self, [batches, batch, tokens]: [usize; 3]) -> Option<u64> {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
-        self.decoder.0.observing_bytes(pass, batches)
+        observing_bytes(&*self.decoder.model, self.parameters(), pass, batches)
     }
 
     /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that have logits at once.
@@ -305,10 +307,10 @@ impl ModelConfig {
         &self,
         init: &Init,
         mut value: impl FnMut(&WeightSpec) -> Result<TensorData, E>,
-    ) -> Result<Box<dyn FilledDecoder>, E> {
+    ) -> Result<Box<dyn Decoder>, E> {
         let weights = self.weights();
         let values: Result<Vec<_>, E> = weights.iter().map(&mut value).collect();
-        Ok(self.decoder.0.fill(init, values?))
+        Ok(self.decoder.config.fill(init, values?))
     }
 
     /// Whether it is the language model of a checkpoint that holds others too, which are passed over: what they see or hear
@@ -339,7 +341,7 @@ impl ModelConfig {
         checkpoint: &Checkpoint,
         map: &DeviceMap,
         options: &outsize_core::Options,
-    ) -> Result<Box<dyn DispatchedDecoder>, outsize_core::Error> {
+    ) -> Result<DispatchedDecoder, outsize_core::Error> {
         if !self.is_headless
             && let Some([table, head]) = self.stored_head(checkpoint.tensors())
             && differ(checkpoint, table, head)?
@@ -355,7 +357,7 @@ impl ModelConfig {
                 },
             });
         }
-        self.decoder.0.dispatch(init, checkpoint, map, options)
+        self.decoder.config.dispatch(init, checkpoint, map, options)
     }
 }
 
@@ -392,7 +394,7 @@ impl PartialEq for ModelConfig {
             && self.dtype == other.dtype
             && self.quantization == other.quantization
             && self.unknown_fields == other.unknown_fields
-            && self.decoder.0.same_config(&other.decoder)
+            && self.decoder.config.is_same(&*other.decoder.config)
     }
 }
 
@@ -400,7 +402,7 @@ impl Debug for ModelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ModelConfig")
             .field("model_type", &self.model_type())
-            .field("config", &self.decoder.0)
+            .field("config", &self.decoder.config)
             .finish_non_exhaustive()
     }
 }

@@ -29,8 +29,8 @@ struct Sequences<'a> {
 }
 
 /// Runs each block over all batches before the next one, and asks `each` after it.
-pub(crate) fn observe_blocks<D: Decoder>(
-    model: &D,
+pub(crate) fn observe_blocks(
+    model: &dyn Decoder,
     batches: &[Batch],
     each: &mut dyn FnMut(usize) -> AfterBlock,
 ) -> Result<(), Error> {
@@ -66,8 +66,8 @@ pub(crate) fn observe_blocks<D: Decoder>(
 
 /// What that allocates at most besides weights, for so many batches of which each is such a pass, in bytes; nothing if the model
 /// cannot be run so.
-pub(crate) fn observing_bytes<D: Decoder>(
-    model: &D,
+pub(crate) fn observing_bytes(
+    model: &dyn Decoder,
     parameters: &[Parameter],
     pass: PassShape,
     batches: usize,

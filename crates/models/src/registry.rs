@@ -7,7 +7,7 @@ use outsize_checkpoint::shown;
 use crate::any_decoder::EmptyDecoder;
 use crate::arch;
 use crate::config::{COMMON, Fields, MAX_QUOTE, check};
-use crate::{Decoder, Error, MultimodalNames};
+use crate::{DecoderArchitecture, Error, MultimodalNames};
 
 /// One value of `model_type`, and the constants of its architecture.
 pub(crate) struct Row {
@@ -78,7 +78,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
     rows.into_iter().flatten().collect()
 });
 
-fn decoder<D: Decoder>() -> Vec<Row> {
+fn decoder<D: DecoderArchitecture>() -> Vec<Row> {
     let types = D::MODEL_TYPES.iter();
     let row = |&(model_type, class_prefix)| Row {
         model_type,

@@ -62,11 +62,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     for &tokens in &prompts {
         let mut cache = KvCache::new(config.cache(), &CacheOptions::new(tokens + 1), &device)?;
         let batch = Batch::left_padded(&[text(0, tokens)])?;
-        pass(&*model, &batch, &mut cache)?;
+        pass(&model, &batch, &mut cache)?;
         let mut seconds = Vec::new();
         for _ in 0..if tokens > LONG { 1 } else { TIMES } {
             cache.clear();
-            seconds.push(pass(&*model, &batch, &mut cache)?);
+            seconds.push(pass(&model, &batch, &mut cache)?);
         }
         timed_prompts.push((tokens, median(seconds)));
     }
@@ -75,11 +75,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let options = CacheOptions { batch: rows, ..CacheOptions::new(BEFORE + STEPS) };
         let mut cache = KvCache::new(config.cache(), &options, &device)?;
         let texts: Vec<_> = (0..rows).map(|row| text(row, BEFORE)).collect();
-        pass(&*model, &Batch::left_padded(&texts)?, &mut cache)?;
+        pass(&model, &Batch::left_padded(&texts)?, &mut cache)?;
         let step = Batch::left_padded(&(0..rows).map(|row| text(row, 1)).collect::<Vec<_>>())?;
         let mut seconds = Vec::new();
         for _ in 0..STEPS {
-            seconds.push(pass(&*model, &step, &mut cache)?);
+            seconds.push(pass(&model, &step, &mut cache)?);
         }
         timed_batches.push((rows, median(seconds)));
     }
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Runs a batch behind what the cache holds, up to its logits, and gives the seconds that it took.
 fn pass(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     batch: &Batch,
     cache: &mut KvCache,
 ) -> Result<f64, Box<dyn Error>> {

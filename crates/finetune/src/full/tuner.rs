@@ -22,7 +22,7 @@ pub struct FullFinetuner {
     pub(super) states: States,
     map: DeviceMap,
     /// None while a step changes what it reads.
-    dispatched: Option<Box<dyn DispatchedDecoder>>,
+    dispatched: Option<DispatchedDecoder>,
     /// Read by those before it.
     bytes_read: u64,
 }
@@ -61,8 +61,8 @@ impl FullFinetuner {
     }
 
     /// The model, dispatched over the weights as they are now.
-    fn dispatched(&self) -> Result<&dyn DispatchedDecoder, FinetuneError> {
-        self.dispatched.as_deref().ok_or(FinetuneError::HalfStep)
+    fn dispatched(&self) -> Result<&DispatchedDecoder, FinetuneError> {
+        self.dispatched.as_ref().ok_or(FinetuneError::HalfStep)
     }
 
     /// The sum of the cross-entropies of the targets of some examples. Its gradients go to `sink`, by tensors of the

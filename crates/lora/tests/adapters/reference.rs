@@ -13,7 +13,7 @@ fn logits_and_greedy_tokens_are_those_of_peft() {
     for &(name, base) in ADAPTERS {
         let (expected, config) = (expected(name), config(base));
         let (model, _) = dispatched(base, 16 << 20).unwrap();
-        let run = |text: &[u32], decoder: &[u32]| logits(&*model, &config, text, decoder);
+        let run = |text: &[u32], decoder: &[u32]| logits(&model, &config, text, decoder);
         let plain = run(&expected.ids, &expected.decoder_ids);
         let off = difference(&plain, &expected.plain);
         assert!(off <= TOLERANCE, "{name} without its adapter: {off:e}");
@@ -54,7 +54,7 @@ fn streamed_weights_give_the_same_bits() {
         let run = |bytes| {
             let (model, streamed) = dispatched(base, bytes)?;
             model.set_low_rank(&parts).unwrap();
-            let found = logits(&*model, &config, &expected.ids, &expected.decoder_ids);
+            let found = logits(&model, &config, &expected.ids, &expected.decoder_ids);
             Some((found.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), streamed))
         };
         let (resident, streamed) = run(16 << 20).unwrap();

@@ -55,7 +55,7 @@ pub fn config(base_name: &str) -> ModelConfig {
 
 /// The base in so many bytes beside what readers take, if they are enough, in small tiles; and the
 /// bytes that are streamed.
-pub fn dispatched(base_name: &str, bytes: u64) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
+pub fn dispatched(base_name: &str, bytes: u64) -> Option<(DispatchedDecoder, u64)> {
     let config = config(base_name);
     let checkpoint = Checkpoint::open(base(base_name)).unwrap();
     let tree = config.tree(base_name, checkpoint.tensors()).unwrap();
@@ -104,7 +104,7 @@ pub fn expected(name: &str) -> Expected {
 
 /// The logits of all positions of `ids`, or of `decoder_ids` where an encoder reads these.
 pub fn logits(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     config: &ModelConfig,
     ids: &[u32],
     decoder_ids: &[u32],

@@ -7,7 +7,7 @@ use super::sizes::LayerNormSizes;
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
@@ -120,9 +120,11 @@ impl Architecture for BloomForCausalLm {
     }
 }
 
-impl Decoder for BloomForCausalLm {
+impl DecoderArchitecture for BloomForCausalLm {
     const LAYERS: &'static str = "transformer.h";
+}
 
+impl Decoder for BloomForCausalLm {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

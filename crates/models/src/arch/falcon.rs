@@ -11,7 +11,7 @@ use crate::config::{
     self, Fields, KnownField, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS, RopeConfig, RopeContext,
     RopeScaling,
 };
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
@@ -162,9 +162,11 @@ impl Architecture for FalconForCausalLm {
     }
 }
 
-impl Decoder for FalconForCausalLm {
+impl DecoderArchitecture for FalconForCausalLm {
     const LAYERS: &'static str = "transformer.h";
+}
 
+impl Decoder for FalconForCausalLm {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

@@ -11,7 +11,7 @@ use burn::tensor::Tensor;
 use super::gemma4::{NAMES, PerLayerInputs, per_layer_inputs};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen, entered};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
@@ -124,9 +124,11 @@ impl Architecture for Gemma3nForCausalLm {
     }
 }
 
-impl Decoder for Gemma3nForCausalLm {
+impl DecoderArchitecture for Gemma3nForCausalLm {
     const LAYERS: &'static str = "model.layers";
+}
 
+impl Decoder for Gemma3nForCausalLm {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

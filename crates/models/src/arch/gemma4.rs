@@ -11,7 +11,7 @@ use outsize_core::{Names, Routed};
 
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
@@ -117,10 +117,12 @@ impl Architecture for Gemma4ForCausalLm {
     }
 }
 
-impl Decoder for Gemma4ForCausalLm {
+impl DecoderArchitecture for Gemma4ForCausalLm {
     const LAYERS: &'static str = "model.layers";
     const IS_STACKED: bool = true;
+}
 
+impl Decoder for Gemma4ForCausalLm {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

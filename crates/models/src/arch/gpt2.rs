@@ -7,7 +7,7 @@ use super::gpt_sizes::{FIELDS, GptSizes, IGNORED, WITHOUT_PARAMETERS};
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{Activation, Conv1d, Embedding, LayerNorm, Linear, attend};
 use crate::pass::Pass;
 use crate::{
@@ -129,9 +129,11 @@ impl Architecture for Gpt2LmHeadModel {
     }
 }
 
-impl Decoder for Gpt2LmHeadModel {
+impl DecoderArchitecture for Gpt2LmHeadModel {
     const LAYERS: &'static str = "transformer.h";
+}
 
+impl Decoder for Gpt2LmHeadModel {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

@@ -9,7 +9,7 @@ use crate::config::Effect::{Harmless, Read};
 use crate::config::{
     self, Fields, KnownField, MAX_INTERMEDIATE, MAX_POSITIONS, RopeConfig, RopeContext, RopeScaling,
 };
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{
     Activation, Embedding, FeedForward, FusedAttention, FusedAttentionConfig, LayerNorm, Linear,
@@ -140,10 +140,12 @@ impl Architecture for GptNeoxForCausalLm {
     }
 }
 
-impl Decoder for GptNeoxForCausalLm {
+impl DecoderArchitecture for GptNeoxForCausalLm {
     const LAYERS: &'static str = "gpt_neox.layers";
     const HEAD: &'static str = "embed_out";
+}
 
+impl Decoder for GptNeoxForCausalLm {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

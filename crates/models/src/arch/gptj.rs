@@ -7,7 +7,7 @@ use super::gpt_sizes::{FIELDS, GptSizes, IGNORED, WITHOUT_PARAMETERS};
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, RopeConfig, RopeScaling};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{Activation, Embedding, LayerNorm, Linear, Rope, Rotation, attend, three};
 use crate::pass::Pass;
 use crate::{Activations, BlockInputs, Blocks, CacheSpec, Error, KvCache, PassShape, Residual};
@@ -133,9 +133,11 @@ impl Architecture for GptjForCausalLm {
     }
 }
 
-impl Decoder for GptjForCausalLm {
+impl DecoderArchitecture for GptjForCausalLm {
     const LAYERS: &'static str = "transformer.h";
+}
 
+impl Decoder for GptjForCausalLm {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

@@ -7,7 +7,7 @@ use super::sizes::LayerNormSizes;
 use crate::architecture::{Architecture, Init};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::kv_cache::MAX_CONTEXT;
 use crate::layers::{Activation, Embedding, LayerNorm, Linear, attend, three};
 use crate::pass::Pass;
@@ -155,9 +155,11 @@ impl Architecture for OptForCausalLm {
     }
 }
 
-impl Decoder for OptForCausalLm {
+impl DecoderArchitecture for OptForCausalLm {
     const LAYERS: &'static str = "model.decoder.layers";
+}
 
+impl Decoder for OptForCausalLm {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }

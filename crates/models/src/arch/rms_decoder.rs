@@ -9,7 +9,7 @@ use outsize_core::{Names, Routed};
 use super::rms_config::{ExpertsConfig, RmsConfig};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{
     DeltaAttentionConfig, Embedding, HyperConnection, Linear, Norm, Rope, Rotation,
 };
@@ -308,7 +308,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     }
 }
 
-impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
+impl<B: RmsBlock> DecoderArchitecture for RmsForCausalLm<B> {
     const LAYERS: &'static str = "model.layers";
     const IS_STACKED: bool = B::IS_STACKED;
     const ATTENTIONS: usize = B::ATTENTIONS;
@@ -316,7 +316,9 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     fn has_more_layers(model_type: &str) -> bool {
         B::has_more_layers(model_type)
     }
+}
 
+impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     fn is_unused(&self, name: &str) -> bool {
         let block = name.strip_prefix("model.layers.").and_then(|name| name.split_once('.'));
         block.is_some_and(|(index, name)| {

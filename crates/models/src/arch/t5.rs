@@ -14,7 +14,7 @@ pub use self::encoder::T5EncoderModel;
 use self::layers::{T5Block, T5LayerCrossAttention, T5LayerFeedForward, T5LayerSelfAttention};
 use crate::architecture::{Architecture, Init};
 use crate::config::{Fields, KnownField};
-use crate::decoder::{Decoder, Head};
+use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{DistanceBuckets, Embedding, Linear, PositionBias, QueryPositions, RmsNorm};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
@@ -97,22 +97,24 @@ impl Architecture for T5ForConditionalGeneration {
     }
 }
 
-impl Decoder for T5ForConditionalGeneration {
+impl DecoderArchitecture for T5ForConditionalGeneration {
     const LAYERS: &'static str = "decoder.block";
     // As in transformers 5, which ties them in any case.
     const SPARE_HEAD: Option<&'static str> = Some("shared.weight");
 
+    fn is_of_prompt(path: &str) -> bool {
+        let cross = [".EncDecAttention.k.weight", ".EncDecAttention.v.weight"];
+        path.starts_with("encoder.") || cross.iter().any(|end| path.ends_with(end))
+    }
+}
+
+impl Decoder for T5ForConditionalGeneration {
     fn cache(&self) -> &CacheSpec {
         &self.cache
     }
 
     fn start(&self) -> Option<u32> {
         Some(self.start)
-    }
-
-    fn is_of_prompt(path: &str) -> bool {
-        let cross = [".EncDecAttention.k.weight", ".EncDecAttention.v.weight"];
-        path.starts_with("encoder.") || cross.iter().any(|end| path.ends_with(end))
     }
 
     fn encode(&self, prompt: &Pass<'_>, cache: &mut KvCache) -> Result<(), Error> {

@@ -50,7 +50,7 @@ pub fn load_in(
     tile_bytes: u64,
     memory: &str,
     compute: ActivationDtype,
-) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
+) -> Option<(DispatchedDecoder, u64)> {
     let config = config(name);
     let checkpoint = Checkpoint::open(path(name)).unwrap();
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
@@ -62,7 +62,7 @@ pub fn load_in(
 }
 
 /// The fixture's configuration and its model, all of it in memory.
-pub fn load(name: &str, tile_bytes: u64) -> (ModelConfig, Box<dyn DispatchedDecoder>) {
+pub fn load(name: &str, tile_bytes: u64) -> (ModelConfig, DispatchedDecoder) {
     let (model, streamed) = load_in(name, tile_bytes, "16MiB", ActivationDtype::F32).unwrap();
     assert_eq!(streamed, 0);
     (config(name), model)
@@ -73,7 +73,7 @@ pub fn assert_same_streamed(
     name: &str,
     tile_bytes: u64,
     resident: &[f32],
-    run: impl Fn(&dyn DispatchedDecoder) -> Vec<f32>,
+    run: impl Fn(&DispatchedDecoder) -> Vec<f32>,
 ) {
     let mut most = 0;
     let checkpoint = Checkpoint::open(path(name)).unwrap();
@@ -87,7 +87,7 @@ pub fn assert_same_streamed(
         };
         most = most.max(streamed);
         let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-        assert!(run(&*model).iter().zip(resident).all(same), "{name} in {memory}");
+        assert!(run(&model).iter().zip(resident).all(same), "{name} in {memory}");
     }
     assert!(most > 10_000, "{name}: {most} bytes streamed");
 }

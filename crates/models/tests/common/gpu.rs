@@ -81,7 +81,7 @@ pub fn load_on(
     map: &str,
     tile_bytes: u64,
     cache: &CacheOptions,
-) -> (ModelConfig, Box<dyn DispatchedDecoder>, KvCache) {
+) -> (ModelConfig, DispatchedDecoder, KvCache) {
     load_computed(name, map, tile_bytes, cache, (figures(), &[[Tier::Gpu(0); 2]]))
 }
 
@@ -92,7 +92,7 @@ pub fn load_computed(
     tile_bytes: u64,
     cache: &CacheOptions,
     (figures, computed): (HardwareProfile, &[[Tier; 2]]),
-) -> (ModelConfig, Box<dyn DispatchedDecoder>, KvCache) {
+) -> (ModelConfig, DispatchedDecoder, KvCache) {
     let config = config(name);
     let checkpoint = Checkpoint::open(path(name)).unwrap();
     let mut tree = config.tree(name, checkpoint.tensors()).unwrap();

@@ -16,7 +16,7 @@ use burn::module::{ModuleMapper, Param};
 use burn::tensor::{Bytes, DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_models::arch::LlamaForCausalLm;
-use outsize_models::{Decoder, Init, ModelConfig};
+use outsize_models::{DecoderArchitecture, Init, ModelConfig};
 
 /// The folder of a fixture.
 pub fn folder(name: &str) -> PathBuf {
@@ -34,7 +34,7 @@ pub fn load_with(name: &str, init: &Init) -> (ModelConfig, LlamaForCausalLm) {
 }
 
 /// The model of a checkpoint in some folder.
-pub fn load_from<D: Decoder>(folder: &Path, init: &Init) -> (ModelConfig, D) {
+pub fn load_from<D: DecoderArchitecture>(folder: &Path, init: &Init) -> (ModelConfig, D) {
     let config =
         ModelConfig::from_json(&std::fs::read_to_string(folder.join("config.json")).unwrap())
             .unwrap();

@@ -28,7 +28,7 @@ fn fixtures() -> Vec<String> {
 const TILE: u64 = 700;
 
 /// A prompt and two tokens.
-fn run(model: &dyn DispatchedDecoder, ids: &[u32], cache: &mut KvCache) -> Vec<f32> {
+fn run(model: &DispatchedDecoder, ids: &[u32], cache: &mut KvCache) -> Vec<f32> {
     cache.expect(ids.len());
     let (prompt, rest) = ids.split_at(ids.len() - 2);
     let passes = [prompt, &rest[..1], &rest[1..]];
@@ -50,7 +50,7 @@ fn logits_are_the_references_wherever_weights_are_kept() {
         let mut first: Option<Vec<f32>> = None;
         for map in [r#"{"": "gpu0"}"#, r#"{"": "cpu"}"#, r#"{"": "disk"}"#] {
             let (_, model, mut cache) = load_on(name, map, TILE, &CacheOptions::new(40));
-            let found = run(&*model, &expected.ids, &mut cache);
+            let found = run(&model, &expected.ids, &mut cache);
             assert_close(&found, &expected.logits, &format!("{name} with {map}"));
             let first = first.get_or_insert_with(|| found.clone());
             let same = found.iter().zip(first.iter()).all(|(a, b)| a.to_bits() == b.to_bits());

@@ -15,18 +15,14 @@ const TILE: u64 = 700;
 
 const MAPS: [&str; 3] = [r#"{"": "gpu0"}"#, r#"{"": "cpu"}"#, r#"{"": "disk"}"#];
 
-fn pass(
-    model: &dyn DispatchedDecoder,
-    rows: &[impl AsRef<[u32]>],
-    cache: &mut KvCache,
-) -> Vec<f32> {
+fn pass(model: &DispatchedDecoder, rows: &[impl AsRef<[u32]>], cache: &mut KvCache) -> Vec<f32> {
     let batch = Batch::left_padded(rows).unwrap();
     values(model.forward_batch(&batch, cache, Logits::All).unwrap().unwrap())
 }
 
 /// Passes of these lengths, and the rest token by token.
 fn passes(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     ids: &[u32],
     lengths: &[usize],
     cache: &mut KvCache,
@@ -44,7 +40,7 @@ fn passes(
     logits
 }
 
-fn encode(model: &dyn DispatchedDecoder, prompts: &[impl AsRef<[u32]>], cache: &mut KvCache) {
+fn encode(model: &DispatchedDecoder, prompts: &[impl AsRef<[u32]>], cache: &mut KvCache) {
     let prompt = Batch::left_padded(prompts).unwrap();
     model.encode_batch(&prompt, cache).unwrap().unwrap();
 }
@@ -65,7 +61,7 @@ fn prompts_and_tokens_on_different_devices() {
                 let machine = (figures_apart(gpu_reads_prompts), &[tiers][..]);
                 let (_, model, mut cache) =
                     load_computed(name, map, TILE, &CacheOptions::new(40), machine);
-                let found = passes(&*model, &expected.ids, &[9, 1, 1, 4], &mut cache);
+                let found = passes(&model, &expected.ids, &[9, 1, 1, 4], &mut cache);
                 let what = format!("{name} with {map}, prompts on {}", tiers[0]);
                 assert_close(&found, &expected.logits, &what);
             }
@@ -93,7 +89,7 @@ fn a_model_over_two_gpus() {
             let options = CacheOptions::new(40);
             let (_, model, mut cache) =
                 load_computed(name, &map, TILE, &options, (figures(), &both));
-            let found = passes(&*model, &expected.ids, &[9, 1, 1, 4], &mut cache);
+            let found = passes(&model, &expected.ids, &[9, 1, 1, 4], &mut cache);
             assert_close(&found, &expected.logits, &format!("{name} with {map}"));
         }
     }
@@ -110,10 +106,10 @@ fn an_encoder_and_its_decoder() {
         for map in MAPS {
             let (_, model, mut cache) = load_on(name, map, 300, &options);
             for lengths in [&[100][..], &[1], &[3]] {
-                encode(&*model, &[&expected.ids], &mut cache);
+                encode(&model, &[&expected.ids], &mut cache);
                 let ids = &expected.decoder_ids;
                 let lengths: Vec<_> = lengths.iter().map(|length| ids.len().min(*length)).collect();
-                let found = passes(&*model, ids, &lengths, &mut cache);
+                let found = passes(&model, ids, &lengths, &mut cache);
                 assert_close(&found, &expected.logits, &format!("{name} with {map}"));
             }
         }
@@ -123,9 +119,9 @@ fn an_encoder_and_its_decoder() {
     let options =
         CacheOptions { batch: rows, prompt: expected.ids.len(), ..CacheOptions::new(100) };
     let (config, model, mut cache) = load_on("t5", MAPS[2], 300, &options);
-    encode(&*model, &expected.batch, &mut cache);
+    encode(&model, &expected.batch, &mut cache);
     let starts = vec![[config.decoder_start().unwrap()]; rows];
-    assert_close(&pass(&*model, &starts, &mut cache), &expected.batch_logits, "a batch");
+    assert_close(&pass(&model, &starts, &mut cache), &expected.batch_logits, "a batch");
 }
 
 #[test]
@@ -139,7 +135,7 @@ fn texts_side_by_side() {
         for map in [MAPS[0], MAPS[2]] {
             let options = CacheOptions { batch: batch.rows(), ..CacheOptions::new(40) };
             let (config, model, mut cache) = load_on(name, map, TILE, &options);
-            let found = pass(&*model, &expected.batch, &mut cache);
+            let found = pass(&model, &expected.batch, &mut cache);
             let width = batch.tokens() * config.vocab_size();
             for row in 0..batch.rows() {
                 // What is computed at padding means nothing.
@@ -162,7 +158,7 @@ fn copies_of_a_text_go_on_by_themselves() {
         let expected = expected(name);
         let prompt = if name == "t5" { expected.ids.len() } else { 0 };
         let options = CacheOptions { beams: 3, prompt, ..CacheOptions::new(60) };
-        let run = |model: &dyn DispatchedDecoder, cache: &mut KvCache| {
+        let run = |model: &DispatchedDecoder, cache: &mut KvCache| {
             let mut logits = match prompt {
                 0 => pass(model, &[&expected.ids[..12]], cache),
                 _ => {
@@ -178,10 +174,10 @@ fn copies_of_a_text_go_on_by_themselves() {
             logits
         };
         let (config, model) = load(name, TILE);
-        let reference = run(&*model, &mut cache_of(&config, &options));
+        let reference = run(&model, &mut cache_of(&config, &options));
         for map in [MAPS[0], MAPS[2]] {
             let (_, model, mut cache) = load_on(name, map, TILE, &options);
-            assert_close(&run(&*model, &mut cache), &reference, &format!("{name} with {map}"));
+            assert_close(&run(&model, &mut cache), &reference, &format!("{name} with {map}"));
         }
     }
 }
@@ -218,11 +214,11 @@ fn narrow_caches() {
             }
             for map in [MAPS[0], MAPS[2]] {
                 let (_, model, mut cache) = load_on(name, map, TILE, &options);
-                let found = passes(&*model, &expected.ids, &[5, 7, 1], &mut cache);
+                let found = passes(&model, &expected.ids, &[5, 7, 1], &mut cache);
                 let what = format!("{name} in {dtype} with {map}");
                 assert_within(tolerance, &found, reference, &what);
                 let (model, mut cache) = (load(name, TILE).1, cache_of(&config(name), &options));
-                let here = passes(&*model, &expected.ids, &[5, 7, 1], &mut cache);
+                let here = passes(&model, &expected.ids, &[5, 7, 1], &mut cache);
                 println!("{what}: {:.1e} from the processors", difference(&found, &here));
             }
         }

@@ -146,7 +146,7 @@ pub fn adapter(name: &str, scale: f64) -> HashMap<String, LowRank> {
 }
 
 /// The model in as much memory, if that is enough, its configuration, and how many bytes are streamed.
-pub fn model(name: &str, memory: &str) -> Option<(Box<dyn DispatchedDecoder>, ModelConfig, u64)> {
+pub fn model(name: &str, memory: &str) -> Option<(DispatchedDecoder, ModelConfig, u64)> {
     let text = std::fs::read_to_string(folder(name).join("config.json")).unwrap();
     let config = ModelConfig::from_json(&text).unwrap();
     let (model, streamed) = placed(&config, &folder(name), memory, ActivationDtype::F32)?;
@@ -159,7 +159,7 @@ pub fn placed(
     path: &Path,
     memory: &str,
     compute: ActivationDtype,
-) -> Option<(Box<dyn DispatchedDecoder>, u64)> {
+) -> Option<(DispatchedDecoder, u64)> {
     let checkpoint = Checkpoint::open(path).unwrap();
     let tree = config.tree("", checkpoint.tensors()).unwrap();
     let options = Options {

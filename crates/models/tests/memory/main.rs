@@ -11,7 +11,9 @@ use dense::dense_models_need_what_is_said;
 use experts::experts_need_what_is_said;
 use layers::other_layers_need_what_is_said;
 use outsize_models::arch::LlamaForCausalLm;
-use outsize_models::{CacheOptions, Decoder, Init, KvDtype, ModelConfig, WhenFull, presets};
+use outsize_models::{
+    CacheOptions, DecoderArchitecture, Init, KvDtype, ModelConfig, WhenFull, presets,
+};
 use peak_alloc::PeakAlloc;
 use std::process::Command;
 
@@ -52,7 +54,7 @@ impl ModuleMapper for FillWeights {
 }
 
 /// The model with weights, of which the values do not matter to what a pass allocates.
-fn filled<D: Decoder>(config: &ModelConfig, device: &Device) -> D {
+fn filled<D: DecoderArchitecture>(config: &ModelConfig, device: &Device) -> D {
     config.build::<D>(&Init::new(device)).unwrap().map(&mut FillWeights)
 }
 

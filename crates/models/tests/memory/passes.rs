@@ -4,14 +4,15 @@ use burn::tensor::Device;
 use outsize_kernels::BufferReuse;
 use outsize_models::arch::LlamaForCausalLm;
 use outsize_models::{
-    Batch, CacheOptions, Decoder, KvCache, KvDtype, Logits, ModelConfig, RowPrefix, WhenFull,
+    Batch, CacheOptions, Decoder, DecoderArchitecture, KvCache, KvDtype, Logits, ModelConfig,
+    RowPrefix, WhenFull,
 };
 
 use super::{ALLOCATOR, allocated, config, filled};
 
 /// Passes that end at the end of the context; the weights are there, and the threads have run, before measuring. With nothing
 /// kept of the buffers of earlier passes, and with as much as is said to be safe.
-pub fn activations_stay_below_their_bound<D: Decoder>(
+pub fn activations_stay_below_their_bound<D: DecoderArchitecture>(
     config: &ModelConfig,
     options: &CacheOptions,
 ) {
@@ -99,7 +100,7 @@ pub fn activations_stay_below_their_bound<D: Decoder>(
 }
 
 /// Passes that take a snapshot, and such that go on from one.
-pub fn a_snapshot_is_counted<D: Decoder>(config: &ModelConfig) {
+pub fn a_snapshot_is_counted<D: DecoderArchitecture>(config: &ModelConfig) {
     let device = Device::default();
     let model: D = filled(config, &device);
     let options = CacheOptions { snapshot: true, ..CacheOptions::new(900) };

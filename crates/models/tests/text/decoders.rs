@@ -15,7 +15,7 @@ use outsize_models::{
 const TILE: u64 = 700;
 
 fn forward(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     rows: &[impl AsRef<[u32]>],
     cache: &mut KvCache,
 ) -> Result<Tensor<3>, Error> {
@@ -23,12 +23,7 @@ fn forward(
     model.forward_batch(&batch, cache, Logits::All).unwrap()
 }
 
-fn in_passes(
-    model: &dyn DispatchedDecoder,
-    ids: &[u32],
-    step: usize,
-    cache: &mut KvCache,
-) -> Vec<f32> {
+fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
     // What LongRoPE stretches depends on the whole text.
     cache.expect(ids.len());
     let passes = ids.chunks(step);
@@ -42,7 +37,7 @@ fn passes_of_any_length_give_the_reference_logits() {
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         let expected = expected(name);
         for step in [24, 1, 2, 5, 7, 23] {
-            let found = in_passes(&*model, &expected.ids, step, &mut cache(&config, 40));
+            let found = in_passes(&model, &expected.ids, step, &mut cache(&config, 40));
             assert_close(&found, &expected.logits, &format!("{name} by {step}"));
             if step == 24 {
                 println!("{name}: off by {:.1e}", difference(&found, &expected.logits));
@@ -59,7 +54,7 @@ fn greedy_tokens_are_the_references() {
         let mut cache = cache(&config, 40);
         let (mut ids, mut found) = (expected.ids.clone(), Vec::<u32>::new());
         while found.len() < expected.greedy.len() {
-            let logits = values(forward(&*model, &[&ids], &mut cache).unwrap());
+            let logits = values(forward(&model, &[&ids], &mut cache).unwrap());
             ids = vec![first_maximum(&logits[logits.len() - config.vocab_size()..])];
             found.extend(&ids);
         }
@@ -73,7 +68,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
         let (model, _) = load_in(name, TILE, "16MiB", ActivationDtype::Bf16).unwrap();
         let expected = expected(name);
         let config = config(name);
-        let found = in_passes(&*model, &expected.ids, 24, &mut cache(&config, 40));
+        let found = in_passes(&model, &expected.ids, 24, &mut cache(&config, 40));
         if EXPERTS.iter().any(|experts| name.starts_with(experts)) {
             assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
             // A token near a tie goes to another expert than without rounding, or sees another token.
@@ -108,14 +103,14 @@ fn tokens_give_the_same_bits_whatever_goes_to_their_experts() {
         let (config, model) = load(name, TILE);
         let ids = expected(name).ids;
         let bits = |logits: Vec<f32>| -> Vec<u32> { logits.iter().map(|v| v.to_bits()).collect() };
-        let run = |step| bits(in_passes(&*model, &ids, step, &mut cache(&config, 40)));
+        let run = |step| bits(in_passes(&model, &ids, step, &mut cache(&config, 40)));
         let whole = run(24);
         for step in [1, 2, 5, 23] {
             assert_eq!(run(step), whole, "{name} by {step}");
         }
         let texts = [&ids[..9], &ids, &ids[5..7]];
         let options = CacheOptions { batch: 3, ..CacheOptions::new(40) };
-        let found = forward(&*model, &texts, &mut cache_of(&config, &options)).unwrap();
+        let found = forward(&model, &texts, &mut cache_of(&config, &options)).unwrap();
         let found = bits(values(found));
         let row = found.len() / 3;
         assert_eq!(found[row..2 * row], whole, "{name} among others");
@@ -131,7 +126,7 @@ fn padded_batches_give_the_reference() {
         let width = batch.tokens() * config.vocab_size();
         let options = CacheOptions { batch: batch.rows(), ..CacheOptions::new(40) };
         let mut cache = cache_of(&config, &options);
-        let found = values(forward(&*model, &expected.batch, &mut cache).unwrap());
+        let found = values(forward(&model, &expected.batch, &mut cache).unwrap());
         for row in 0..batch.rows() {
             // What is computed at padding means nothing.
             let from = row * width + batch.padding()[row] * config.vocab_size();
@@ -146,7 +141,7 @@ fn padded_batches_give_the_reference() {
         for step in 0..8 {
             let column: Vec<_> = expected.batch_greedy.iter().map(|row| [row[step]]).collect();
             assert_eq!(next, column, "{name}, token {step}");
-            next = last(&values(forward(&*model, &next, &mut cache).unwrap()));
+            next = last(&values(forward(&model, &next, &mut cache).unwrap()));
         }
     }
 }
@@ -156,11 +151,11 @@ fn streamed_or_resident_the_bits_are_the_same() {
     for &name in FIXTURES {
         let (config, model) = load(name, TILE);
         let expected = expected(name);
-        let run = |model: &dyn DispatchedDecoder| {
+        let run = |model: &DispatchedDecoder| {
             let options = CacheOptions { dtype: KvDtype::Bf16, ..CacheOptions::new(30) };
             in_passes(model, &expected.ids, 9, &mut cache_of(&config, &options))
         };
-        assert_same_streamed(name, TILE, &run(&*model), run);
+        assert_same_streamed(name, TILE, &run(&model), run);
     }
 }
 
@@ -227,9 +222,9 @@ fn classes_are_those_of_transformers() {
 fn positions_end_where_the_table_does() {
     let (config, model) = load("gpt2", TILE);
     let mut cache = cache(&config, 50);
-    let error = forward(&*model, &[vec![5; 41]], &mut cache).unwrap_err();
+    let error = forward(&model, &[vec![5; 41]], &mut cache).unwrap_err();
     assert!(matches!(error, Error::Context { context: 41, max: 40 }), "{error:?}");
-    forward(&*model, &[vec![5; 40]], &mut cache).unwrap();
+    forward(&model, &[vec![5; 40]], &mut cache).unwrap();
     let slide = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(8) };
     let refused = KvCache::new(config.cache(), &slide, &Device::flex()).unwrap_err();
     assert!(matches!(refused, Error::CannotSlide { .. }), "{refused:?}");

@@ -40,11 +40,7 @@ impl GradientSink for Sums {
 
 type Gradients = BTreeMap<String, Vec<f32>>;
 
-fn gradients(
-    name: &str,
-    model: &dyn DispatchedDecoder,
-    expected: &Expected,
-) -> (BatchLoss, Gradients) {
+fn gradients(name: &str, model: &DispatchedDecoder, expected: &Expected) -> (BatchLoss, Gradients) {
     let batch = Batch::left_padded(&expected.ids).unwrap();
     let rows = expected.ids.iter();
     let labels = rows.flat_map(|ids| ids[1..].iter().map(|id| Some(*id)).chain([None]));
@@ -62,7 +58,7 @@ fn check(name: &str) {
     let expected: Expected = serde_json::from_str(&text).unwrap();
     let (resident, config, streamed) = model(name, "16MiB").unwrap();
     assert_eq!(streamed, 0);
-    let (loss, found) = gradients(name, &*resident, &expected);
+    let (loss, found) = gradients(name, &resident, &expected);
     let mean = loss.loss / loss.targets as f64;
     assert!((mean - expected.loss).abs() <= 1e-5 * expected.loss, "{name}: {mean}");
 
@@ -97,7 +93,7 @@ fn check(name: &str) {
         most = most.max(streamed);
         // What a pass asks for was learned from the one before.
         for _ in 0..2 {
-            let (same_loss, same) = gradients(name, &*model, &expected);
+            let (same_loss, same) = gradients(name, &model, &expected);
             assert_eq!(same_loss, loss, "{name} in {kibibytes} KiB");
             assert!(same == found, "{name} in {kibibytes} KiB");
         }

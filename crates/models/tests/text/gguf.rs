@@ -67,17 +67,12 @@ const FIXTURES: &[(&str, f32)] = &[
 /// Several tiles for each matrix.
 const TILE: u64 = 700;
 
-fn forward(model: &dyn DispatchedDecoder, ids: &[u32], cache: &mut KvCache) -> Tensor<3> {
+fn forward(model: &DispatchedDecoder, ids: &[u32], cache: &mut KvCache) -> Tensor<3> {
     let batch = Batch::left_padded(&[ids]).unwrap();
     model.forward_batch(&batch, cache, Logits::All).unwrap().unwrap()
 }
 
-fn in_passes(
-    model: &dyn DispatchedDecoder,
-    ids: &[u32],
-    step: usize,
-    cache: &mut KvCache,
-) -> Vec<f32> {
+fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
     // What LongRoPE stretches depends on the whole text.
     cache.expect(ids.len());
     ids.chunks(step).flat_map(|ids| values(forward(model, ids, cache))).collect()
@@ -90,7 +85,7 @@ fn logits_are_those_of_the_references() {
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         let expected = expected(name);
         for step in [24, 1, 7] {
-            let found = in_passes(&*model, &expected.ids, step, &mut cache(&config, 40));
+            let found = in_passes(&model, &expected.ids, step, &mut cache(&config, 40));
             assert_close(&found, &expected.logits, &format!("{name} by {step}"));
             match off.is_finite() {
                 true => {
@@ -111,7 +106,7 @@ fn greedy_tokens_are_the_references() {
         let mut cache = cache(&config, 40);
         let (mut ids, mut found) = (expected.ids.clone(), Vec::<u32>::new());
         while found.len() < expected.greedy.len() {
-            let logits = values(forward(&*model, &ids, &mut cache));
+            let logits = values(forward(&model, &ids, &mut cache));
             ids = vec![first_maximum(&logits[logits.len() - config.vocab_size()..])];
             found.extend(&ids);
         }
@@ -124,8 +119,7 @@ fn streaming_does_not_change_a_bit() {
     for &(name, _) in FIXTURES {
         let (config, model) = load(name, TILE);
         let ids = expected(name).ids;
-        let run =
-            |model: &dyn DispatchedDecoder| in_passes(model, &ids, 7, &mut cache(&config, 40));
-        assert_same_streamed(name, TILE, &run(&*model), run);
+        let run = |model: &DispatchedDecoder| in_passes(model, &ids, 7, &mut cache(&config, 40));
+        assert_same_streamed(name, TILE, &run(&model), run);
     }
 }

@@ -26,7 +26,7 @@ fn cache_of(config: &ModelConfig, options: &CacheOptions) -> KvCache {
 }
 
 fn forward(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     rows: &[&[u32]],
     cache: &mut KvCache,
 ) -> Result<Vec<f32>, Error> {
@@ -36,7 +36,7 @@ fn forward(
 }
 
 /// The logits behind a text that runs alone, in one pass.
-fn alone(config: &ModelConfig, model: &dyn DispatchedDecoder, ids: &[u32]) -> Vec<f32> {
+fn alone(config: &ModelConfig, model: &DispatchedDecoder, ids: &[u32]) -> Vec<f32> {
     forward(model, &[ids], &mut cache_of(config, &CacheOptions::new(40))).unwrap()
 }
 
@@ -46,7 +46,7 @@ fn what_is_in_a_state_cannot_be_taken_back() {
         let (config, model) = load(name, TILE);
         let mut cache = cache_of(&config, &CacheOptions::new(40));
         let ids: Vec<u32> = (3..20).collect();
-        forward(&*model, &[&ids[..10]], &mut cache).unwrap();
+        forward(&model, &[&ids[..10]], &mut cache).unwrap();
         let error = cache.truncate(9).unwrap_err();
         assert!(
             matches!(error, Error::CannotGoBack { position: 9, written: 10 }),
@@ -56,11 +56,11 @@ fn what_is_in_a_state_cannot_be_taken_back() {
         // The cache stayed as it was.
         cache.truncate(10).unwrap();
         cache.truncate(30).unwrap();
-        let next = forward(&*model, &[&ids[10..]], &mut cache).unwrap();
-        assert_eq!(next, alone(&config, &*model, &ids), "{name}");
+        let next = forward(&model, &[&ids[10..]], &mut cache).unwrap();
+        assert_eq!(next, alone(&config, &model, &ids), "{name}");
         cache.truncate(0).unwrap();
-        let other = forward(&*model, &[&ids[5..9]], &mut cache).unwrap();
-        assert_eq!(other, alone(&config, &*model, &ids[5..9]), "{name}");
+        let other = forward(&model, &[&ids[5..9]], &mut cache).unwrap();
+        assert_eq!(other, alone(&config, &model, &ids[5..9]), "{name}");
     }
 }
 
@@ -71,11 +71,11 @@ fn copied_texts_go_on_by_themselves() {
         let options = CacheOptions { batch: 2, beams: 2, ..CacheOptions::new(40) };
         let mut cache = cache_of(&config, &options);
         let (one, other): (Vec<u32>, Vec<u32>) = ((3..12).collect(), (30..35).collect());
-        forward(&*model, &[&one, &other], &mut cache).unwrap();
+        forward(&model, &[&one, &other], &mut cache).unwrap();
         cache.copy_rows(&[(1, 2), (0, 1), (2, 0)], 3).unwrap();
-        let next = forward(&*model, &[&[7], &[8], &[9]], &mut cache).unwrap();
+        let next = forward(&model, &[&[7], &[8], &[9]], &mut cache).unwrap();
         let expected = [(&other, 7), (&one, 8), (&other, 9)]
-            .map(|(text, next)| alone(&config, &*model, &[&text[..], &[next]].concat()));
+            .map(|(text, next)| alone(&config, &model, &[&text[..], &[next]].concat()));
         assert_eq!(next, expected.concat(), "{name}");
     }
 }
@@ -89,9 +89,9 @@ fn a_text_that_begins_beside_others_is_as_it_is_alone() {
         let mut cache = cache_of(&config, &options);
         let texts: [Vec<u32>; 3] = [(3..12).collect(), (30..35).collect(), (40..48).collect()];
         cache.begin_beside(&Batch::left_padded(&texts[..2]).unwrap()).unwrap();
-        forward(&*model, &[&texts[0], &texts[1]], &mut cache).unwrap();
+        forward(&model, &[&texts[0], &texts[1]], &mut cache).unwrap();
         cache.join();
-        forward(&*model, &[&[5], &[6]], &mut cache).unwrap();
+        forward(&model, &[&[5], &[6]], &mut cache).unwrap();
         // In the place of the second one, in two passes.
         cache.copy_rows(&[], 1).unwrap();
         let new = Batch::left_padded(&texts[2..]).unwrap();
@@ -100,9 +100,9 @@ fn a_text_that_begins_beside_others_is_as_it_is_alone() {
             model.forward_batch(&piece, &mut cache, Logits::Last).unwrap().unwrap();
         }
         cache.join();
-        let next = forward(&*model, &[&[7], &[8]], &mut cache).unwrap();
+        let next = forward(&model, &[&[7], &[8]], &mut cache).unwrap();
         let expected = [[&texts[0][..], &[5, 7]].concat(), [&texts[2][..], &[8]].concat()];
-        let expected = expected.map(|text| alone(&config, &*model, &text));
+        let expected = expected.map(|text| alone(&config, &model, &text));
         assert_eq!(next, expected.concat(), "{name}");
     }
 }
@@ -121,7 +121,7 @@ fn texts_cannot_slide() {
 fn another_models_cache_is_refused() {
     let (_, model) = load("qwen3_next", TILE);
     let mut other = cache_of(&crate::common::dispatched::config("qwen3_5"), &CacheOptions::new(20));
-    let error = forward(&*model, &[&[3]], &mut other).unwrap_err();
+    let error = forward(&model, &[&[3]], &mut other).unwrap_err();
     assert!(matches!(error, Error::CacheShape { .. }), "{error:?}");
     assert!(path("qwen3_5").exists());
 }

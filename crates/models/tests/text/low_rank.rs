@@ -12,7 +12,7 @@ use outsize_models::{DispatchedDecoder, LowRankGradients};
 const TOLERANCE: f32 = 1e-4;
 
 fn gradients(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     expected: &Expected,
     adapter: &HashMap<String, LowRank>,
     kept: usize,
@@ -30,7 +30,7 @@ fn check(name: &str) {
     let adapter = adapter(name, expected.scale);
     let (resident, _, streamed) = model(name, "16MiB").unwrap();
     assert_eq!(streamed, 0);
-    let found = gradients(&*resident, &expected, &adapter, 0);
+    let found = gradients(&resident, &expected, &adapter, 0);
     let loss = found.loss / found.targets as f64;
     assert!(
         (loss - expected.loss).abs() <= 2e-6 * expected.loss,
@@ -56,7 +56,7 @@ fn check(name: &str) {
         most = most.max(streamed);
         // What a pass asks for was learned from the one before, which computed more or fewer blocks twice.
         for kept in [0, 0, 1, 2] {
-            let same = gradients(&*model, &expected, &adapter, kept);
+            let same = gradients(&model, &expected, &adapter, kept);
             assert_eq!(same.loss.to_bits(), found.loss.to_bits(), "{name} in {kibibytes} KiB");
             for (path, matrices) in &found.gradients {
                 for (found, same) in matrices.iter().zip(&same.gradients[path]) {

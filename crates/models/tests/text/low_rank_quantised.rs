@@ -46,7 +46,7 @@ fn batch(config: &ModelConfig) -> (Batch, Vec<Option<u32>>) {
     (Batch::left_padded(&[ids]).unwrap(), labels)
 }
 
-fn learn(model: &dyn DispatchedDecoder, config: &ModelConfig) -> LowRankGradients {
+fn learn(model: &DispatchedDecoder, config: &ModelConfig) -> LowRankGradients {
     let (batch, labels) = batch(config);
     model.low_rank_gradients(&batch, &labels, &adapter(config), 0).unwrap().unwrap()
 }
@@ -78,7 +78,7 @@ fn gradients_through_few_bits_are_what_the_loss_changes_by() {
         let (model, streamed) =
             placed(&config, &path(name), "16MiB", ActivationDtype::F32).unwrap();
         assert_eq!(streamed, 0);
-        let found = learn(&*model, &config);
+        let found = learn(&model, &config);
         // Along the gradient the loss rises by its length.
         let length = found
             .gradients
@@ -117,7 +117,7 @@ fn assert_same_streamed(name: &str, found: &LowRankGradients, compute: Activatio
         let placed = placed(&config, &path(name), &memory, compute);
         let Some((model, streamed)) = placed else { continue };
         most = most.max(streamed);
-        let same = learn(&*model, &config);
+        let same = learn(&model, &config);
         assert_eq!(bits(&same), bits(found), "{name} in {memory}");
     }
     assert!(most > 0, "{name}: nothing is streamed");
@@ -131,7 +131,7 @@ fn rounded_gradients_are_the_same_wherever_weights_are() {
         let [exact, rounded] = [ActivationDtype::F32, ActivationDtype::Bf16].map(|compute| {
             let (model, streamed) = placed(&config, &path(name), "16MiB", compute).unwrap();
             assert_eq!(streamed, 0);
-            learn(&*model, &config)
+            learn(&model, &config)
         });
         let away = relative_length(floats(&rounded).into_iter().zip(floats(&exact)));
         let most = pytorch.gradients[name];

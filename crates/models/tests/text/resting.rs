@@ -29,7 +29,7 @@ impl Chance {
 /// A cache, and what it is to hold.
 struct Walk<'m> {
     config: &'m ModelConfig,
-    model: &'m dyn DispatchedDecoder,
+    model: &'m DispatchedDecoder,
     cache: KvCache,
     /// Of each place its text; those that are run come first.
     texts: Vec<Vec<u32>>,
@@ -163,7 +163,7 @@ fn texts_go_on_from_what_rests_with_the_bits_of_texts_of_their_own() {
         let cache = cache_of(&config, &replacing(dtype));
         let texts = vec![Vec::new(); PLACES];
         let mut walk =
-            Walk { config: &config, model: &*model, cache, texts, live: 0, name, gone_on: 0 };
+            Walk { config: &config, model: &model, cache, texts, live: 0, name, gone_on: 0 };
         let mut steps = 0;
         while steps < 60 || walk.gone_on < 3 {
             walk.step(&mut chance);

@@ -14,7 +14,7 @@ const TOP: usize = 4;
 
 /// What a pass over `rows` gives, of which each token is scored by those before it; and `next` behind the last ones.
 fn scored(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     rows: &[impl AsRef<[u32]>],
     next: Option<u32>,
     cache: &mut KvCache,
@@ -31,7 +31,7 @@ fn scored(
 
 /// The same of one text in passes of so many tokens.
 fn in_passes(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     ids: &[u32],
     step: usize,
     cache: &mut KvCache,
@@ -74,12 +74,12 @@ fn they_are_what_the_reference_logits_say() {
         let (config, model) = load(name, TILE);
         let expected = expected(name);
         for step in [24, 7] {
-            let found = in_passes(&*model, &expected.ids, step, &mut cache(&config, 40));
+            let found = in_passes(&model, &expected.ids, step, &mut cache(&config, 40));
             assert_scores(&found, &expected.ids, &expected.logits, config.vocab_size(), name);
         }
         // The logits of the last position are those of a pass without scores.
         let mut held = cache(&config, 40);
-        let last = scored(&*model, &[&expected.ids], None, &mut held).last.unwrap();
+        let last = scored(&model, &[&expected.ids], None, &mut held).last.unwrap();
         let (last, position) = (values(last), held.position());
         assert_close(&last, &expected.logits[expected.logits.len() - last.len()..], name);
         assert_eq!(position, expected.ids.len(), "{name}");
@@ -93,11 +93,11 @@ fn padded_batches_have_the_scores_of_each_text() {
         let expected = expected(name);
         let options = CacheOptions { batch: expected.batch.len(), ..CacheOptions::new(40) };
         let mut cache = cache_of(&config, &options);
-        let found = scored(&*model, &expected.batch, None, &mut cache).tokens;
+        let found = scored(&model, &expected.batch, None, &mut cache).tokens;
         let mut found = found.into_iter();
         let alone = |ids: &Vec<u32>| {
             let options = CacheOptions { batch: 1, ..options };
-            scored(&*model, &[ids], None, &mut cache_of(&config, &options)).tokens
+            scored(&model, &[ids], None, &mut cache_of(&config, &options)).tokens
         };
         for ids in &expected.batch {
             let of_text: Vec<_> = found.by_ref().take(ids.len() - 1).collect();
@@ -116,14 +116,14 @@ fn streamed_or_resident_the_bits_are_the_same() {
     for &name in FIXTURES.iter().step_by(6) {
         let (config, model) = load(name, TILE);
         let ids = expected(name).ids;
-        let run = |model: &dyn DispatchedDecoder| -> Vec<f32> {
+        let run = |model: &DispatchedDecoder| -> Vec<f32> {
             let scores = in_passes(model, &ids, 9, &mut cache(&config, 40));
             let values = scores
                 .iter()
                 .flat_map(|score| score.top.iter().map(|top| top.1).chain([score.logprob]));
             values.collect()
         };
-        assert_same_streamed(name, TILE, &run(&*model), run);
+        assert_same_streamed(name, TILE, &run(&model), run);
     }
 }
 

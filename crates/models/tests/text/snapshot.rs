@@ -12,7 +12,7 @@ const MODELS: [&str; 6] = ["qwen3_next", "qwen3_5", "gemma3", "gpt_oss", "falcon
 
 /// The logits behind some columns of the texts.
 fn run(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     batch: &Batch,
     columns: std::ops::Range<usize>,
     cache: &mut KvCache,
@@ -45,7 +45,7 @@ fn a_text_goes_on_from_a_snapshot_as_if_it_had_ended_there() {
         for at in [7, 8, 13, 20] {
             let (batch, other) = both(at);
             let mut cache = new();
-            let expected = run(&*model, &other, 0..columns, &mut cache);
+            let expected = run(&model, &other, 0..columns, &mut cache);
             // A pass across the snapshot, one that ends at it, one that begins at it, one token before and one behind.
             for ends in [&[26][..], &[6, 26], &[at, 26], &[at - 1, 26], &[at - 1, at + 1, 26]] {
                 let mut cache = new();
@@ -53,15 +53,15 @@ fn a_text_goes_on_from_a_snapshot_as_if_it_had_ended_there() {
                 let mut from = 0;
                 let mut last = Vec::new();
                 for &end in ends {
-                    last = run(&*model, &batch, from..end, &mut cache);
+                    last = run(&model, &batch, from..end, &mut cache);
                     from = end;
                 }
                 // The snapshot changed nothing.
-                assert_eq!(last, run(&*model, &batch, 0..columns, &mut new()), "{name}, {ends:?}");
+                assert_eq!(last, run(&model, &batch, 0..columns, &mut new()), "{name}, {ends:?}");
                 // Again and again.
                 for back in [at, at + 2, columns - 2] {
                     assert_eq!(cache.go_back(back), at, "{name}, {ends:?}");
-                    let next = run(&*model, &other, at..columns, &mut cache);
+                    let next = run(&model, &other, at..columns, &mut cache);
                     assert_eq!(next, expected, "{name}, {ends:?}: back to {at}");
                 }
                 assert_eq!(cache.go_back(at - 1), 0, "{name}: before the snapshot");
@@ -79,7 +79,7 @@ fn a_snapshot_ends_with_its_text() {
         let begin = |options: &CacheOptions| {
             let mut cache = KvCache::new(config.cache(), options, &Device::default()).unwrap();
             cache.snapshot_at(10);
-            run(&*model, &batch, 0..30, &mut cache);
+            run(&model, &batch, 0..30, &mut cache);
             cache
         };
         assert_eq!(begin(&options(1)).go_back(12), 10, "{name}");
@@ -88,7 +88,7 @@ fn a_snapshot_ends_with_its_text() {
 
         let mut cleared = begin(&options(1));
         cleared.clear();
-        run(&*model, &batch, 0..30, &mut cleared);
+        run(&model, &batch, 0..30, &mut cleared);
         assert_eq!(cleared.go_back(12), 0, "{name}");
 
         let mut copied = begin(&options(1));
@@ -99,8 +99,8 @@ fn a_snapshot_ends_with_its_text() {
         let mut moved = begin(&options(1));
         moved.snapshot_at(31);
         assert_eq!(moved.go_back(12), 10, "{name}: it is not taken yet");
-        run(&*model, &batch, 10..30, &mut moved);
-        run(&*model, &batch, 0..8, &mut moved);
+        run(&model, &batch, 10..30, &mut moved);
+        run(&model, &batch, 0..8, &mut moved);
         assert_eq!(moved.go_back(33), 31, "{name}");
         assert_eq!(moved.go_back(12), 0, "{name}");
     }
@@ -114,10 +114,10 @@ fn windows_go_back_further_than_their_snapshot_only_where_nothing_is_lost() {
     let ids: Vec<u32> = (3..33).collect();
     let batch = Batch::left_padded(&[&ids]).unwrap();
     cache.snapshot_at(4);
-    run(&*model, &batch, 0..5, &mut cache);
+    run(&model, &batch, 0..5, &mut cache);
     // All is there still, and the snapshot would be of columns that are written anew.
     assert_eq!(cache.go_back(3), 3);
-    run(&*model, &batch, 3..20, &mut cache);
+    run(&model, &batch, 3..20, &mut cache);
     assert_eq!(cache.go_back(10), 0);
 }
 

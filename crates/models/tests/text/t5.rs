@@ -21,13 +21,13 @@ fn options(name: &str) -> CacheOptions {
     CacheOptions { prompt: expected(name).ids.len(), ..CacheOptions::new(100) }
 }
 
-fn encode(model: &dyn DispatchedDecoder, prompts: &[impl AsRef<[u32]>], cache: &mut KvCache) {
+fn encode(model: &DispatchedDecoder, prompts: &[impl AsRef<[u32]>], cache: &mut KvCache) {
     let prompt = Batch::left_padded(prompts).unwrap();
     model.encode_batch(&prompt, cache).unwrap().unwrap();
 }
 
 fn in_passes(
-    model: &dyn DispatchedDecoder,
+    model: &DispatchedDecoder,
     rows: &[impl AsRef<[u32]>],
     step: usize,
     cache: &mut KvCache,
@@ -53,8 +53,8 @@ fn passes_of_any_length_give_the_reference_logits() {
         let expected = expected(name);
         let mut cache = cache_of(&config, &options(name));
         for step in [100, 1, 2, 7] {
-            encode(&*model, &[&expected.ids], &mut cache);
-            let found = in_passes(&*model, &[&expected.decoder_ids], step, &mut cache);
+            encode(&model, &[&expected.ids], &mut cache);
+            let found = in_passes(&model, &[&expected.decoder_ids], step, &mut cache);
             assert_close(&found, &expected.logits, &format!("{name} by {step}"));
         }
     }
@@ -66,10 +66,10 @@ fn greedy_tokens_are_the_references() {
         let (config, model) = load(name, TILE);
         let expected = expected(name);
         let mut cache = cache_of(&config, &options(name));
-        encode(&*model, &[&expected.ids], &mut cache);
+        encode(&model, &[&expected.ids], &mut cache);
         let (mut last, mut found) = (vec![[config.decoder_start().unwrap()]], Vec::new());
         while found.len() < expected.greedy.len() {
-            last = next(&config, &in_passes(&*model, &last, 1, &mut cache), 1);
+            last = next(&config, &in_passes(&model, &last, 1, &mut cache), 1);
             found.extend(last[0]);
         }
         assert_eq!(found, expected.greedy, "{name}");
@@ -84,15 +84,15 @@ fn prompts_of_several_lengths_give_the_reference() {
         let rows = expected.batch.len();
         let options = CacheOptions { batch: rows, ..options(name) };
         let mut cache = cache_of(&config, &options);
-        encode(&*model, &expected.batch, &mut cache);
+        encode(&model, &expected.batch, &mut cache);
         let starts = vec![[config.decoder_start().unwrap()]; rows];
-        let mut logits = in_passes(&*model, &starts, 1, &mut cache);
+        let mut logits = in_passes(&model, &starts, 1, &mut cache);
         assert_close(&logits, &expected.batch_logits, name);
         for step in 0..expected.batch_greedy[0].len() {
             let column: Vec<_> = expected.batch_greedy.iter().map(|row| [row[step]]).collect();
             let found = next(&config, &logits, rows);
             assert_eq!(found, column, "{name}, token {step}");
-            logits = in_passes(&*model, &found, 1, &mut cache);
+            logits = in_passes(&model, &found, 1, &mut cache);
         }
     }
 }
@@ -103,8 +103,8 @@ fn rounded_activations_stay_near_the_reference_logits() {
         let (model, _) = load_in(name, TILE, "16MiB", ActivationDtype::Bf16).unwrap();
         let expected = expected(name);
         let mut cache = cache_of(&config(name), &options(name));
-        encode(&*model, &[&expected.ids], &mut cache);
-        let found = in_passes(&*model, &[&expected.decoder_ids], 100, &mut cache);
+        encode(&model, &[&expected.ids], &mut cache);
+        let found = in_passes(&model, &[&expected.decoder_ids], 100, &mut cache);
         assert_rounded(&found, &expected.logits, name);
     }
 }
@@ -114,7 +114,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
     for name in FIXTURES {
         let (config, model) = load(name, TILE);
         let expected = expected(name);
-        let run = |model: &dyn DispatchedDecoder| {
+        let run = |model: &DispatchedDecoder| {
             let options = CacheOptions { dtype: KvDtype::Bf16, ..options(name) };
             let mut cache = cache_of(&config, &options);
             let mut found = Vec::new();
@@ -125,7 +125,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
             }
             found
         };
-        assert_same_streamed(name, TILE, &run(&*model), run);
+        assert_same_streamed(name, TILE, &run(&model), run);
     }
 }
 
@@ -165,7 +165,7 @@ fn the_prompt_comes_first_and_fits() {
     assert!(matches!(long, Err(Error::Prompt { tokens: 25, capacity: 24 })), "{long:?}");
     let outside = model.encode_batch(&batch(&[64]), &mut cache).unwrap();
     assert!(matches!(outside, Err(Error::TokenId { id: 64, .. })), "{outside:?}");
-    encode(&*model, &[[5, 6, 7]], &mut cache);
+    encode(&model, &[[5, 6, 7]], &mut cache);
     assert!(cache.has_prompt());
     forward(&mut cache).unwrap();
     assert_eq!(cache.position(), 1);
@@ -176,7 +176,7 @@ fn the_prompt_comes_first_and_fits() {
     // Distances know no end.
     let slide = CacheOptions { when_full: WhenFull::Slide, context: 8, ..options("t5") };
     let mut cache = cache_of(&config, &slide);
-    encode(&*model, &[[5, 6, 7]], &mut cache);
+    encode(&model, &[[5, 6, 7]], &mut cache);
     (0..20).for_each(|_| drop(forward(&mut cache).unwrap()));
 }
 

@@ -17,8 +17,8 @@ use outsize_models::arch::{
     Starcoder2ForCausalLm,
 };
 use outsize_models::{
-    ActivationDtype, Batch, CacheOptions, Decoder, Error, Init, KvCache, Logits, ModelConfig,
-    next_token_loss,
+    ActivationDtype, Batch, CacheOptions, Decoder, DecoderArchitecture, Error, Init, KvCache,
+    Logits, ModelConfig, next_token_loss,
 };
 
 /// Those with the layers of a Llama.
@@ -71,7 +71,7 @@ fn init() -> Init {
     Init::new(&Device::flex().autodiff())
 }
 
-fn model<D: Decoder>(name: &str, init: &Init) -> D {
+fn model<D: DecoderArchitecture>(name: &str, init: &Init) -> D {
     let text = std::fs::read_to_string(folder(name).join("config.json")).unwrap();
     let config = ModelConfig::from_json(&text).unwrap();
     let checkpoint = Checkpoint::open(folder(name)).unwrap();
@@ -127,7 +127,7 @@ fn assert_near(what: &str, found: &[f32], want: &[f32], tolerance: f32) {
     }
 }
 
-fn check_gradients<D: Decoder>(name: &str) {
+fn check_gradients<D: DecoderArchitecture>(name: &str) {
     let (model, expected): (D, _) = (model(name, &init()), expected(name));
     let batch = Batch::left_padded(&expected.ids).unwrap();
     let loss = next_token_loss(model.forward_uncached(&batch).unwrap(), &batch);
@@ -203,7 +203,7 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<NemotronHForCausalLm>("nemotron_h");
 }
 
-fn check_steps<D: Decoder>(name: &str) {
+fn check_steps<D: DecoderArchitecture>(name: &str) {
     let (mut model, expected): (D, _) = (model(name, &init()), expected(name));
     let batch = Batch::left_padded(&expected.ids).unwrap();
     let AdamW { lr, betas, eps, weight_decay } = expected.adamw;

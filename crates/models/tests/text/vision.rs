@@ -103,21 +103,12 @@ fn cache_of_images(
     (cache, ids)
 }
 
-fn forward(
-    model: &dyn DispatchedDecoder,
-    ids: &[u32],
-    cache: &mut KvCache,
-) -> Result<Vec<f32>, Error> {
+fn forward(model: &DispatchedDecoder, ids: &[u32], cache: &mut KvCache) -> Result<Vec<f32>, Error> {
     let batch = Batch::left_padded(&[ids])?;
     Ok(values(model.forward_batch(&batch, cache, Logits::All).unwrap()?))
 }
 
-fn in_passes(
-    model: &dyn DispatchedDecoder,
-    ids: &[u32],
-    step: usize,
-    cache: &mut KvCache,
-) -> Vec<f32> {
+fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut KvCache) -> Vec<f32> {
     let (mut logits, mut start) = (Vec::new(), 0);
     let uncut = cache.uncut(&Batch::left_padded(&[ids]).unwrap());
     while start < ids.len() {
@@ -227,7 +218,7 @@ fn passes_of_any_length_give_the_reference_logits() {
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
         for step in [150, 1, 3, 20, 41] {
             cache.clear();
-            let found = in_passes(&*model, &ids, step, &mut cache);
+            let found = in_passes(&model, &ids, step, &mut cache);
             assert_close(&found, &expected(name).logits, &format!("{name} by {step}"));
         }
     }
@@ -241,7 +232,7 @@ fn greedy_tokens_are_the_references() {
         let expected = expected(name);
         let mut found = Vec::<u32>::new();
         while found.len() < expected.greedy.len() {
-            let logits = forward(&*model, &ids, &mut cache).unwrap();
+            let logits = forward(&model, &ids, &mut cache).unwrap();
             ids = vec![first_maximum(&logits[logits.len() - config.vocab_size()..])];
             found.extend(&ids);
         }
@@ -256,12 +247,12 @@ fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
-        let whole = in_passes(&*model, &ids, 9, &mut cache);
+        let whole = in_passes(&model, &ids, 9, &mut cache);
         let of_one = whole.len() / ids.len();
         // Behind all images, within the second, between both, within the first, and before all.
         for position in [ids.len() - 3, 40, 25, 18, 5] {
             cache.truncate(position).unwrap();
-            let again = in_passes(&*model, &ids[position..], 9, &mut cache);
+            let again = in_passes(&model, &ids[position..], 9, &mut cache);
             let same =
                 again.iter().zip(&whole[position * of_one..]).all(|(a, b)| (a - b).abs() < 1e-4);
             assert!(same, "{name} from {position}");
@@ -269,11 +260,11 @@ fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
         // Images that are forgotten stay in the text, and are not run again.
         cache.truncate(ids.len() - 3).unwrap();
         cache.retain_images(|_| false);
-        let again = in_passes(&*model, &ids[ids.len() - 3..], 9, &mut cache);
+        let again = in_passes(&model, &ids[ids.len() - 3..], 9, &mut cache);
         let expected = &whole[(ids.len() - 3) * of_one..];
         assert!(again.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{name}");
         cache.clear();
-        let error = forward(&*model, &ids, &mut cache).unwrap_err();
+        let error = forward(&model, &ids, &mut cache).unwrap_err();
         assert!(matches!(error, Error::ImageToken { id } if id >= FIRST_IMAGE_ID), "{error}");
     }
 }
@@ -287,11 +278,11 @@ fn a_text_with_images_slides_and_has_the_same_bits_streamed() {
             "vision-qwen3_5" => CacheOptions::new(150),
             _ => CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(60) },
         };
-        let run = |model: &dyn DispatchedDecoder| {
+        let run = |model: &DispatchedDecoder| {
             let (mut cache, ids) = cache_of_images(name, &config, &options);
             in_passes(model, &ids, 20, &mut cache)
         };
-        let resident = run(&*model);
+        let resident = run(&model);
         assert_same_streamed(name, TILE, &resident, run);
     }
 }
@@ -319,10 +310,10 @@ fn an_image_whose_tokens_see_each_other_is_not_cut() {
     let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
     let first = ids.iter().position(|id| *id >= FIRST_IMAGE_ID).unwrap();
     for cut in [&ids[..first + 1], &ids[..first + 8], &ids[first + 1..]] {
-        let error = forward(&*model, cut, &mut cache).unwrap_err();
+        let error = forward(&model, cut, &mut cache).unwrap_err();
         assert!(matches!(error, Error::ImageCut { .. }), "{error}");
     }
-    forward(&*model, &ids[..first + 9], &mut cache).unwrap();
+    forward(&model, &ids[..first + 9], &mut cache).unwrap();
 }
 
 #[test]
