@@ -57,6 +57,16 @@ struct PerplexityOutput {
     placement: DeviceMap,
 }
 
+/// Refuses what has no token behind another.
+fn at_least_two(what: &str, tokens: usize) -> Result<(), Failure> {
+    match tokens {
+        2.. => Ok(()),
+        _ => Err(Failure::usage(format!(
+            "{what} has one token at most: only a token behind another is predicted"
+        ))),
+    }
+}
+
 /// Runs the command.
 pub fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
     let machine = Machine::detect();
@@ -70,6 +80,13 @@ pub fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
     let opened = model::opened(&args.model, config)?;
     let usual = CONTEXT.min(opened.config().cache().longest_context);
     let mut settings = model::settings(&args.model, opened.config(), [usual, usual], &machine)?;
+    let asked = settings.workload.cache.context;
+    at_least_two("--context: a window", asked)?;
+    if let Some(stride) = args.stride.filter(|stride| *stride > asked) {
+        return Err(Failure::usage(format!(
+            "--stride {stride} is more than the {asked} tokens of a window: what is between would not be scored"
+        )));
+    }
     let most = settings.max_memory.get(Tier::Cpu);
     let text = text(&args.text, most)?;
     let tokenizer = Tokenizer::load(opened.tokenizer_file(folder, &mut settings)??)?;
@@ -78,20 +95,9 @@ pub fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
     // It is not needed any more.
     drop(tokenizer);
     opened.count_loaded_tokenizer(&mut settings);
-    let asked = settings.workload.cache.context;
-    if ids.len() < 2 || asked < 2 {
-        let what = if asked < 2 { "--context: a window" } else { "the text" };
-        return Err(Failure::usage(format!(
-            "{what} has one token at most: only a token behind another is predicted"
-        )));
-    }
+    at_least_two("the text", ids.len())?;
     let context = asked.min(ids.len());
     let stride = args.stride.unwrap_or(context);
-    if stride > asked {
-        return Err(Failure::usage(format!(
-            "--stride {stride} is more than the {asked} tokens of a window: what is between would not be scored"
-        )));
-    }
     let windows = ScoreWindows { context, stride, batch: args.batch };
     let count = windows.of(ids.len()).count();
     let batch = args.batch.min(count);
