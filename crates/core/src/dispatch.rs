@@ -49,7 +49,8 @@ pub fn dispatch<M: Module>(
     options: &Options,
 ) -> Result<Dispatched<M>, Error> {
     let devices = Devices::of_map(map)?;
-    let matched = match_parameters(&parameters(&module), &checkpoint.into(), options)?;
+    let parameters = parameters(&module);
+    let matched = match_parameters(&parameters, &checkpoint.into(), options)?;
     load_scales(checkpoint, &matched)?;
     let mut load = Load::new(checkpoint, &matched);
     let module = if load.is_empty() { module } else { module.map(&mut load) };
@@ -84,7 +85,7 @@ fn largest_copied(
 /// Puts a handle on each float parameter that has one, and a placeholder under it.
 struct Attach<'a> {
     attached: Attached,
-    matched: HashMap<&'a str, &'a Matched>,
+    matched: HashMap<&'a str, &'a Matched<'a>>,
     handles: HashMap<String, (Chunks, bool)>,
     blocks: HashMap<&'a str, &'a PlacedBlock>,
     devices: &'a Devices,
@@ -97,7 +98,7 @@ struct Attach<'a> {
 impl<'a> Attach<'a> {
     fn new(
         checkpoint: &Checkpoint,
-        matched: &'a [Matched],
+        matched: &'a [Matched<'a>],
         map: &'a DeviceMap,
         devices: &'a Devices,
         options: &'a Options,

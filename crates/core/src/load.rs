@@ -55,13 +55,13 @@ pub(crate) fn load_scales(checkpoint: &Checkpoint, matched: &[Matched]) -> Resul
 /// Gives their values to the parameters that cannot be streamed.
 pub(crate) struct Load<'a> {
     checkpoint: &'a Checkpoint,
-    matched: HashMap<&'a str, (&'a Matched, &'a Stored)>,
+    matched: HashMap<&'a str, (&'a Matched<'a>, &'a Stored)>,
     path: Vec<String>,
     error: Option<Error>,
 }
 
 impl<'a> Load<'a> {
-    pub(crate) fn new(checkpoint: &'a Checkpoint, matched: &'a [Matched]) -> Self {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, matched: &'a [Matched<'a>]) -> Self {
         Self {
             checkpoint,
             matched: matched

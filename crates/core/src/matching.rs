@@ -19,8 +19,8 @@ const WEIGHT: &str = "weight";
 
 /// A parameter and the tensor that holds its value.
 #[derive(Debug, Clone)]
-pub(crate) struct Matched {
-    pub(crate) parameter: Parameter,
+pub(crate) struct Matched<'a> {
+    pub(crate) parameter: &'a Parameter,
     /// What holds its value; none for a parameter that keeps its own initialisation.
     pub(crate) stored: Option<Stored>,
     /// Whether the tensor is stored with its axes the other way round.
@@ -74,7 +74,7 @@ impl Stored {
     }
 }
 
-impl Matched {
+impl Matched<'_> {
     /// Bytes of the value as held on the device.
     pub(crate) fn bytes(&self, stored: &Stored) -> u64 {
         self.held(&stored.weight)
@@ -143,11 +143,11 @@ impl Matched {
 }
 
 /// Finds every parameter's tensor, or says in one error all that is wrong.
-pub(crate) fn match_parameters(
-    parameters: &[Parameter],
+pub(crate) fn match_parameters<'a>(
+    parameters: &'a [Parameter],
     table: &TensorTable<'_>,
     options: &Options,
-) -> Result<Vec<Matched>, Error> {
+) -> Result<Vec<Matched<'a>>, Error> {
     for parameter in parameters {
         refuse(parameter)?;
     }
@@ -157,7 +157,7 @@ pub(crate) fn match_parameters(
     let mut matched = Vec::with_capacity(parameters.len());
     for parameter in parameters {
         let mut entry = Matched {
-            parameter: parameter.clone(),
+            parameter,
             stored: None,
             transposed: options.names.is_transposed(parameter),
             dtype: parameter.dtype,
@@ -188,9 +188,11 @@ pub(crate) fn match_parameters(
                 let columns = wanted.get(1).copied();
                 let (weight, others) = weight(tensor, columns, parameter, table, options)?;
                 others.into_iter().for_each(|other| used.add(other, &Location::whole("")));
-                entry.stored = Stored::new(at, weight, &location);
-                match entry.stored.clone() {
-                    Some(stored) => fit(&mut entry, &stored, options, &mut misfit),
+                match Stored::new(at, weight, &location) {
+                    Some(stored) => {
+                        fit(&mut entry, &stored, options, &mut misfit);
+                        entry.stored = Some(stored);
+                    }
                     None => {
                         let mut wanted = wanted_shape(&entry);
                         if let Some(rows) = wanted.first_mut() {
@@ -271,7 +273,7 @@ fn find(
     options: &Options,
 ) -> Result<Result<Found, String>, Error> {
     let found = |at, location| Found { at, location, modules: None };
-    let (plain, packed) = options.names.locations(parameter);
+    let plain = options.names.plain(parameter);
     if let Some(at) = position(&plain.tensor, parameter, table, options) {
         return Ok(Ok(found(at, plain)));
     }
@@ -281,7 +283,7 @@ fn find(
         let tensor = tensor.to_string();
         return Ok(Ok(found(at, Location { tensor, ..plain })));
     }
-    match packed {
+    match options.names.packed(parameter, &plain) {
         Ok(packed) => {
             let packed = packed.map(|part| (part, None)).into_iter();
             let stacks = options.names.stacks(&plain.tensor).map(|(part, n)| (part, Some(n)));
@@ -319,7 +321,8 @@ fn position(
 /// Whether the checkpoint has the norm under one of PyTorch's names.
 fn knows_norms(parameter: &Parameter, table: &TensorTable<'_>, names: &Names) -> bool {
     [false, true].iter().any(|norm_first| {
-        let (_, packed) = names.clone().norm_first(*norm_first).locations(parameter);
+        let names = names.clone().norm_first(*norm_first);
+        let packed = names.packed(parameter, &names.plain(parameter));
         matches!(packed, Ok(Some(packed)) if table.position(&packed.tensor).is_some())
     })
 }

@@ -257,12 +257,14 @@ impl Names {
     /// # Errors
     /// [`Error::NormOrder`] if [`Self::norm_first`] is needed.
     pub(crate) fn destination(&self, parameter: &Parameter) -> Result<Location, Error> {
-        let (plain, packed) = self.locations(parameter);
+        let plain = self.plain(parameter);
+        let packed = self.packed(parameter, &plain);
         let unknown = |_| Error::NormOrder { path: parameter.path.clone() };
         Ok(packed.map_err(unknown)?.unwrap_or(plain))
     }
 
-    fn plain(&self, parameter: &Parameter) -> Location {
+    /// Where the value is if it has a tensor of its own.
+    pub(crate) fn plain(&self, parameter: &Parameter) -> Location {
         let mut name = parameter.path.clone();
         if self.layout == Layout::PyTorch {
             name.truncate(name.len() - parameter.field().len());
@@ -271,23 +273,22 @@ impl Names {
         self.apply(Location::whole(name))
     }
 
-    /// Where the value may be, the preferred place first.
+    /// Where it is if not at `plain`.
     ///
     /// # Errors
-    /// The other places cannot be told: [`Self::norm_first`] is needed.
-    pub(crate) fn locations(
+    /// That cannot be told: [`Self::norm_first`] is needed.
+    pub(crate) fn packed(
         &self,
         parameter: &Parameter,
-    ) -> (Location, Result<Option<Location>, NormOrder>) {
-        let plain = self.plain(parameter);
-        let packed = match self.layout {
+        plain: &Location,
+    ) -> Result<Option<Location>, NormOrder> {
+        match self.layout {
             Layout::Burn => Ok(None),
             Layout::PyTorch => torch::location(parameter, self.norm_first).map(|location| {
                 let location = self.apply(location);
-                (location != plain).then_some(location)
+                (location != *plain).then_some(location)
             }),
-        };
-        (plain, packed)
+        }
     }
 
     fn apply(&self, mut location: Location) -> Location {
@@ -311,7 +312,8 @@ impl Names {
                 let before = Self { rules: self.rules[..*at].to_vec(), ..self.clone() };
                 let rule = &self.rules[*at];
                 !parameters.iter().any(|parameter| {
-                    let (plain, packed) = before.locations(parameter);
+                    let plain = before.plain(parameter);
+                    let packed = before.packed(parameter, &plain);
                     rule.pattern.is_match(&plain.tensor)
                         || matches!(packed, Ok(Some(other)) if rule.pattern.is_match(&other.tensor))
                 })
@@ -357,8 +359,8 @@ mod tests {
     use burn::tensor::DType;
 
     fn parameter(path: &str, class: &str, shape: &[usize]) -> Parameter {
-        let mut containers = vec!["Vec".to_string(); path.matches('.').count()];
-        containers.push(format!("Struct:{class}"));
+        let mut containers = vec!["Vec".into(); path.matches('.').count()];
+        containers.push(format!("Struct:{class}").into());
         Parameter {
             id: burn::module::ParamId::new(),
             path: path.to_string(),

@@ -1,6 +1,7 @@
 use burn::module::{Module, ModuleVisitor, Param, ParamId, Reparameterization, Reparameterizer};
 use burn::tensor::{Bool, BoolStore, DType, Int, Tensor};
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// What kind of numbers a parameter holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub struct Parameter {
     /// Path in the module, components joined by dots: `layers.0.linear.weight`.
     pub path: String,
     /// For each component of the path, the class of what contains it (`Struct:Linear`, `Vec` …).
-    pub containers: Vec<String>,
+    pub containers: Vec<Arc<str>>,
     /// What it holds.
     pub kind: Kind,
     /// Its shape as saved in a record: what a checkpoint of Burn's own layout holds.
@@ -49,7 +50,7 @@ impl Parameter {
 
     /// The name of the class that holds component `depth` of the path.
     pub(crate) fn class_at(&self, depth: usize) -> &str {
-        let class = self.containers.get(depth).map_or("", String::as_str);
+        let class = self.containers.get(depth).map_or("", |class| &**class);
         class.split_once(':').map_or(class, |(_, name)| name)
     }
 
@@ -133,7 +134,9 @@ const HOOK: &str = "Reparameterization";
 #[derive(Default)]
 struct List {
     path: Vec<String>,
-    containers: Vec<String>,
+    containers: Vec<Arc<str>>,
+    /// All classes so far: few, of many parameters.
+    classes: HashSet<Arc<str>>,
     /// Depth below a hook: its own parameters are not the module's.
     inside_hook: usize,
     found: Vec<Parameter>,
@@ -168,7 +171,15 @@ impl ModuleVisitor for List {
             }
         } else {
             self.path.push(name.to_string());
-            self.containers.push(container_type.to_string());
+            let class = match self.classes.get(container_type) {
+                Some(class) => class.clone(),
+                None => {
+                    let class: Arc<str> = container_type.into();
+                    self.classes.insert(class.clone());
+                    class
+                }
+            };
+            self.containers.push(class);
         }
     }
 

@@ -9,7 +9,7 @@ use outsize_stream::{Chunk, ChunkId, footprint};
 use std::collections::{HashMap, HashSet};
 
 /// The entries in the order in which a pass needs them: as the options say, then as declared.
-pub(crate) fn in_order<'a>(matched: &'a [Matched], options: &Options) -> Vec<&'a Matched> {
+pub(crate) fn in_order<'a>(matched: &'a [Matched<'a>], options: &Options) -> Vec<&'a Matched<'a>> {
     let Some(order) = &options.order else {
         return matched.iter().collect();
     };
@@ -29,7 +29,7 @@ pub(crate) const RECURRENT: [&str; 3] = ["Lstm", "Gru", "Rnn"];
 const STEPS: usize = 32;
 
 /// The path of the recurrent layer that the parameter belongs to.
-pub(crate) fn recurrent_layer(entry: &Matched) -> Option<&str> {
+pub(crate) fn recurrent_layer<'a>(entry: &Matched<'a>) -> Option<&'a str> {
     let parameter = &entry.parameter;
     (0..parameter.containers.len())
         .any(|depth| RECURRENT.contains(&parameter.class_at(depth)))

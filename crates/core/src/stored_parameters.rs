@@ -25,7 +25,7 @@ pub fn stored_parameters(
     let matched = match_parameters(parameters, table, options)?.into_iter();
     let stored = matched.filter_map(|entry| {
         let weight = entry.stored?.weight;
-        Some(StoredParameter { path: entry.parameter.path, weight })
+        Some(StoredParameter { path: entry.parameter.path.clone(), weight })
     });
     Ok(stored.collect())
 }

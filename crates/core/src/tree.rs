@@ -44,7 +44,8 @@ pub fn plan<M: Module>(
     checkpoint: &Checkpoint,
     options: &Options,
 ) -> Result<DeviceMap, Error> {
-    let matched = match_parameters(&parameters(module), &checkpoint.into(), options)?;
+    let parameters = parameters(module);
+    let matched = match_parameters(&parameters, &checkpoint.into(), options)?;
     let tree = build(&matched, options);
     let mut least = options.plan();
     if options.gpu.is_some() {

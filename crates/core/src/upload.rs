@@ -114,7 +114,7 @@ impl Upload {
 
 struct Reader<'a> {
     stream: &'a Stream,
-    entry: &'a Matched,
+    entry: &'a Matched<'a>,
     stored: &'a Stored,
     device: &'a Device,
 }

@@ -361,6 +361,7 @@ mod tests {
     fn the_work_of_all_blocks_is_the_cache_and_the_products() {
         for name in presets::names() {
             let config = config(name);
+            let without_work = config.tree_without_weights().unwrap();
             for cache in [
                 CacheOptions::new(5000),
                 CacheOptions {
@@ -370,7 +371,7 @@ mod tests {
                     ..CacheOptions::new(700)
                 },
             ] {
-                let mut tree = config.tree_without_weights().unwrap();
+                let mut tree = without_work.clone();
                 config.add_work(&mut tree, &cache, Logits::Last);
                 let sum = |of: fn(&BlockCost) -> u64| -> u64 {
                     tree.blocks.iter().map(|block| of(&block.work)).sum()
