@@ -1,8 +1,11 @@
 //! How likely a token is, by the logits before it.
 
+use std::f64::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
-use crate::exp::exp;
+use crate::Isa;
+use crate::exp::EXP_TERMS;
+use crate::simd::for_each_isa;
 
 /// How likely a token is, and which ones are the likeliest.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,33 +32,37 @@ impl TokenScore {
     }
 }
 
+/// Sums of exponentials that are apart, by the number of the token: as many as a vector has at most.
+const LANES: usize = 8;
+
 /// What one row's logits have come to so far, taken one after the other.
+///
+/// Sums are multiples of a power of two, which are exact: they do not depend by a bit on how logits are cut.
 #[derive(Debug, Clone)]
 pub(crate) struct LogitSum {
-    largest: f32,
-    /// Of `exp(logit - largest)`.
-    exponentials: f64,
+    /// Of `exp(logit) / 2^scale`.
+    exponentials: [f64; LANES],
+    /// A whole number.
+    scale: f64,
     target: f32,
 }
 
 impl Default for LogitSum {
     fn default() -> Self {
-        Self { largest: f32::NEG_INFINITY, exponentials: 0.0, target: 0.0 }
+        Self { exponentials: [0.0; LANES], scale: f64::NEG_INFINITY, target: 0.0 }
     }
 }
 
 impl LogitSum {
     /// Takes the logits of some tokens.
     pub(crate) fn add(&mut self, logits: &[f32], tokens: &Range<usize>, target: u32) {
-        for &logit in logits {
-            if logit > self.largest {
-                self.exponentials *= f64::from(exp(self.largest - logit));
-                self.largest = logit;
-            }
-            if logit > f32::NEG_INFINITY {
-                self.exponentials += f64::from(exp(logit - self.largest));
-            }
-        }
+        add_exponentials(
+            Isa::detected(),
+            &mut self.exponentials,
+            &mut self.scale,
+            tokens.start % LANES,
+            logits,
+        );
         if let Some(at) = (target as usize).checked_sub(tokens.start)
             && let Some(logit) = logits.get(at)
         {
@@ -65,7 +72,7 @@ impl LogitSum {
 
     /// The logarithm of the sum of all exponentials.
     pub(crate) fn normalizer(&self) -> f64 {
-        f64::from(self.largest) + self.exponentials.ln()
+        self.scale * LN_2 + self.exponentials.iter().sum::<f64>().ln()
     }
 
     /// The negative logarithm of the target's probability.
@@ -91,6 +98,9 @@ impl TokenScorer {
     /// Takes the logits of some tokens, which come behind those before.
     pub(crate) fn add(&mut self, logits: &[f32], tokens: &Range<usize>, target: u32) {
         self.sum.add(logits, tokens, target);
+        if self.most == 0 {
+            return;
+        }
         for (token, &logit) in (tokens.start as u32..).zip(logits) {
             let full = self.top.len() == self.most;
             if full && self.top.last().is_none_or(|(_, least)| logit <= *least) {
@@ -110,6 +120,75 @@ impl TokenScorer {
         let top = self.top.iter().map(|&(token, logit)| (token, logprob(logit))).collect();
         TokenScore { token, logprob: logprob(self.sum.target), top }
     }
+}
+
+for_each_isa! {
+    /// Adds exponentials to the sums, the first one to that of lane `first`.
+    fn add_exponentials(
+        sums: &mut [f64; LANES],
+        scale: &mut f64,
+        first: usize,
+        logits: &[f32],
+    ) {
+        // No exponential is more than twice the scale.
+        let largest = logits.iter().fold(f32::NEG_INFINITY, |all, &logit| if logit > all { logit } else { all });
+        let larger = scale.max(nearest_power(bounded(largest)));
+        sums.iter_mut().for_each(|sum| *sum *= power_of_two(*scale - larger));
+        *scale = larger;
+        let (before, logits) = logits.split_at(logits.len().min((LANES - first) % LANES));
+        let add = |sums: &mut [f64], logits: &[f32]| {
+            for (sum, logit) in sums.iter_mut().zip(logits) {
+                *sum += exponential(*logit, larger);
+            }
+        };
+        add(&mut sums[first..], before);
+        let (whole, rest) = logits.as_chunks::<LANES>();
+        for logits in whole {
+            add(sums, logits);
+        }
+        add(sums, rest);
+    }
+}
+
+/// A number to which this is added has its nearest integer in its low bits.
+const TO_INTEGER: f64 = 6_755_399_441_055_744.0;
+
+/// A logit as a number that is not too large for what is done with it.
+#[inline(always)]
+fn bounded(logit: f32) -> f64 {
+    // Beyond these neighbours are a quarter apart.
+    const MOST: f64 = 4e6;
+    let x = f64::from(logit);
+    // Comparisons keep NaN.
+    let x = if x > MOST { MOST } else { x };
+    if x < -MOST { -MOST } else { x }
+}
+
+/// The power of two that is nearest to `eˣ`.
+#[inline(always)]
+fn nearest_power(x: f64) -> f64 {
+    (x * LOG2_E + TO_INTEGER) - TO_INTEGER
+}
+
+/// `2ⁿ` of a whole number up to 1023; of one below -1022 as of that.
+#[inline(always)]
+fn power_of_two(n: f64) -> f64 {
+    let n = if n < -1022.0 { -1022.0 } else { n };
+    f64::from_bits(((n + TO_INTEGER).to_bits() << 52).wrapping_add(1023 << 52))
+}
+
+/// `exp(logit) / 2^scale`, as near as [`exp`](crate::exp::exp).
+#[inline(always)]
+fn exponential(logit: f32, scale: f64) -> f64 {
+    let x = bounded(logit);
+    let n = nearest_power(x);
+    let r = x - n * LN_2;
+    let [first, rest @ ..] = EXP_TERMS.map(f64::from);
+    let mut p = first;
+    for term in rest {
+        p = p * r + term;
+    }
+    (p * (r * r) + r + 1.0) * power_of_two(n - scale)
 }
 
 #[cfg(test)]
@@ -144,5 +223,32 @@ mod tests {
             }
             assert_eq!(scorer.score(123), whole);
         }
+    }
+
+    #[test]
+    fn large_and_small_logits_lose_nothing() {
+        for (logits, expected) in [
+            (vec![-9e3, -1e30, 2e4, 2e4 - 1.0], -(1.0 + (-1f64).exp()).ln()),
+            (vec![-2e3, f32::NEG_INFINITY, -2e3, f32::NEG_INFINITY], -2f64.ln()),
+            (
+                vec![88.0, 0.0, 88.0, 87.0, 88.5],
+                -0.5 - (1.0 + 2.0 * (-0.5f64).exp() + (-1.5f64).exp()).ln(),
+            ),
+        ] {
+            for piece in 1..=logits.len() {
+                let mut sum = LogitSum::default();
+                for (index, logits) in logits.chunks(piece).enumerate() {
+                    sum.add(logits, &(index * piece..index * piece + logits.len()), 2);
+                }
+                assert!(
+                    (-sum.loss() - expected).abs() < 1e-6,
+                    "{logits:?}: {} {expected}",
+                    sum.loss()
+                );
+            }
+        }
+        let mut sum = LogitSum::default();
+        sum.add(&[1.0, f32::NAN], &(0..2), 0);
+        assert!(sum.loss().is_nan());
     }
 }
