@@ -98,6 +98,11 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         self.rows[row].scored = top;
     }
 
+    /// Has numbers added to the logits of tokens of a text that has not begun: as [`Sampler::bias`].
+    pub(crate) fn bias(&mut self, row: usize, biases: Vec<(u32, f32)>) {
+        self.rows[row].sampler.bias(biases);
+    }
+
     /// What generates.
     pub(crate) fn decoder(&self) -> &D {
         self.decoder

@@ -76,6 +76,7 @@ pub enum Step<'a> {
 pub struct Pipeline {
     model: DispatchedDecoder,
     cache: KvCache,
+    vocab_size: usize,
     /// What the decoder begins with, if an encoder reads the prompt.
     start: Option<[u32; 1]>,
     /// Tokens of each text that one pass takes at most: what the budget's activations were counted for.
@@ -134,6 +135,11 @@ impl Pipeline {
     /// Where everything lives.
     pub fn device_map(&self) -> &DeviceMap {
         self.model.device_map()
+    }
+
+    /// Tokens that it has logits of.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 
     /// How fast it was predicted to be.

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// How a token is chosen. The default is greedy: always the likeliest token.
 ///
-/// What is set applies in the order repetition penalty, the other penalties, temperature, top-k, top-p, min-p, as in transformers,
+/// What is set applies in the order [biases](Sampler::bias), repetition penalty, the other penalties, temperature, top-k, top-p, min-p, as in transformers,
 /// which has no other penalties.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sampling {
@@ -46,6 +46,8 @@ pub struct Sampler {
     rng: Xoshiro256PlusPlus,
     /// Tokens that the repetition penalty applies to; stays empty without one.
     seen: HashSet<u32>,
+    /// What is added to the logits of tokens.
+    biases: Vec<(u32, f32)>,
     /// How often tokens were chosen; stays empty without a penalty for that.
     chosen: HashMap<u32, u32>,
     scratch: SamplerScratch,
@@ -114,6 +116,7 @@ impl Sampler {
             sampling,
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             seen: HashSet::new(),
+            biases: Vec::new(),
             chosen: HashMap::new(),
             scratch: SamplerScratch::default(),
         })
@@ -137,6 +140,12 @@ impl Sampler {
         if self.sampling.repetition_penalty.is_some() {
             self.seen.extend(ids);
         }
+    }
+
+    /// Has a number added to the logit of each of these tokens, if there is such a token, before all else; to no others'. It
+    /// should be finite: what a constraint excludes stays so.
+    pub fn bias(&mut self, biases: Vec<(u32, f32)>) {
+        self.biases = biases;
     }
 
     /// The next token, given `logits` of shape `[vocab]`. A logit of -inf excludes its token.
@@ -206,12 +215,19 @@ impl Sampler {
     fn penalize(&mut self, logits: &[f32]) -> Option<Vec<f32>> {
         let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } =
             self.sampling;
-        if repetition_penalty.is_none() && self.chosen.is_empty() {
+        if repetition_penalty.is_none() && self.chosen.is_empty() && self.biases.is_empty() {
             return None;
         }
         let mut penalized = std::mem::take(&mut self.scratch.penalized);
         penalized.clear();
         penalized.extend_from_slice(logits);
+        for &(token, more) in &self.biases {
+            if let Some(logit) = penalized.get_mut(token as usize)
+                && logit.is_finite()
+            {
+                *logit = (*logit + more).clamp(f32::MIN, f32::MAX);
+            }
+        }
         for &token in &self.seen {
             // The embedding may have more rows than the head.
             if let Some(logit) = penalized.get_mut(token as usize)

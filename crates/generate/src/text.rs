@@ -25,6 +25,8 @@ pub struct TextOptions {
     /// Has [`Outcome::scores`] say how likely each token was by the model's logits, whatever sampling makes of them, with so
     /// many of the likeliest tokens. Those that a constraint excludes have no probability.
     pub logprobs: Option<usize>,
+    /// What is added to the logits of tokens before one is chosen, as OpenAI's models do: see [`Sampler::bias`](crate::Sampler::bias).
+    pub logit_bias: Vec<(u32, f32)>,
 }
 
 /// What was generated, as text.
@@ -123,13 +125,16 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
     ) -> Result<Self, GenerateError<D::Error>> {
         let constraints = requests.iter().map(|(_, options)| constrained(tokenizer, options));
         let constraints = constraints.collect::<Result<Vec<_>, Error>>()?;
-        let scored: Vec<_> = requests.iter().map(|(_, options)| options.logprobs).collect();
+        let chosen = requests.iter();
+        let chosen: Vec<_> =
+            chosen.map(|(_, options)| (options.logprobs, options.logit_bias.clone())).collect();
         let row = |(request, options)| (request, GrowingText::new(tokenizer, &options));
         let (requests, rows) = requests.into_iter().map(row).unzip();
         let mut tokens = Generation::new(decoder, requests)?;
-        for (row, (constraint, top)) in constraints.into_iter().zip(scored).enumerate() {
+        for (row, (constraint, (top, biases))) in constraints.into_iter().zip(chosen).enumerate() {
             tokens.constrain(row, constraint);
             tokens.score(row, top);
+            tokens.bias(row, biases);
         }
         Ok(Self { tokens, tokenizer, rows })
     }
@@ -208,6 +213,7 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         }
         self.tokens.constrain(row, constraint);
         self.tokens.score(row, options.logprobs);
+        self.tokens.bias(row, options.logit_bias);
         Ok(())
     }
 

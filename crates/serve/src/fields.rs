@@ -1,5 +1,6 @@
 //! How a request wants its text to be generated.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use outsize_generate::{ChatOptions, StopStrings};
@@ -26,6 +27,7 @@ pub(crate) struct GenerationFields {
     repetition_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
+    logit_bias: Option<BTreeMap<String, f32>>,
     seed: Option<i64>,
     stop: Option<Stop>,
     response_format: Option<Value>,
@@ -53,7 +55,6 @@ enum Stop {
 /// text, an empty list and an empty object.
 const NOT_OBEYED: &[(&str, &[&str])] = &[
     ("best_of", &["1"]),
-    ("logit_bias", &[]),
     ("echo", &["false"]),
     ("suffix", &[]),
     ("tools", &[]),
@@ -116,6 +117,7 @@ impl GenerationFields {
         }
         sampling.seed = self.seed.map_or_else(some_seed, i64::cast_unsigned);
         options.text.logprobs = asked(self.logprobs, self.top_logprobs, is_chat)?;
+        options.text.logit_bias = self.biases()?;
         if let Some(format) = &self.response_format {
             options.text.constraint = constraint(format)?;
         }
@@ -127,6 +129,24 @@ impl GenerationFields {
         options.text.stop = StopStrings::new(stop.iter().filter(|stop| !stop.is_empty()))
             .map_err(|error| ApiError::field("stop", error.to_string()))?;
         Ok(options)
+    }
+
+    /// What is added to the logits of tokens, by token.
+    fn biases(&self) -> Result<Vec<(u32, f32)>, ApiError> {
+        let refused = |message: String| ApiError::field("logit_bias", message);
+        let bias = |(token, more): (&String, &f32)| match token.parse() {
+            Err(_) => {
+                let token: String = token.chars().take(20).collect();
+                Err(refused(format!("{token:?} is not the number of a token")))
+            }
+            Ok(_) if !(-100.0..=100.0).contains(more) => Err(refused(format!(
+                "what is added to the logit of token {token} is {more}: it must be a number from -100 to 100"
+            ))),
+            Ok(token) => Ok((token, *more)),
+        };
+        let biases: BTreeMap<_, _> =
+            self.logit_bias.iter().flatten().map(bias).collect::<Result<_, _>>()?;
+        Ok(biases.into_iter().collect())
     }
 }
 
@@ -176,7 +196,7 @@ mod tests {
         for (name, value) in [
             ("best_of", json!(2)),
             ("tools", json!([{"type": "function"}])),
-            ("logit_bias", json!({"5": 1})),
+            ("suffix", json!("The end")),
         ] {
             let error = options(json!({ name: value })).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(name));
@@ -189,6 +209,25 @@ mod tests {
             ("suffix", json!("")),
         ] {
             options(json!({ name: value })).unwrap();
+        }
+    }
+
+    #[test]
+    fn biases_are_of_tokens_by_number() {
+        let biases = json!({"logit_bias": {"17": -100, "4": 0.5}});
+        assert_eq!(options(biases).unwrap().text.logit_bias, [(4, 0.5), (17, -100.0)]);
+        for none in [json!(null), json!({})] {
+            assert_eq!(options(json!({"logit_bias": none})).unwrap().text.logit_bias, []);
+        }
+        for (wrong, message) in [
+            (json!({"the": 1}), "\"the\" is not the number of a token"),
+            (json!({"-1": 1}), "\"-1\" is not the number"),
+            (json!({"3": 101}), "3 is 101: it must be a number from -100 to 100"),
+            (json!({"3": -1e30}), "from -100 to 100"),
+        ] {
+            let error = options(json!({"logit_bias": wrong})).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some("logit_bias"));
+            assert!(error.message.contains(message), "{}", error.message);
         }
     }
 }

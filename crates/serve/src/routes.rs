@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub defaults: ChatOptions,
     /// Whether there is memory for constraints.
     pub constrains: bool,
+    /// Tokens that the model has logits of.
+    pub vocab_size: usize,
     pub jobs: SyncSender<Vec<Job>>,
     pub count: AtomicU64,
 }
@@ -141,6 +143,12 @@ async fn answer(
         let message = "this server keeps no memory for answers by a schema, which `response_format` and a `tool_choice` of \
                        \"required\" or a function need: start it with structured output";
         return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
+    }
+    let mut biased = options.text.logit_bias.iter().map(|(token, _)| *token);
+    if let Some(token) = biased.find(|token| *token as usize >= shared.vocab_size) {
+        let message =
+            format!("the model has no token {token}: they run from 0 to {}", shared.vocab_size - 1);
+        return Err(ApiError::field("logit_bias", message));
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let number = shared.count.fetch_add(1, Ordering::Relaxed);

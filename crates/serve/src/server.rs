@@ -62,9 +62,11 @@ pub fn serve(
     observe: impl FnMut(Served<'_>),
 ) -> Result<(), ServeError> {
     let ServerOptions { model, api_key, defaults, constrains } = options;
+    let vocab_size = session.pipeline().vocab_size();
     let (jobs, waiting) = sync_channel(WAITING);
     let access = Arc::new(Access { model, api_key });
-    let shared = Shared { access, defaults, constrains, jobs, count: AtomicU64::new(0) };
+    let shared =
+        Shared { access, defaults, constrains, vocab_size, jobs, count: AtomicU64::new(0) };
     let run = move || work(session, &waiting, stop, observe);
     answer(listener, routes(Arc::new(shared)), stop, run)
 }

@@ -34,9 +34,34 @@ fn tokens_have_the_same_scores_as_prompts_and_as_answers() {
         let server = Server::start(&model, &flags);
         scores_are_the_same(&server);
         answers_are_those_of_requests_for_one(&server);
+        biases_change_their_own_answer(&server);
         let peak = server.peak_rss();
         assert!(peak <= 150_000_000, "{peak}");
     }
+}
+
+/// And not what the model thinks of its tokens.
+fn biases_change_their_own_answer(server: &Server) {
+    let request =
+        json!({"prompt": ["The end", "Once"], "max_tokens": 5, "temperature": 0, "logprobs": 0});
+    let ask = |biases: Value| {
+        let mut request = request.clone();
+        request["logit_bias"] = biases;
+        server.post("/v1/completions", &request)
+    };
+    let (_, before) = ask(json!({}));
+    let (status, biased) = ask(json!({"70": 100, "71": -3.5}));
+    assert_eq!(status, 200, "{biased}");
+    for choice in biased["choices"].as_array().unwrap() {
+        let all = tokens(choice);
+        assert!(all.len() == 5 && all.iter().all(|token| *token == all[0]), "{choice}");
+        assert!(of(choice, "token_logprobs").iter().all(|logprob| logprob.unwrap() < -0.1));
+    }
+    assert_eq!(ask(Value::Null).1["choices"], before["choices"]);
+    let (status, refused) = ask(json!({"70": 1, "4000000": 1}));
+    assert_eq!((status, &refused["error"]["param"]), (400, &json!("logit_bias")));
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("no token 4000000"), "{message}");
 }
 
 fn scores_are_the_same(server: &Server) {

@@ -316,6 +316,7 @@ impl OpenedModel {
         Ok(Pipeline {
             model,
             cache,
+            vocab_size: config.vocab_size(),
             start,
             chunk,
             prediction,

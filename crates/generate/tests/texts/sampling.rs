@@ -222,6 +222,29 @@ fn what_was_chosen_is_penalized_each_time_or_once_and_a_prompt_is_not() {
 }
 
 #[test]
+fn biases_are_added_first() {
+    let chosen = |biases: &[(u32, f32)], sampling| {
+        let mut sampler = Sampler::new(sampling).unwrap();
+        sampler.bias(biases.to_vec());
+        (0..3).map(|_| sampler.sample(&[4.0, 3.25, f32::NEG_INFINITY]).unwrap()).collect::<Vec<_>>()
+    };
+    let greedy = Sampling::default();
+    assert_eq!(chosen(&[], greedy), [0; 3]);
+    assert_eq!(chosen(&[(1, 0.5)], greedy), [0; 3]);
+    assert_eq!(chosen(&[(1, 1.0)], greedy), [1; 3]);
+    assert_eq!(chosen(&[(0, -100.0)], greedy), [1; 3]);
+    // What is excluded stays so, and there is no fourth.
+    assert_eq!(chosen(&[(2, 100.0), (3, 100.0)], greedy), [0; 3]);
+    // 4 for 4.25, 4 for 2.125, 2 for 2.125.
+    let penalty = Sampling { repetition_penalty: Some(2.0), ..greedy };
+    assert_eq!(chosen(&[(1, 1.0)], penalty), [1, 0, 1]);
+    let mut sampler = Sampler::new(Sampling { temperature: 1.0, ..greedy }).unwrap();
+    sampler.bias(vec![(0, -1.0)]);
+    let shares = sampler.distribution(&[1.0, 0.0]).unwrap();
+    assert_eq!(shares, [(0, 0.5), (1, 0.5)]);
+}
+
+#[test]
 fn a_penalty_never_makes_an_infinity() {
     for penalty in [f32::MIN_POSITIVE, f32::MAX] {
         let sampling =
