@@ -35,13 +35,13 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
     /// What checkpoints call the table of embeddings.
     const EMBEDDINGS: EmbeddingsName = EmbeddingsName::EmbedTokens;
 
-    /// As [`Decoder::ATTENTIONS`].
+    /// As [`DecoderArchitecture::ATTENTIONS`].
     const ATTENTIONS: usize = 1;
 
-    /// As [`Decoder::IS_STACKED`].
+    /// As [`DecoderArchitecture::IS_STACKED`].
     const IS_STACKED: bool = false;
 
-    /// As [`Decoder::has_more_layers`].
+    /// As [`DecoderArchitecture::has_more_layers`].
     fn has_more_layers(_model_type: &str) -> bool {
         false
     }

@@ -28,7 +28,7 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     /// As [`RmsBlock::IS_STACKED`].
     const IS_STACKED: bool = false;
 
-    /// As [`Decoder::has_more_layers`](crate::Decoder::has_more_layers).
+    /// As [`DecoderArchitecture::has_more_layers`](crate::DecoderArchitecture::has_more_layers).
     fn has_more_layers(_model_type: &str) -> bool {
         false
     }
