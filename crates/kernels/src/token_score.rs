@@ -37,7 +37,8 @@ const LANES: usize = 8;
 
 /// What one row's logits have come to so far, taken one after the other.
 ///
-/// Sums are multiples of a power of two, which are exact: they do not depend by a bit on how logits are cut.
+/// Sums are kept as multiples of a power of two, which another one changes exactly: they do not depend by a bit on how logits are
+/// cut.
 #[derive(Debug, Clone)]
 pub(crate) struct LogitSum {
     /// Of `exp(logit) / 2^scale`.
