@@ -123,18 +123,15 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         tokenizer: Option<&'a Tokenizer>,
         requests: Vec<(Request, TextOptions)>,
     ) -> Result<Self, GenerateError<D::Error>> {
-        let constraints = requests.iter().map(|(_, options)| constrained(tokenizer, options));
+        let (requests, options): (_, Vec<_>) = requests.into_iter().unzip();
+        let constraints = options.iter().map(|options| constrained(tokenizer, options));
         let constraints = constraints.collect::<Result<Vec<_>, Error>>()?;
-        let chosen = requests.iter();
-        let chosen: Vec<_> =
-            chosen.map(|(_, options)| (options.logprobs, options.logit_bias.clone())).collect();
-        let row = |(request, options)| (request, GrowingText::new(tokenizer, &options));
-        let (requests, rows) = requests.into_iter().map(row).unzip();
+        let rows = options.iter().map(|options| GrowingText::new(tokenizer, options)).collect();
         let mut tokens = Generation::new(decoder, requests)?;
-        for (row, (constraint, (top, biases))) in constraints.into_iter().zip(chosen).enumerate() {
+        for (row, (constraint, options)) in constraints.into_iter().zip(options).enumerate() {
             tokens.constrain(row, constraint);
-            tokens.score(row, top);
-            tokens.bias(row, biases);
+            tokens.score(row, options.logprobs);
+            tokens.bias(row, options.logit_bias);
         }
         Ok(Self { tokens, tokenizer, rows })
     }
