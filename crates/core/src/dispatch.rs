@@ -59,6 +59,7 @@ pub fn dispatch<M: Module>(
     let module = module.apply_reparameterization(&mut attach);
     Ok(Dispatched::new(module, map.clone(), attach.finish()?))
 }
+
 /// Memory of each GPU for what passes through it.
 fn slots(map: &DeviceMap, devices: &Devices, largest: u64, options: &Options) -> Arc<[Slots]> {
     let of = |(number, device): (usize, &Device)| {

@@ -30,7 +30,7 @@ const STEPS: usize = 32;
 
 /// The path of the recurrent layer that the parameter belongs to.
 pub(crate) fn recurrent_layer<'a>(entry: &Matched<'a>) -> Option<&'a str> {
-    let parameter = &entry.parameter;
+    let parameter = entry.parameter;
     (0..parameter.containers.len())
         .any(|depth| RECURRENT.contains(&parameter.class_at(depth)))
         .then(|| parameter.block(&RECURRENT.map(String::from)))
