@@ -1,10 +1,12 @@
-//! How long the prompt takes of a model that is in memory, or in a budget, apart from loading it.
+//! How long the prompt takes of a model that is in memory, or in budgets, apart from loading it.
 //!
 //! ```text
-//! cargo run --release -p outsize-generate --example prefill -- MODEL [f32|bf16] [TOKENS,TOKENS,…] [BUDGET]
+//! cargo run --release -p outsize-generate --example prefill -- MODEL [f32|bf16] [TOKENS,TOKENS,…] [BUDGET …]
 //! ```
 //!
-//! Prints, for each number of tokens, the median and the least of five passes, after one that loads and warms up.
+//! Prints, for each number of tokens and each budget, the median and the least of five passes, after one that loads and warms up.
+//! Budgets take turns pass by pass: what disturbs one disturbs the others. Of weights that are read in all of these passes it
+//! prints how much a pass reads and waits for it, and how long readers wait for memory.
 
 use std::path::Path;
 use std::time::Instant;
@@ -14,6 +16,9 @@ use outsize_generate::{
 };
 use outsize_models::{ActivationDtype, CacheOptions};
 use outsize_plan::Budget;
+
+/// Passes that count.
+const PASSES: usize = 5;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,8 +37,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = Path::new(model);
     let config = read_config(folder)?;
     let vocabulary = config.vocab_size().max(1);
-    let max_memory = Budget::parse(rest.get(2).map_or("cpu=1TB", String::as_str))?;
-    let settings = PipelineSettings {
+    let budgets = rest.get(2..).filter(|budgets| !budgets.is_empty());
+    let budgets = budgets.map_or(vec!["cpu=1TB"], |all| all.iter().map(String::as_str).collect());
+    let settings = |max_memory| PipelineSettings {
         max_memory,
         workload: GenerationWorkload {
             compute,
@@ -42,19 +48,41 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         planning: Default::default(),
         stop: None,
     };
-    let mut pipeline = Pipeline::open(folder, config, &settings, |_| {})?;
+    let mut pipelines = Vec::new();
+    for budget in budgets {
+        let settings = settings(Budget::parse(budget)?);
+        pipelines.push((budget, Pipeline::open(folder, config.clone(), &settings, |_| {})?));
+    }
     for length in lengths {
         let ids: Vec<u32> = (1..=length).map(|id| (id % vocabulary) as u32).collect();
-        let mut times = Vec::new();
-        for _ in 0..6 {
-            pipeline.clear();
-            let start = Instant::now();
-            pipeline.forward(&ids)?;
-            times.push(start.elapsed().as_secs_f64());
+        let mut times = vec![Vec::new(); pipelines.len()];
+        let mut before = Vec::new();
+        for pass in 0..=PASSES {
+            if pass == 1 {
+                before = pipelines.iter().map(|(_, pipeline)| pipeline.stats()).collect();
+            }
+            for ((_, pipeline), times) in pipelines.iter_mut().zip(&mut times) {
+                pipeline.clear();
+                let start = Instant::now();
+                pipeline.forward(&ids)?;
+                times.push(start.elapsed().as_secs_f64());
+            }
         }
-        let times = &mut times[1..];
-        times.sort_by(f64::total_cmp);
-        println!("{length} tokens: {:.3} s, least {:.3} s", times[2], times[0]);
+        for (at, (budget, pipeline)) in pipelines.iter().enumerate() {
+            let times = &mut times[at][1..];
+            times.sort_by(f64::total_cmp);
+            let (median, least) = (times[PASSES / 2], times[0]);
+            println!("{length} tokens in {budget}: {median:.3} s, least {least:.3} s");
+            let stats = pipeline.stats().since(&before[at]);
+            if stats.bytes_read > 0 {
+                println!(
+                    "    reads {:.3} GB a pass, waits {:.3} s for it, readers {:.3} s for memory",
+                    stats.bytes_read as f64 / 1e9 / PASSES as f64,
+                    stats.waiting_for_data.as_secs_f64() / PASSES as f64,
+                    stats.waiting_for_buffers.as_secs_f64() / PASSES as f64
+                );
+            }
+        }
     }
     Ok(())
 }
