@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Prints, for each number of tokens and each budget, the median and the least of five passes, after one that loads and warms up.
-//! Budgets take turns pass by pass: what disturbs one disturbs the others. Of weights that are read in all of these passes it
-//! prints how much a pass reads and waits for it, and how long readers wait for memory.
+//! Budgets take turns pass by pass: what disturbs one disturbs the others. If weights are read in these passes, it also prints
+//! how much of them a pass reads, and how long it waits for that.
 
 use std::path::Path;
 use std::time::Instant;
@@ -76,10 +76,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let stats = pipeline.stats().since(&before[at]);
             if stats.bytes_read > 0 {
                 println!(
-                    "    reads {:.3} GB a pass, waits {:.3} s for it, readers {:.3} s for memory",
+                    "    reads {:.3} GB a pass, waits {:.3} s for it",
                     stats.bytes_read as f64 / 1e9 / PASSES as f64,
-                    stats.waiting_for_data.as_secs_f64() / PASSES as f64,
-                    stats.waiting_for_buffers.as_secs_f64() / PASSES as f64
+                    stats.waiting_for_data.as_secs_f64() / PASSES as f64
                 );
             }
         }
