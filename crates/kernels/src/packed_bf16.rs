@@ -90,6 +90,12 @@ const fn position(at: usize) -> usize {
     (at % 4) | ((at >> 2) & 12) | ((at << 2) & 48)
 }
 
+/// Of an exponent, and a sign and mantissa.
+fn unpacked(exponent: u8, number: u8) -> bf16 {
+    let bits = u16::from(number & 0x80) << 8 | u16::from(exponent) << 7;
+    bf16::from_bits(bits | u16::from(number & 0x7f))
+}
+
 /// Packs whole blocks.
 ///
 /// # Panics
@@ -210,8 +216,7 @@ fn unpack_block(packed: PackedBf16, block: &[u8], to: &mut [bf16]) {
                 true => outside.next().copied().unwrap_or_default(),
                 false => lowest.wrapping_add(*code),
             };
-            let bits = u16::from(number & 0x80) << 8 | u16::from(exponent) << 7;
-            to[position(place)] = bf16::from_bits(bits | u16::from(number & 0x7f));
+            to[position(place)] = unpacked(exponent, *number);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 use outsize_checkpoint::PackedBf16;
 
-use super::GROUP;
+use super::{GROUP, position, unpacked};
 
 /// Unpacks one block.
 ///
@@ -14,37 +14,40 @@ use super::GROUP;
 /// This processor has AVX2; `block` and `to` have the bytes and elements of a block.
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn unpack(packed: PackedBf16, block: &[u8], to: &mut [bf16]) {
-    let bits = packed.exponent_bits();
+    // SAFETY: the caller's promises.
+    unsafe {
+        match packed.exponent_bits() {
+            3 => unpack_bits::<3>(packed, block, to),
+            _ => unpack_bits::<4>(packed, block, to),
+        }
+    }
+}
+
+/// Unpacks one block whose exponents have so many bits.
+///
+/// # Safety
+///
+/// As for [`unpack`].
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn unpack_bits<const BITS: usize>(packed: PackedBf16, block: &[u8], to: &mut [bf16]) {
     let (head, rest) = block.split_at(packed.head());
-    let (exponents, numbers) = rest.split_at(packed.groups() * 8 * bits);
+    let (exponents, numbers) = rest.split_at(packed.groups() * 8 * BITS);
     let mut outside = head[1..].iter();
-    let groups = exponents.chunks_exact(8 * bits).zip(numbers.chunks_exact(GROUP));
-    for ((planes, numbers), to) in groups.zip(to.chunks_exact_mut(GROUP)) {
-        let mut exponents = [0u8; GROUP];
-        let mut all_ones = !0;
+    let lowest = _mm256_set1_epi8(head[0] as i8);
+    let (exponents, _) = exponents.as_chunks::<8>().0.as_chunks::<BITS>();
+    let groups = exponents.iter().zip(numbers.as_chunks::<GROUP>().0);
+    for ((planes, numbers), to) in groups.zip(to.as_chunks_mut::<GROUP>().0) {
+        let planes = planes.map(u64::from_le_bytes);
         for half in 0..2 {
-            let mut codes = _mm256_set1_epi8(head[0] as i8);
-            for (bit, plane) in planes.as_chunks::<8>().0.iter().enumerate() {
-                let plane = u64::from_le_bytes(*plane) >> (32 * half);
-                let set = set_bits(plane as u32);
-                codes = _mm256_add_epi8(codes, _mm256_and_si256(set, _mm256_set1_epi8(1 << bit)));
+            let mut exponents = lowest;
+            for (bit, plane) in planes.iter().enumerate() {
+                let set = set_bits((plane >> (32 * half)) as u32);
+                let worth = _mm256_set1_epi8(1 << bit);
+                exponents = _mm256_add_epi8(exponents, _mm256_and_si256(set, worth));
             }
-            // SAFETY: half of the array.
-            unsafe { _mm256_storeu_si256(exponents.as_mut_ptr().add(32 * half).cast(), codes) };
-        }
-        for plane in planes.as_chunks::<8>().0 {
-            all_ones &= u64::from_le_bytes(*plane);
-        }
-        while all_ones != 0 {
-            let place = all_ones.trailing_zeros() as usize;
-            // There are no more where a file was damaged.
-            exponents[place] = outside.next().copied().unwrap_or_default();
-            all_ones &= all_ones - 1;
-        }
-        for half in 0..2 {
             // SAFETY: half of a group; of each sixteen words four times four go where they belong.
             unsafe {
-                let exponents = _mm256_loadu_si256(exponents.as_ptr().add(32 * half).cast());
                 let numbers = _mm256_loadu_si256(numbers.as_ptr().add(32 * half).cast());
                 let select = |mask, one, other| {
                     _mm256_or_si256(_mm256_and_si256(mask, one), _mm256_andnot_si256(mask, other))
@@ -62,6 +65,16 @@ pub(super) unsafe fn unpack(packed: PackedBf16, block: &[u8], to: &mut [bf16]) {
                     _mm_storeu_si128(to.add(16).cast(), _mm256_extracti128_si256::<1>(words));
                 }
             }
+        }
+        // Those outside of the window are put right where they went: to put them into vectors that are
+        // loaded at once would wait for memory.
+        let mut left = planes.into_iter().fold(!0, |all, plane| all & plane);
+        while left != 0 {
+            let place = left.trailing_zeros() as usize;
+            // There are no more where a file was damaged.
+            let exponent = outside.next().copied().unwrap_or_default();
+            to[position(place)] = unpacked(exponent, numbers[place]);
+            left &= left - 1;
         }
     }
 }
