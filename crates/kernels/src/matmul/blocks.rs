@@ -11,6 +11,7 @@ use std::ops::Range;
 use outsize_checkpoint::Dtype;
 
 use super::pack::Scratch;
+use super::panels;
 use crate::blocks::{E4M3_BIAS, widen_scale};
 use crate::quants::{Quants, in_memory, with_quants};
 use crate::simd::Vector;
@@ -29,27 +30,29 @@ thread_local! {
     static PANEL: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Rows of a panel of a weight with `k` columns.
-fn height(k: usize) -> usize {
+/// Rows of a panel of a weight with `k` columns, for a few rows of activations.
+pub(super) fn height(k: usize) -> usize {
     let rows = BYTES / k.saturating_mul(size_of::<f32>()).max(1);
     (rows / UNIT * UNIT).clamp(UNIT, MOST)
 }
 
 /// An upper bound on the bytes that a thread keeps for panels of weights of up to so many columns.
 pub(super) fn panel_bytes(columns: u64) -> u64 {
-    let rows = height(usize::try_from(columns).unwrap_or(usize::MAX)) as u64;
+    let k = usize::try_from(columns).unwrap_or(usize::MAX);
+    let rows = height(k).max(panels::width(k, size_of::<f32>())) as u64;
     columns.saturating_mul(4 * rows).saturating_add(64)
 }
 
-/// Calls `multiply` with some rows of the weight in f32 and their numbers, until all `rows` are done.
+/// Calls `multiply` with some rows of the weight in f32 and their numbers, until all `rows` are done: at
+/// most so many at a time.
 pub(super) fn for_each_panel(
     isa: Isa,
     weight: BlockWeight<&[u8]>,
     rows: Range<usize>,
+    height: usize,
     mut multiply: impl FnMut(&[f32], Range<usize>),
 ) {
     let k = weight.shape()[1];
-    let height = height(k);
     let mut panel = Scratch::new(height * k, &PANEL);
     for start in rows.clone().step_by(height) {
         let some = start..rows.end.min(start + height);

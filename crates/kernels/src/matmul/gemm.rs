@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::blocks::{OutputPtr, for_each_panel};
 use super::claims::Claims;
 use super::pack::RowBlocks;
-use super::panels::Panels;
+use super::panels::{self, Panels};
 use super::{Element, Matmul, MatmulLoops, Operands, Size, Widened};
 use crate::{Isa, Weight};
 
@@ -48,7 +48,8 @@ pub(super) fn share_blocks(
         let output = OutputPtr(y.as_mut_ptr());
         let panels = Panels::new(Size { n: *n, ..size }, size_of::<f32>(), row_blocks);
         share_panels(panels, |rows, columns| {
-            for_each_panel(isa, weight, columns, |panel, columns| {
+            let height = panels::width(k, size_of::<f32>());
+            for_each_panel(isa, weight, columns, height, |panel, columns| {
                 let (weight, y) = (panel.as_ptr(), output.column(columns.start));
                 let operands = Operands { x: x.as_ptr(), weight, y, size };
                 // SAFETY: as in `share`; the panel holds as many rows as there are columns, and `y`

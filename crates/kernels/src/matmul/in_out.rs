@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::blocks::for_each_panel;
+use super::blocks::{for_each_panel, height};
 use super::claims::{Claims, row_parts};
 use super::{Element, Size, pack};
 use crate::simd::{Vector, for_each_isa};
@@ -97,7 +97,7 @@ pub fn add_linear_in_out_into(isa: Isa, compute: ActivationDtype, matmul: InOutM
         Weight::F16(weight) => share::<f16>(isa, [m, k, n], x, weight, rows, y),
         Weight::F32(weight) => share::<f32>(isa, [m, k, n], x, weight, rows, y),
         Weight::Blocks(weight) => {
-            for_each_panel(isa, weight, 0..rows.len(), |panel, some| {
+            for_each_panel(isa, weight, 0..rows.len(), height(weight.shape()[1]), |panel, some| {
                 let some = rows.start + some.start..rows.start + some.end;
                 share::<f32>(isa, [m, k, n], x, panel, some, y);
             });

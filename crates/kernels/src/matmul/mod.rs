@@ -34,6 +34,7 @@ mod panels;
 mod small_m;
 mod strided;
 mod tile;
+mod widened_panels;
 
 use std::mem::{Discriminant, discriminant};
 use std::ops::Range;
@@ -194,13 +195,18 @@ fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) 
         // Three parts of bf16.
         (Isa::AmxBf16, ActivationDtype::F32) => 6,
         // As they are, a few rows packed.
-        (_, ActivationDtype::F32) => return small,
+        (_, ActivationDtype::F32) => 0,
         // One part of bf16 with sums of it, and, for weights that are neither bf16 nor of 4 or 6
         // bits, rounded and widened again.
         (_, ActivationDtype::Bf16) => 7,
     };
     let values = padded(rows).saturating_mul(padded(width));
     let all = values.saturating_mul(bytes).saturating_add(64);
+    let widened = match rows >= small_m::ROWS as u64 {
+        true => widened_panels::panel_bytes(isa, width).saturating_mul(crate::threads() as u64),
+        false => 0,
+    };
+    let all = all.saturating_add(widened);
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::AmxBf16 {
         // A panel of weights of each thread, and its sums.
@@ -288,7 +294,7 @@ for_each_isa! {
         columns: Range<usize>,
     ) {
         // SAFETY: the caller's promises.
-        unsafe { tile::region::<V, E, _>(operands, tile::RowMajor, rows, columns) }
+        unsafe { widened_panels::region::<V, E>(operands, rows, columns) }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::blocks::{FEW, OutputPtr, for_each_panel};
+use super::blocks::{FEW, OutputPtr, for_each_panel, height};
 use super::claims::Claims;
 use super::pack::{Packed, RowBlocks, Scratch};
 use super::tile::{self, Kernel, Prefetch, RowBlock};
@@ -48,6 +48,7 @@ pub(super) unsafe fn columns<K: Kernel<E>, E>(operands: &Operands<K::X, E>, colu
     let Size { m, k, .. } = operands.size;
     let several = m > K::MAX_ROWS;
     let panel = if several { K::PANEL } else { columns.len() };
+    let weight = |index| operands.weight.wrapping_add(index).cast();
     let mut start = columns.start;
     while start < columns.end {
         let end = columns.end.min(start.saturating_add(panel));
@@ -56,8 +57,9 @@ pub(super) unsafe fn columns<K: Kernel<E>, E>(operands: &Operands<K::X, E>, colu
             // fetches all.
             let prefetch = match (several, row_block) {
                 (false, _) => Prefetch::Far,
-                (true, 0) => Prefetch::Eighths(4, end * k),
-                (true, 1) => Prefetch::Eighths(4, end * k + (end - start) * k / 2),
+                (true, at @ 0..2) if end < columns.end => {
+                    Prefetch::Eighths(4, weight(end * k + at * (end - start) * k / 2))
+                }
                 _ => Prefetch::None,
             };
             let block =
@@ -130,7 +132,7 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
     share_rows(claims, rows.into_iter(), |job, rows| {
         let (weight, output, stride) = &jobs[job];
         let panels = |rows| {
-            for_each_panel(isa, *weight, rows, |panel, rows| {
+            for_each_panel(isa, *weight, rows, height(k), |panel, rows| {
                 let operands = Operands {
                     x: x.as_ptr(),
                     weight: panel.as_ptr(),

@@ -164,13 +164,14 @@ const FAR: usize = 64 << 10;
 /// memory, which memory likes best, though a tile reads several rows at once.
 #[derive(Clone, Copy)]
 pub(crate) enum Prefetch {
-    /// As many as it reads, starting with those that its second tile will read.
+    /// As many as it reads, starting with those that its second tile will read, but none behind its
+    /// last.
     NextTile,
     /// As many as it reads, at least [`FAR`] bytes ahead of it, but none behind its last.
     Far,
-    /// So many eighths of what it reads, starting here (an index into the weight): a few row blocks
-    /// fetch the next panel while they compute from this one.
-    Eighths(usize, usize),
+    /// So many eighths of what it reads, starting here: a few row blocks fetch the next panel while
+    /// they compute from this one.
+    Eighths(usize, *const u8),
     /// None: others have fetched them.
     None,
 }
@@ -189,47 +190,59 @@ pub(super) unsafe fn region<K: Kernel<E>, E, L: RowLayout>(
     columns: Range<usize>,
 ) {
     let k = operands.size.k;
-    let panel = panels::width(k, size_of::<E>());
-    let inside =
-        |row_block: &Range<usize>| rows.start <= row_block.start && row_block.end <= rows.end;
-    let row_blocks = || RowBlocks::of_many(operands.size.m, K::MAX_ROWS).all().filter(inside);
-    let count = row_blocks().count();
+    let width = panels::width(k, size_of::<E>());
     let mut start = columns.start;
     while start < columns.end {
-        let end = columns.end.min(start.saturating_add(panel));
+        let end = columns.end.min(start.saturating_add(width));
         // Nobody fetched the first panel: its first row block has to, and leaves the next panel to
         // the others.
         let late = usize::from(start == columns.start);
-        let eighths = match count - late {
-            0..=2 => 4,
-            3 => 3,
-            4..8 => 2,
-            8.. => 1,
-        };
-        for (index, block) in row_blocks().enumerate() {
-            let fetched = index.checked_sub(late).map(|index| index * eighths);
-            let prefetch = match fetched {
-                None => Prefetch::NextTile,
-                Some(fetched @ 0..8) if end < columns.end => {
-                    Prefetch::Eighths(eighths, end * k + (end - start) * k * fetched / 8)
-                }
-                _ => Prefetch::None,
-            };
-            // SAFETY: the caller's promises, for rows and columns within its own.
-            unsafe {
-                row_block::<K, E, L>(
-                    operands,
-                    layout,
-                    RowBlock {
-                        row: block.start,
-                        height: block.len(),
-                        columns: start..end,
-                        prefetch,
-                    },
-                )
-            };
-        }
+        let next = (end < columns.end).then(|| (operands.weight.wrapping_add(end * k).cast(), 8));
+        // SAFETY: the caller's promises, for columns within its own.
+        unsafe { panel::<K, E, L>(operands, layout, rows.clone(), start..end, late, next) };
         start = end;
+    }
+}
+
+/// Computes `y[rows, columns]` of so few columns that their weights stay in the second-level cache. So
+/// many row blocks fetch those weights, and the others what comes next: from an address on, so many
+/// eighths of the bytes of this panel.
+///
+/// # Safety
+///
+/// That of [`region`].
+#[inline(always)]
+pub(super) unsafe fn panel<K: Kernel<E>, E, L: RowLayout>(
+    operands: &Operands<K::X, E>,
+    layout: L,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    late: usize,
+    next: Option<(*const u8, usize)>,
+) {
+    let bytes = columns.len() * operands.size.k * size_of::<E>();
+    let inside =
+        |row_block: &Range<usize>| rows.start <= row_block.start && row_block.end <= rows.end;
+    let row_blocks = || RowBlocks::of_many(operands.size.m, K::MAX_ROWS).all().filter(inside);
+    let others = row_blocks().count().saturating_sub(late);
+    for (index, block) in row_blocks().enumerate() {
+        let prefetch = match (index.checked_sub(late), next) {
+            (None, _) => Prefetch::NextTile,
+            (Some(index), Some((next, all))) => {
+                let eighths = all.div_ceil(others.max(1)).min(4);
+                match index * eighths {
+                    fetched if fetched < all => {
+                        Prefetch::Eighths(eighths, next.wrapping_add(bytes * fetched / 8))
+                    }
+                    _ => Prefetch::None,
+                }
+            }
+            _ => Prefetch::None,
+        };
+        let (row, height, columns) = (block.start, block.len(), columns.clone());
+        let block = RowBlock { row, height, columns, prefetch };
+        // SAFETY: the caller's promises, for rows within its own.
+        unsafe { row_block::<K, E, L>(operands, layout, block) };
     }
 }
 
@@ -281,18 +294,17 @@ unsafe fn row_block_of<K: Kernel<E>, E, L: RowLayout, const HEIGHT: usize, const
     let tiles = FAR.div_ceil((WIDTH * k * size_of::<E>()).max(1));
     let mut column = start;
     while column + WIDTH <= end {
-        let (index, eighths) = match block.prefetch {
-            Prefetch::NextTile => ((column + WIDTH) * k, 8),
-            Prefetch::Far if column + (tiles + 1) * WIDTH <= end => {
-                ((column + tiles * WIDTH) * k, 8)
+        let at = |column: usize| operands.weight.wrapping_add(column * k).cast::<u8>();
+        let (prefetch, eighths) = match block.prefetch {
+            Prefetch::NextTile if column + 2 * WIDTH <= end => (at(column + WIDTH), 8),
+            Prefetch::Far if column + (tiles + 1) * WIDTH <= end => (at(column + tiles * WIDTH), 8),
+            Prefetch::Eighths(eighths, first) => {
+                let done = (column - start) * k * size_of::<E>();
+                (first.wrapping_add(done * eighths / 8), eighths)
             }
-            Prefetch::Far => (0, 0),
-            Prefetch::Eighths(eighths, index) => {
-                (index + (column - start) * k * eighths / 8, eighths)
-            }
-            Prefetch::None => (0, 0),
+            // Behind the last there may be no memory, and to look for it in vain takes time.
+            Prefetch::NextTile | Prefetch::Far | Prefetch::None => (at(0), 0),
         };
-        let prefetch = operands.weight.wrapping_add(index).cast();
         // SAFETY: the caller's promises, for rows and columns within its own.
         unsafe {
             let operands = (operands, layout);
@@ -369,15 +381,17 @@ unsafe fn tile<
             at += K::LANES;
         }
         if at < k {
-            for j in 0..WIDTH {
-                let w = K::weight_part(weight.add(j * k + at), k - at);
-                for i in 0..HEIGHT {
-                    let x = x.add(i * steps.row);
-                    let x = match L::FILLED {
-                        true => K::x(x),
-                        false => K::x_part(x, k - at),
-                    };
-                    sums[i][j] = K::fma(sums[i][j], w, x);
+            // Loads of parts are long where there are no masked ones. Loops over them are not unrolled,
+            // and sums that such a loop indexes would be held in memory throughout.
+            let w: [K::Vector; WIDTH] =
+                std::array::from_fn(|j| K::weight_part(weight.add(j * k + at), k - at));
+            let x: [K::Vector; HEIGHT] = std::array::from_fn(|i| {
+                let x = x.add(i * steps.row);
+                if L::FILLED { K::x(x) } else { K::x_part(x, k - at) }
+            });
+            for i in 0..HEIGHT {
+                for j in 0..WIDTH {
+                    sums[i][j] = K::fma(sums[i][j], w[j], x[i]);
                 }
             }
         }
