@@ -267,7 +267,6 @@ pub(super) unsafe fn row_block<K: Kernel<E>, E, L: RowLayout>(
             (2, 8) => row_block_of::<K, E, L, 2, 6>(operands, layout, block),
             (2, _) => row_block_of::<K, E, L, 2, 4>(operands, layout, block),
             (3, 16) => row_block_of::<K, E, L, 3, 6>(operands, layout, block),
-            (3, 8) => row_block_of::<K, E, L, 3, 4>(operands, layout, block),
             (3, _) => row_block_of::<K, E, L, 3, 3>(operands, layout, block),
             (4, 16) => row_block_of::<K, E, L, 4, 6>(operands, layout, block),
             (5, 16) => row_block_of::<K, E, L, 5, 4>(operands, layout, block),
