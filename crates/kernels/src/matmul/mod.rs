@@ -174,8 +174,8 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
 }
 
 /// An upper bound on the bytes that a thread keeps for the activations of its largest matmul so
-/// far, which has so many `rows` of `width`, on this processor; with the weights in tiles that it and
-/// its helpers keep.
+/// far, which has so many `rows` of `width`, on this processor; with the weights in tiles, or widened,
+/// that it and its helpers keep.
 pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64) -> u64 {
     packed_bytes_with(Isa::detected(), compute, rows, width)
 }
@@ -191,22 +191,22 @@ fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) 
     let padded = |count: u64| count.checked_next_multiple_of(32).unwrap_or(u64::MAX);
     let small = rows.min(small_m::ROWS as u64).saturating_mul(padded(width));
     let small = small.saturating_mul(4).saturating_add(64);
+    let widened = match rows >= small_m::ROWS as u64 {
+        true => widened_panels::panel_bytes(isa, width).saturating_mul(crate::threads() as u64),
+        false => 0,
+    };
+    let small = small.saturating_add(widened);
     let bytes = match (isa, compute) {
         // Three parts of bf16.
         (Isa::AmxBf16, ActivationDtype::F32) => 6,
         // As they are, a few rows packed.
-        (_, ActivationDtype::F32) => 0,
+        (_, ActivationDtype::F32) => return small,
         // One part of bf16 with sums of it, and, for weights that are neither bf16 nor of 4 or 6
         // bits, rounded and widened again.
         (_, ActivationDtype::Bf16) => 7,
     };
     let values = padded(rows).saturating_mul(padded(width));
     let all = values.saturating_mul(bytes).saturating_add(64);
-    let widened = match rows >= small_m::ROWS as u64 {
-        true => widened_panels::panel_bytes(isa, width).saturating_mul(crate::threads() as u64),
-        false => 0,
-    };
-    let all = all.saturating_add(widened);
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::AmxBf16 {
         // A panel of weights of each thread, and its sums.

@@ -197,7 +197,8 @@ pub(super) unsafe fn region<K: Kernel<E>, E, L: RowLayout>(
         // Nobody fetched the first panel: its first row block has to, and leaves the next panel to
         // the others.
         let late = usize::from(start == columns.start);
-        let next = (end < columns.end).then(|| (operands.weight.wrapping_add(end * k).cast(), 8));
+        let eighths = if end < columns.end { 8 } else { 0 };
+        let next = (operands.weight.wrapping_add(end * k).cast(), eighths);
         // SAFETY: the caller's promises, for columns within its own.
         unsafe { panel::<K, E, L>(operands, layout, rows.clone(), start..end, late, next) };
         start = end;
@@ -218,26 +219,21 @@ pub(super) unsafe fn panel<K: Kernel<E>, E, L: RowLayout>(
     rows: Range<usize>,
     columns: Range<usize>,
     late: usize,
-    next: Option<(*const u8, usize)>,
+    (next, eighths): (*const u8, usize),
 ) {
     let bytes = columns.len() * operands.size.k * size_of::<E>();
     let inside =
         |row_block: &Range<usize>| rows.start <= row_block.start && row_block.end <= rows.end;
     let row_blocks = || RowBlocks::of_many(operands.size.m, K::MAX_ROWS).all().filter(inside);
     let others = row_blocks().count().saturating_sub(late);
+    let each = eighths.div_ceil(others.max(1)).min(4);
     for (index, block) in row_blocks().enumerate() {
-        let prefetch = match (index.checked_sub(late), next) {
-            (None, _) => Prefetch::NextTile,
-            (Some(index), Some((next, all))) => {
-                let eighths = all.div_ceil(others.max(1)).min(4);
-                match index * eighths {
-                    fetched if fetched < all => {
-                        Prefetch::Eighths(eighths, next.wrapping_add(bytes * fetched / 8))
-                    }
-                    _ => Prefetch::None,
-                }
+        let prefetch = match index.checked_sub(late).map(|index| index * each) {
+            None => Prefetch::NextTile,
+            Some(fetched) if fetched < eighths => {
+                Prefetch::Eighths(each, next.wrapping_add(bytes * fetched / 8))
             }
-            _ => Prefetch::None,
+            Some(_) => Prefetch::None,
         };
         let (row, height, columns) = (block.start, block.len(), columns.clone());
         let block = RowBlock { row, height, columns, prefetch };

@@ -26,6 +26,7 @@ fn height(k: usize) -> usize {
 
 /// An upper bound on the bytes that a thread keeps for panels of weights of up to so many columns.
 pub(super) fn panel_bytes(isa: Isa, columns: u64) -> u64 {
+    // Those of fewer than sixteen lanes.
     if !matches!(isa, Isa::Portable | Isa::Avx2) {
         return 0;
     }
@@ -55,7 +56,8 @@ pub(super) unsafe fn region<V: Vector, E: Element>(
         let some = height.min(columns.end - start);
         let weight = operands.weight.wrapping_add(start * k);
         // What comes next has half as many bytes as this panel.
-        let next = (start + some < columns.end).then(|| (weight.wrapping_add(some * k).cast(), 4));
+        let eighths = if start + some < columns.end { 4 } else { 0 };
+        let next = (weight.wrapping_add(some * k).cast(), eighths);
         // SAFETY: the caller's promises: the weight has these rows, and `y` is where the first of them
         // goes. The panel holds as many.
         unsafe {
