@@ -210,7 +210,8 @@ fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) 
     #[cfg(target_arch = "x86_64")]
     if isa == Isa::AmxBf16 {
         // A panel of weights of each thread, and its sums.
-        let panels = (amx::most_bytes() as u64 + 128).saturating_mul(crate::threads() as u64);
+        let most = amx::most_bytes(rows.try_into().unwrap_or(usize::MAX));
+        let panels = (most as u64 + 192).saturating_mul(crate::threads() as u64);
         return all.saturating_add(small).saturating_add(panels);
     }
     all.saturating_add(small)

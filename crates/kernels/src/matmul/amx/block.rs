@@ -1,31 +1,30 @@
 //! Row blocks of activations by panels of weights: two by two tiles of sums in registers.
 //!
 //! The sums of a block stay there until the first step of the next one, which stores each tile right
-//! before it takes its register: so the processor multiplies meanwhile. Outputs are written from memory
-//! in the steps behind that.
+//! before it takes its register: so the processor multiplies meanwhile.
 //!
 //! Activations of all row blocks and sums that wait do not fit in the second-level cache beside a panel, and
-//! tiles are loaded too few at a time to hide that. So what comes next of both is fetched by instructions.
+//! tiles are loaded too few at a time to hide that. So the activations that come next are fetched by instructions.
 
-use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::cell::Cell;
-use std::ops::Range;
 
 use half::bf16;
 
 use super::super::Operands;
 use super::super::pack::Scratch;
 use super::blocking::{Blocking, Panel, pieces};
-use super::output::Finished;
+use super::output::TURNED;
 use super::pack::ROW_BLOCK;
 use super::tiles::{self, COLUMNS, ROW_BYTES, ROWS, TILE};
-use super::weights::{Edge, weights};
+use super::weights::copy;
 use super::{Amx, PAIR, SUMS};
 
 // Kept from one matmul to the next: fresh pages would cost more than what is saved.
 thread_local! {
     static TILES: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
     static WAITING: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
+    static OUTPUTS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
 /// What panels work with besides tile registers.
@@ -34,11 +33,8 @@ pub(super) struct PanelMemory {
     tiles: Scratch<bf16>,
     /// Four tiles of sums for each pair and row block.
     sums: Scratch<f32>,
-    edges: [Edge; 2],
-    /// Whose sums are in registers.
-    held: Option<usize>,
-    /// What is to be written to `y`.
-    finished: Option<Finished>,
+    /// Outputs on their way to `y`.
+    pub(super) turned: Scratch<f32>,
 }
 
 impl PanelMemory {
@@ -46,173 +42,126 @@ impl PanelMemory {
         Self {
             tiles: Scratch::new(blocking.panel_len(), &TILES),
             sums: Scratch::new(blocking.sums_len(), &WAITING),
-            edges: [Edge::new(), Edge::new()],
-            held: None,
-            finished: None,
+            turned: Scratch::new(TURNED, &OUTPUTS),
         }
     }
 
+    pub(super) fn panel(&mut self) -> *mut bf16 {
+        self.tiles.as_mut_ptr()
+    }
+
     /// The four tiles of sums of so many before.
-    fn sums(&mut self, index: usize) -> *mut f32 {
+    pub(super) fn sums(&mut self, index: usize) -> *mut f32 {
         self.sums.as_chunks_mut::<{ 4 * SUMS }>().0[index].as_mut_ptr()
     }
 }
 
-/// Where tiles of weights are read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Matrix,
-    /// In the matrix, and left in the panel.
-    MatrixThenPanel,
-    Panel,
-}
-
 /// Some steps of a pair.
 struct Block {
-    /// Rows of the weight, at most [`PAIR`].
-    columns: Range<usize>,
-    steps: Range<usize>,
-    /// Activations from the first of these steps on.
-    x: *const bf16,
-    place: Place,
-    /// Whether no other tile has a part of the same cache lines.
-    once: bool,
     /// Their tiles in the panel.
-    tiles: *mut bf16,
-    /// Which sums they are added to.
-    sums: usize,
-    ahead: Option<Ahead>,
-}
-
-/// A pair's share of the activations that the panel meets next.
-struct Ahead {
+    tiles: *const bf16,
+    /// Activations of the same steps.
     x: *const bf16,
-    /// Cache lines to fetch in each step.
+    steps: usize,
+    /// Whether sums begin with them.
+    first: bool,
+    /// Where sums are kept.
+    sums: *mut f32,
+    /// A pair's share of the activations that the panel meets next.
+    ahead: *const i8,
+    /// Cache lines to fetch of them in each step.
     lines: usize,
 }
 
 impl Amx<'_> {
-    /// Multiplies one row block by a panel.
+    /// Copies a panel, and multiplies all row blocks by it.
     ///
     /// # Safety
     ///
-    /// That of [`Amx::walk`]; tiles are configured for the columns of the layout, `PARTS` are its
-    /// parts, and the panel's row blocks come in order.
+    /// That of [`Amx::walk`]; tiles are configured for the columns of the layout, and `PARTS` are its parts.
     #[inline(always)]
-    pub(super) unsafe fn row_block<const PARTS: usize>(
+    pub(super) unsafe fn row_blocks<const PARTS: usize>(
+        &self,
+        operands: &Operands<bf16, bf16>,
+        panel: &Panel,
+        memory: &mut PanelMemory,
+    ) {
+        // SAFETY: the caller's promises; the memory has room for the panel.
+        unsafe {
+            copy(operands, panel, memory.panel());
+            for row_block in 0..panel.row_blocks() {
+                self.row_block::<PARTS>(operands, panel, row_block, memory);
+                if panel.steps.end == self.layout.steps() {
+                    self.write_row_block(operands, panel, row_block, memory);
+                }
+            }
+        }
+    }
+
+    /// Multiplies one row block by a panel that is copied.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Amx::row_blocks`].
+    #[inline(always)]
+    unsafe fn row_block<const PARTS: usize>(
         &self,
         operands: &Operands<bf16, bf16>,
         panel: &Panel,
         row_block: usize,
         memory: &mut PanelMemory,
     ) {
-        let row = panel.rows.start + row_block * ROW_BLOCK;
-        let rows = row..panel.rows.end.min(row + ROW_BLOCK);
-        let place = match (row_block, panel.is_kept()) {
-            (_, false) => Place::Matrix,
-            (0, true) => Place::MatrixThenPanel,
-            _ => Place::Panel,
-        };
-        let x = operands.x.wrapping_add(self.layout.start(row));
-        let (all_steps, pairs) = (self.layout.steps(), panel.columns.len().div_ceil(PAIR));
-        // Rows of weights that come from memory do so fastest if they are read on and on.
-        let group_steps = if row_block == 0 { panel.steps.len() } else { panel.group_steps };
-        for steps in pieces(&panel.steps, group_steps) {
-            let len = self.layout.step(rows.len());
+        let rows = panel.row_block(row_block);
+        let x = operands.x.wrapping_add(self.layout.start(rows.start));
+        let pairs = panel.columns.len().div_ceil(PAIR);
+        let len = self.layout.step(rows.len());
+        let mut held = None;
+        for steps in pieces(&panel.steps, panel.group_steps) {
             let next = match steps.end < panel.steps.end {
                 true => x.wrapping_add(steps.end * len),
-                false => operands
-                    .x
-                    .wrapping_add(self.layout.start(row + ROW_BLOCK) + panel.steps.start * len),
+                false => operands.x.wrapping_add(
+                    self.layout.start(rows.start + ROW_BLOCK) + panel.steps.start * len,
+                ),
             };
             let is_last = rows.end == panel.rows.end && steps.end == panel.steps.end;
-            let lines = (2 * len / ROW_BYTES).div_ceil(pairs);
+            let lines = if is_last { 0 } else { (2 * len / ROW_BYTES).div_ceil(pairs) };
             for (pair, columns) in pieces(&panel.columns, PAIR).enumerate() {
                 let step = pair * panel.steps.len() + steps.start - panel.steps.start;
-                let sums = row_block * panel.sums_apart + pair;
-                let two = columns.len() > ROWS;
+                let sums = memory.sums(panel.sums(row_block, pair));
                 let block = Block {
-                    columns: columns.clone(),
-                    steps: steps.clone(),
+                    tiles: memory.panel().wrapping_add(step * 2 * TILE),
                     x: x.wrapping_add(steps.start * len),
-                    place,
-                    once: panel.aligned || place == Place::Panel,
-                    tiles: memory.tiles.as_mut_ptr().wrapping_add(step * 2 * TILE),
+                    steps: steps.len(),
+                    first: steps.start == 0,
                     sums,
-                    ahead: (!is_last).then(|| Ahead {
-                        x: next.wrapping_add(pair * steps.len() * len / pairs),
-                        lines,
-                    }),
+                    ahead: next.wrapping_add(pair * steps.len() * len / pairs).cast(),
+                    lines,
                 };
                 // SAFETY: the caller's promises; the panel has these pairs and steps.
                 unsafe {
-                    match (two, rows.len() > COLUMNS) {
-                        (true, true) => self.block::<2, 2, PARTS>(operands, block, memory),
-                        (true, false) => self.block::<2, 1, PARTS>(operands, block, memory),
-                        (false, true) => self.block::<1, 2, PARTS>(operands, block, memory),
-                        (false, false) => self.block::<1, 1, PARTS>(operands, block, memory),
+                    match (columns.len() > ROWS, rows.len() > COLUMNS) {
+                        (true, true) => self.block::<2, 2, PARTS>(block, held),
+                        (true, false) => self.block::<2, 1, PARTS>(block, held),
+                        (false, true) => self.block::<1, 2, PARTS>(block, held),
+                        (false, false) => self.block::<1, 1, PARTS>(block, held),
                     }
                 }
-                if steps.end >= all_steps {
-                    memory.finished = Some(Finished::new(rows.clone(), columns, sums));
-                }
+                held = Some(sums);
             }
         }
-    }
-
-    /// Stores and writes what the last block left.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Amx::row_block`].
-    #[inline(always)]
-    pub(super) unsafe fn finish(&self, operands: &Operands<bf16, bf16>, memory: &mut PanelMemory) {
-        // SAFETY: tiles are configured, as the callers promise; sums have their places.
-        unsafe {
-            if let Some(held) = memory.held.take() {
-                let held = memory.sums(held);
+        if let Some(held) = held {
+            // SAFETY: tiles are configured, as the callers promise; sums have their places.
+            unsafe {
                 tiles::store!(0, held, ROW_BYTES);
                 tiles::store!(1, held.add(SUMS), ROW_BYTES);
                 tiles::store!(2, held.add(2 * SUMS), ROW_BYTES);
                 tiles::store!(3, held.add(3 * SUMS), ROW_BYTES);
             }
-            self.write_finished(operands, memory);
         }
-    }
-
-    /// Writes what is left of outputs whose sums are stored.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Amx::row_block`].
-    #[inline(always)]
-    unsafe fn write_finished(&self, operands: &Operands<bf16, bf16>, memory: &mut PanelMemory) {
-        while memory.finished.is_some() {
-            // SAFETY: the caller's promises.
-            unsafe { self.write_tile_of_finished(operands, memory) };
-        }
-    }
-
-    /// Writes one of their tiles, if there is any.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Amx::row_block`].
-    #[inline(always)]
-    unsafe fn write_tile_of_finished(
-        &self,
-        operands: &Operands<bf16, bf16>,
-        memory: &mut PanelMemory,
-    ) {
-        let Some(finished) = memory.finished.take() else { return };
-        let (sums, _) = memory.sums.as_chunks::<{ 4 * SUMS }>();
-        // SAFETY: the caller's promises.
-        memory.finished = unsafe { self.write_next(operands, finished, sums) };
     }
 
     /// Adds the products of some steps to the sums of `HEIGHT` by `WIDTH` tiles, which stay in
-    /// registers; begins with zero if the steps begin with the first. Meanwhile stores the sums that were
-    /// there before, and writes outputs.
+    /// registers. Stores the sums that were held there before.
     ///
     /// # Safety
     ///
@@ -221,19 +170,13 @@ impl Amx<'_> {
     #[inline(always)]
     unsafe fn block<const HEIGHT: usize, const WIDTH: usize, const PARTS: usize>(
         &self,
-        operands: &Operands<bf16, bf16>,
-        Block { columns, steps, mut x, place, once, mut tiles, sums, ahead }: Block,
-        memory: &mut PanelMemory,
+        block: Block,
+        held: Option<*mut f32>,
     ) {
+        let Block { mut tiles, mut x, steps, first, sums, mut ahead, lines } = block;
         let (tile, x_stride) = (self.layout.tile(), 4 * self.layout.columns);
-        let (upper, lower) = (ROWS.min(columns.len()), columns.len().saturating_sub(ROWS));
-        let held = memory.held.replace(sums).map(|held| memory.sums(held));
-        let (own, first) = (memory.sums(sums), steps.start);
-        let next_sums = own.wrapping_add(4 * SUMS).cast::<i8>();
-        let sum_lines = (4 * SUMS * 4 / ROW_BYTES).div_ceil(steps.len());
-        // SAFETY: tiles are configured, as the callers promise. Tiles of sums have their places in
-        // `sums`, rows of 64 bytes; those of weights lie where `weights` says, or in the panel, whole
-        // ones, where the first row block left them; and those of activations in `operands.x`, which
+        // SAFETY: tiles are configured, as the callers promise. Tiles of sums have their places, rows of
+        // 64 bytes; those of weights lie in the panel, whole ones; and those of activations in `x`, which
         // was packed for these steps, one after the other.
         unsafe {
             macro_rules! switch {
@@ -241,86 +184,61 @@ impl Amx<'_> {
                     if let Some(held) = held {
                         tiles::store!($tile, held.add($tile * SUMS), ROW_BYTES);
                     }
-                    if first == 0 {
+                    if first {
                         tiles::zero!($tile);
                     } else {
-                        tiles::load!($tile, own.add($tile * SUMS), ROW_BYTES);
+                        tiles::load!($tile, sums.add($tile * SUMS), ROW_BYTES);
                     }
                 };
             }
-            macro_rules! load_weights {
-                ($tile:literal, $from:expr, $stride:expr) => {
-                    match once {
-                        true => tiles::load_once!($tile, $from, $stride),
-                        false => tiles::load!($tile, $from, $stride),
+            // The first step apart from the others keeps their loop short.
+            macro_rules! step {
+                ($switches:literal) => {
+                    for _ in 0..lines {
+                        _mm_prefetch::<_MM_HINT_T1>(ahead);
+                        ahead = ahead.wrapping_add(ROW_BYTES);
                     }
-                };
-            }
-            for (at, step) in steps.enumerate() {
-                if at > 0 {
-                    self.write_tile_of_finished(operands, memory);
-                }
-                if let Some(Ahead { x, lines }) = ahead {
-                    for line in at * lines..(at + 1) * lines {
-                        let x = x.cast::<i8>().wrapping_add(line * ROW_BYTES);
-                        _mm_prefetch::<_MM_HINT_T1>(x);
-                    }
-                    for line in at * sum_lines..(at + 1) * sum_lines {
-                        _mm_prefetch::<_MM_HINT_T0>(next_sums.wrapping_add(line * ROW_BYTES));
-                    }
-                }
-                let [edge, other_edge] = &mut memory.edges;
-                let (from, stride) = match place {
-                    Place::Panel => (tiles.cast_const(), ROW_BYTES),
-                    _ => weights(operands, columns.start, upper, step, edge),
-                };
-                load_weights!(4, from, stride);
-                if HEIGHT == 2 {
-                    let (from, stride) = match place {
-                        Place::Panel => (tiles.wrapping_add(TILE).cast_const(), ROW_BYTES),
-                        _ => weights(operands, columns.start + ROWS, lower, step, other_edge),
-                    };
-                    load_weights!(5, from, stride);
-                }
-                if place == Place::MatrixThenPanel {
-                    tiles::store!(4, tiles, ROW_BYTES);
+                    tiles::load_once!(4, tiles, ROW_BYTES);
                     if HEIGHT == 2 {
-                        tiles::store!(5, tiles.wrapping_add(TILE), ROW_BYTES);
+                        tiles::load_once!(5, tiles.wrapping_add(TILE), ROW_BYTES);
                     }
-                }
-                tiles = tiles.wrapping_add(2 * TILE);
-                for part in 0..PARTS {
-                    let switches = at == 0 && part == 0;
-                    tiles::load!(6, x, x_stride);
-                    if WIDTH == 2 {
-                        tiles::load!(7, x.wrapping_add(tile), x_stride);
+                    tiles = tiles.wrapping_add(2 * TILE);
+                    for part in 0..PARTS {
+                        let switches = $switches && part == 0;
+                        tiles::load!(6, x, x_stride);
+                        if WIDTH == 2 {
+                            tiles::load!(7, x.wrapping_add(tile), x_stride);
+                        }
+                        if switches {
+                            switch!(0);
+                        }
+                        tiles::multiply!(0, 4, 6);
+                        if switches {
+                            switch!(2);
+                        }
+                        if HEIGHT == 2 {
+                            tiles::multiply!(2, 5, 6);
+                        }
+                        if switches {
+                            switch!(1);
+                        }
+                        if WIDTH == 2 {
+                            tiles::multiply!(1, 4, 7);
+                        }
+                        if switches {
+                            switch!(3);
+                        }
+                        if HEIGHT == 2 && WIDTH == 2 {
+                            tiles::multiply!(3, 5, 7);
+                        }
+                        x = x.wrapping_add(WIDTH * tile);
                     }
-                    if switches {
-                        switch!(0);
-                    }
-                    tiles::multiply!(0, 4, 6);
-                    if switches {
-                        switch!(2);
-                    }
-                    if HEIGHT == 2 {
-                        tiles::multiply!(2, 5, 6);
-                    }
-                    if switches {
-                        switch!(1);
-                    }
-                    if WIDTH == 2 {
-                        tiles::multiply!(1, 4, 7);
-                    }
-                    if switches {
-                        switch!(3);
-                    }
-                    if HEIGHT == 2 && WIDTH == 2 {
-                        tiles::multiply!(3, 5, 7);
-                    }
-                    x = x.wrapping_add(WIDTH * tile);
-                }
+                };
             }
-            self.write_finished(operands, memory);
+            step!(true);
+            for _ in 1..steps {
+                step!(false);
+            }
         }
     }
 }

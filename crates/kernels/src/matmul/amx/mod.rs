@@ -11,8 +11,8 @@
 //! An output takes `k` in steps of 32, zeros beyond its end. In a step each part of the activations
 //! is multiplied, the smallest first: the processor adds the sixteen even products in order, and
 //! the sixteen odd ones, then both, then what it had; subnormal numbers, given or made, are zero.
-//! So the bits of an output depend on its two rows alone: a single row of activations, which [`small_m`]
-//! multiplies, comes to what it does as a column among others.
+//! So the bits of an output depend on its two rows alone: a single row of activations comes to what it
+//! does as a column among others.
 //!
 //! # Exactness
 //!
@@ -29,11 +29,11 @@ mod block;
 mod blocking;
 mod broadcast;
 mod cache;
+mod in_place;
 mod output;
 mod pack;
 mod product;
 mod rounds;
-mod small_m;
 mod tiles;
 mod weights;
 
@@ -46,11 +46,11 @@ use super::packed::PackedLoops;
 use super::{Matmul, MatmulLoops, Operands};
 use crate::{ActivationDtype, BlockWeight, Isa};
 use block::PanelMemory;
-use blocking::Blocking;
 pub(super) use blocking::most_bytes;
+use blocking::{Blocking, is_in_place};
 pub(super) use broadcast::rows;
+use pack::Layout;
 pub(crate) use pack::cut;
-use pack::{Layout, ROW_BLOCK};
 pub(crate) use product::{TileProducts, TileRows, TileSums};
 pub(crate) use rounds::rounds;
 use tiles::{COLUMNS, ROWS, Tiles};
@@ -58,8 +58,8 @@ use tiles::{COLUMNS, ROWS, Tiles};
 /// Rows of weights in two tiles.
 const PAIR: usize = 2 * ROWS;
 
-/// Rows of weights that a thread claims at least, if there are more than [`COLUMNS`] rows of
-/// activations: all of these are read for them.
+/// Rows of weights that a thread claims at least, if they are copied: all activations are read for
+/// them.
 const BROAD: usize = 4 * PAIR;
 
 /// Elements of a tile of sums.
@@ -119,7 +119,7 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
     }
 
     fn small_m_unit(self, m: usize) -> usize {
-        if m <= COLUMNS { ROWS } else { BROAD }
+        if is_in_place(cache::of_thread(), &self.layout, m) { ROWS } else { BROAD }
     }
 }
 
@@ -155,34 +155,21 @@ impl Amx<'_> {
         if rows.is_empty() || columns.is_empty() {
             return;
         }
-        if rows.len() <= COLUMNS {
-            // SAFETY: the caller's promises.
-            return unsafe {
-                match self.layout.parts {
-                    1 => self.small_m_columns::<1>(operands, rows, columns),
-                    _ => self.small_m_columns::<3>(operands, rows, columns),
-                }
-            };
-        }
-        let [start, row] = [operands.weight.addr(), operands.size.k * size_of::<bf16>()];
-        let aligned = (start | row).is_multiple_of(tiles::ROW_BYTES);
-        let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len(), aligned);
+        let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len());
         let mut memory = PanelMemory::new(&blocking);
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
         let _tiles = unsafe { Tiles::configure(self.layout.columns) };
         for panel in blocking.panels(&rows, &columns) {
-            for row_block in 0..panel.rows.len().div_ceil(ROW_BLOCK) {
-                // SAFETY: the caller's promises, for rows and columns within its own; row blocks
-                // come in order.
-                unsafe {
-                    match self.layout.parts {
-                        1 => self.row_block::<1>(operands, &panel, row_block, &mut memory),
-                        _ => self.row_block::<3>(operands, &panel, row_block, &mut memory),
-                    }
+            // SAFETY: the caller's promises, for rows and columns within its own; the memory is for these
+            // panels.
+            unsafe {
+                match (blocking.is_in_place(), self.layout.parts) {
+                    (true, 1) => self.in_place::<1>(operands, &panel, &mut memory),
+                    (true, _) => self.in_place::<3>(operands, &panel, &mut memory),
+                    (false, 1) => self.row_blocks::<1>(operands, &panel, &mut memory),
+                    (false, _) => self.row_blocks::<3>(operands, &panel, &mut memory),
                 }
             }
         }
-        // SAFETY: the caller's promises.
-        unsafe { self.finish(operands, &mut memory) };
     }
 }

@@ -6,73 +6,67 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::{Operands, Size, region};
+use super::block::PanelMemory;
+use super::blocking::{PAIRS, Panel};
 use super::tiles::{COLUMNS, ROWS};
-use super::{Amx, SUMS};
+use super::{Amx, PAIR, SUMS};
 use crate::Isa;
 use crate::simd::transposed;
 
-/// Sums of two by two tiles that are outputs.
-pub(super) struct Finished {
-    rows: Range<usize>,
-    columns: Range<usize>,
-    /// Which of all sums.
-    sums: usize,
-    /// The next of the four.
-    tile: usize,
-}
-
-impl Finished {
-    pub(super) fn new(rows: Range<usize>, columns: Range<usize>, sums: usize) -> Self {
-        Self { rows, columns, sums, tile: 0 }
-    }
-}
+/// Elements of the outputs of sixteen rows of activations by a panel, apart by one tile more.
+pub(super) const TURNED: usize = COLUMNS * (PAIRS * PAIR + ROWS);
 
 impl Amx<'_> {
-    /// Turns one more tile of sums over into `y`; gives what is left.
+    /// Turns the sums of a row block over into `y`, which is written along its rows.
     ///
     /// # Safety
     ///
     /// As for [`Amx::row_block`].
-    #[inline(always)]
-    pub(super) unsafe fn write_next(
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+    pub(super) unsafe fn write_row_block(
         &self,
         operands: &Operands<bf16, bf16>,
-        finished: Finished,
-        sums: &[[f32; 4 * SUMS]],
-    ) -> Option<Finished> {
-        let Finished { rows, columns, sums: index, tile } = &finished;
-        let (column, row) = (columns.start + tile / 2 * ROWS, rows.start + tile % 2 * COLUMNS);
-        if column < columns.end && row < rows.end {
-            let rows = row..rows.end.min(row + COLUMNS);
-            let columns = column..columns.end.min(column + ROWS);
-            let sums = &sums[*index].as_chunks::<SUMS>().0[*tile];
-            // SAFETY: the caller's promises: `y` has these rows and columns.
-            unsafe { self.write_tile(operands, rows, columns, sums) };
-        }
-        (finished.tile < 3).then(|| Finished { tile: finished.tile + 1, ..finished })
-    }
-
-    /// Turns one tile of sums over into `y[rows, columns]`, at most sixteen of each.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Amx::walk`].
-    #[inline(always)]
-    pub(super) unsafe fn write_tile(
-        &self,
-        operands: &Operands<bf16, bf16>,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        sums: &[f32; SUMS],
+        panel: &Panel,
+        row_block: usize,
+        memory: &mut PanelMemory,
     ) {
-        let n = operands.size.n;
-        // SAFETY: the caller's promises: `y` has these rows and columns.
-        unsafe {
-            let y = operands.y.add(rows.start * n + columns.start);
-            if write(sums, [rows.len(), columns.len()], y, n) && self.layout.parts > 1 {
-                for row in rows {
+        let Range { start, end } = panel.row_block(row_block);
+        let (n, columns) = (operands.size.n, &panel.columns);
+        // Rows a power of two apart would be in the same few lines of the first-level cache.
+        let apart = columns.len().next_multiple_of(ROWS) + ROWS;
+        for (right, first) in (start..end).step_by(COLUMNS).enumerate() {
+            for at in 0..columns.len().div_ceil(ROWS) {
+                let tile = at % 2 * 2 + right;
+                // SAFETY: four tiles of sums.
+                let sums = memory.sums(panel.sums(row_block, at / 2)).wrapping_add(tile * SUMS);
+                let to = &mut memory.turned[at * ROWS..];
+                // SAFETY: a tile of sums has sixteen vectors, and sixteen rows have room for as many from here
+                // on, which begin with a cache line.
+                unsafe {
+                    let tile = std::array::from_fn(|row| {
+                        _mm512_loadu_si512(sums.add(row * COLUMNS).cast())
+                    });
+                    for (row, sums) in transposed(tile).into_iter().take(end - first).enumerate() {
+                        _mm512_storeu_si512(to.as_mut_ptr().wrapping_add(row * apart).cast(), sums);
+                    }
+                }
+            }
+            for (row, outputs) in (first..end).zip(memory.turned.chunks_exact(apart)) {
+                let outputs = &outputs[..columns.len()];
+                // SAFETY: the caller's promises: `y` has these rows and columns, which nothing else reads
+                // or writes meanwhile.
+                let y = unsafe {
+                    std::slice::from_raw_parts_mut(
+                        operands.y.add(row * n + columns.start),
+                        columns.len(),
+                    )
+                };
+                y.copy_from_slice(outputs);
+                if self.layout.parts > 1 && outputs.iter().any(|output| output.is_nan()) {
                     for column in columns.clone() {
-                        self.again(operands, row, column);
+                        // SAFETY: the caller's promises.
+                        unsafe { self.again(operands, row, column) };
                     }
                 }
             }
@@ -102,43 +96,4 @@ impl Amx<'_> {
             }
         }
     }
-}
-
-/// Writes a tile of sums `[weights, activations]`, rows of sixteen, to `y [height activations,
-/// width weights]`, rows of `n`. Says whether any is not a number.
-///
-/// # Safety
-///
-/// The processor has AVX-512; `y` has these rows, which nothing else reads or writes meanwhile;
-/// `height` and `width` are at most 16.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn write(sums: &[f32; SUMS], [height, width]: [usize; 2], y: *mut f32, n: usize) -> bool {
-    let mut is_nan = false;
-    // A row or two are gathered sooner than sixteen are turned over.
-    if height <= 2 {
-        for row in 0..height {
-            for column in 0..width {
-                let sum = sums[column * COLUMNS + row];
-                is_nan |= sum.is_nan();
-                // SAFETY: the caller's promise.
-                unsafe { y.add(row * n + column).write(sum) };
-            }
-        }
-        return is_nan;
-    }
-    // SAFETY: the array holds sixteen vectors.
-    let columns = std::array::from_fn(|column| unsafe {
-        _mm512_loadu_si512(sums.as_ptr().add(column * COLUMNS).cast())
-    });
-    // SAFETY: the processor has AVX-512.
-    let rows = unsafe { transposed(columns) };
-    let there = ((1u32 << width) - 1) as u16;
-    for (row, values) in rows.into_iter().enumerate().take(height) {
-        let values = _mm512_castsi512_ps(values);
-        is_nan |= _mm512_mask_cmp_ps_mask::<_CMP_UNORD_Q>(there, values, values) != 0;
-        // SAFETY: a masked store of `width` elements touches no others.
-        unsafe { _mm512_mask_storeu_ps(y.add(row * n), there, values) };
-    }
-    is_nan
 }

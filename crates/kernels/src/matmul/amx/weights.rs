@@ -1,11 +1,15 @@
-//! Weights as tiles, where they lie in memory.
+//! Weights as tiles, where they lie in memory, or copied.
 //!
-//! No instruction fetches the next panel: the processor does so by itself, row by row of a tile or two, and
-//! instructions that do it fill its queues.
+//! No instruction fetches what comes next: the processor does so by itself, row by row of a tile or two, and
+//! instructions that do it fill its queues. It does so when tiles are copied one after the other, not when
+//! rows are, nor when lines are copied between products, which then wait for them.
+
+use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_storeu_si512};
 
 use half::bf16;
 
 use super::super::Operands;
+use super::blocking::Panel;
 use super::tiles::{Aligned, ROW_BYTES, ROWS, STEP, TILE};
 
 /// A tile of weights that are not all there, with zeros where they are not.
@@ -45,4 +49,31 @@ pub(super) unsafe fn weights(
         unsafe { from.add(index * k).copy_to_nonoverlapping(to.as_mut_ptr(), count) };
     }
     (edge.0.as_ptr(), ROW_BYTES)
+}
+
+/// Copies a panel: two tiles for each pair and step.
+///
+/// # Safety
+///
+/// The processor has AVX-512; the weight has this panel, and `tiles`, which begins with a cache line, room
+/// for it.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn copy(operands: &Operands<bf16, bf16>, panel: &Panel, tiles: *mut bf16) {
+    let mut edge = Edge::new();
+    for (at, row) in panel.columns.clone().step_by(ROWS).enumerate() {
+        let rows = ROWS.min(panel.columns.end - row);
+        let mut to = tiles.wrapping_add((at / 2 * panel.steps.len() * 2 + at % 2) * TILE);
+        for step in panel.steps.clone() {
+            // SAFETY: the caller's promises; sixteen rows of 64 bytes lie where `weights` says.
+            unsafe {
+                let (from, stride) = weights(operands, row, rows, step, &mut edge);
+                for row in 0..ROWS {
+                    let line: *const __m512i = from.wrapping_byte_add(row * stride).cast();
+                    let to = to.wrapping_add(row * STEP).cast();
+                    _mm512_storeu_si512(to, _mm512_loadu_si512(line));
+                }
+            }
+            to = to.wrapping_add(2 * TILE);
+        }
+    }
 }
