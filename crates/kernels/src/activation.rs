@@ -100,7 +100,7 @@ for_each_isa! {
 }
 
 for_each_isa! {
-    fn gate_each(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
+    pub(crate) fn gate_each(function: ActivationFunction, x: &mut [f32], up: &[f32]) {
         times(function, x, up.iter().copied());
     }
 }

@@ -10,7 +10,6 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Shape, TensorData};
 
-use crate::activation::gate_in_place;
 use crate::buffer::{self, Buffer};
 use crate::matmul::{
     InOutMatmul, Matmul, MatmulActivations, Size, add_linear_in_out_into, input_gradient_into,
@@ -119,9 +118,16 @@ impl StoredWeightOps for Flex {
         act: ActivationFunction,
         compute: ActivationDtype,
     ) -> FlexTensor {
-        let (shape, [(n, mut gate), (_, up)]) = matmuls(x, [gate, up], compute);
-        gate_in_place(Isa::detected(), act, &mut gate, &up);
-        result((n, gate), shape)
+        let (x, weights) = (contiguous(x), [gate, up].map(contiguous_rows));
+        let (shape, size @ [m, _]) = sizes(&x);
+        let [n, ups] = weights.each_ref().map(|weight| outputs(weight, &shape));
+        assert_eq!(n, ups, "linear: a gate has the size of what goes through");
+        let mut y = buffer::take(m * n);
+        let x = f32_elements(&x, "linear: x");
+        let weights = weights.each_ref().map(|weight| operand(weight, "linear: weight"));
+        MatmulActivations::new(Isa::detected(), compute, x, size)
+            .multiply_gated(act, weights, n, &mut y);
+        result((n, y), shape)
     }
 
     fn add_stored_linear_in_out(
@@ -226,17 +232,9 @@ fn matmuls<const N: usize>(
     compute: ActivationDtype,
 ) -> (Shape, [(usize, Buffer); N]) {
     let (x, weights) = (contiguous(x), weights.map(contiguous_rows));
-    let shape = x.shape();
-    let Some((&k, rows)) = shape.as_slice().split_last() else {
-        panic!("linear: x must have a dimension")
-    };
-    let m: usize = rows.iter().product();
+    let (shape, size @ [m, _]) = sizes(&x);
     let mut ys = weights.each_ref().map(|weight| {
-        let [n, width] = matrix(weight, "linear: weight");
-        assert_eq!(
-            k, width,
-            "linear: x {shape:?} needs a weight [out, {k}], but it is [{n}, {width}]"
-        );
+        let n = outputs(weight, &shape);
         (n, buffer::take(m * n))
     });
     let mut weights = weights.iter();
@@ -246,8 +244,24 @@ fn matmuls<const N: usize>(
         y,
         stride: *n,
     });
-    linear_each_into(Isa::detected(), compute, f32_elements(&x, "linear: x"), [m, k], &mut each);
+    linear_each_into(Isa::detected(), compute, f32_elements(&x, "linear: x"), size, &mut each);
     (shape, ys)
+}
+
+/// The shape of activations, and how many rows of what width they are.
+fn sizes(x: &FlexTensor) -> (Shape, [usize; 2]) {
+    let shape = x.shape();
+    let (&k, rows) = shape.as_slice().split_last().expect("linear: x must have a dimension");
+    let size = [rows.iter().product(), k];
+    (shape, size)
+}
+
+/// The rows of a weight for activations of that shape.
+fn outputs(weight: &WeightOperand<Flex>, x: &Shape) -> usize {
+    let [n, width] = matrix(weight, "linear: weight");
+    let k = x.as_slice().last().copied().unwrap_or_default();
+    assert_eq!(k, width, "linear: x {x:?} needs a weight [out, {k}], but it is [{n}, {width}]");
+    n
 }
 
 /// [`linear_tiles`](crate::linear_tiles) on Flex.
@@ -258,9 +272,7 @@ pub(crate) fn stored_linear_tiles(
     tiles: impl Iterator<Item = (Range<usize>, WeightOperand<Flex>)>,
 ) -> FlexTensor {
     let x = contiguous(x);
-    let shape = x.shape();
-    let (&k, rows) = shape.as_slice().split_last().expect("linear: x must have a dimension");
-    let size @ [m, _] = [rows.iter().product(), k];
+    let (shape, size @ [m, k]) = sizes(&x);
     let mut y = buffer::take(m * out);
     let x = f32_elements(&x, "linear: x");
     let mut activations = MatmulActivations::new(Isa::detected(), compute, x, size);

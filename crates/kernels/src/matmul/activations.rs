@@ -12,7 +12,8 @@ use super::tile::Kernel;
 use super::{Matmul, kind, small_m, widened};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, gemm, packed, pairs};
-use crate::{ActivationDtype, Isa, Weight};
+use crate::activation::{ActivationFunction, gate_in_place};
+use crate::{ActivationDtype, Isa, Weight, buffer};
 
 /// Activations `[m, k]`, for matmuls with weights that need not be there at the same time. They are
 /// rounded and packed once for all.
@@ -94,6 +95,38 @@ impl<'a> MatmulActivations<'a> {
         }
     }
 
+    /// Writes `function(x · Gᵀ) · (x · Uᵀ)` to `y [m, n]`, for `gate` and `up` of `n` rows: the same bits as
+    /// multiplying and [gating](crate::gate_in_place) one after the other.
+    ///
+    /// # Panics
+    ///
+    /// If a slice does not have the length that the sizes ask for.
+    pub fn multiply_gated(
+        &mut self,
+        function: ActivationFunction,
+        [gate, up]: [Weight<'_>; 2],
+        n: usize,
+        y: &mut [f32],
+    ) {
+        let Self { isa, compute, x, size: size @ [m, k], .. } = *self;
+        // Threads that compute few rows are to meet once.
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::AmxBf16 && is_bf16(up) && m >= small_m::ROWS {
+            self.multiply(&mut [Matmul { weight: gate, n, y, stride: n }]);
+            assert_eq!(Some(up.len()), n.checked_mul(k), "weights must hold n * k elements");
+            let matmuls = &mut [Matmul { weight: up, n, y, stride: n }];
+            let gate = Some(function);
+            // SAFETY: this processor has these instructions, as was asserted.
+            return unsafe { amx::matmuls(compute, x, size, &mut self.packed, gate, matmuls) };
+        }
+        let mut other = buffer::take(m * n);
+        self.multiply(&mut [
+            Matmul { weight: gate, n, y, stride: n },
+            Matmul { weight: up, n, y: &mut other, stride: n },
+        ]);
+        gate_in_place(isa, function, y, &other);
+    }
+
     /// Matmuls with weights that one loop multiplies.
     fn multiply_alike(&mut self, matmuls: &mut [Matmul]) {
         let Self { isa, compute, x, size, .. } = *self;
@@ -101,7 +134,7 @@ impl<'a> MatmulActivations<'a> {
             #[cfg(target_arch = "x86_64")]
             (weight, _) if isa == Isa::AmxBf16 && is_bf16(weight) => {
                 // SAFETY: this processor has these instructions, as was asserted.
-                unsafe { amx::matmuls(compute, x, size, &mut self.packed, matmuls) };
+                unsafe { amx::matmuls(compute, x, size, &mut self.packed, None, matmuls) };
             }
             #[cfg(target_arch = "x86_64")]
             (weight, ActivationDtype::Bf16) if isa == Isa::Avx512Bf16 && is_bf16(weight) => {

@@ -72,6 +72,8 @@ impl Amx<'_> {
     ///
     /// As for [`Amx::in_place`]; there are so many tiles of these rows, at most sixteen columns, and places
     /// for sums.
+    // Inlined beside the other loops, this one keeps its addresses in memory.
+    #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
     unsafe fn tile_in_place<const WIDTH: usize, const PARTS: usize>(
         &self,

@@ -44,7 +44,7 @@ use half::bf16;
 use super::pack::Scratch;
 use super::packed::PackedLoops;
 use super::{Matmul, MatmulLoops, Operands};
-use crate::{ActivationDtype, BlockWeight, Isa};
+use crate::{ActivationDtype, ActivationFunction, BlockWeight, Isa};
 use block::PanelMemory;
 pub(super) use blocking::most_bytes;
 use blocking::{Blocking, is_in_place};
@@ -66,7 +66,8 @@ const BROAD: usize = 4 * PAIR;
 const SUMS: usize = ROWS * COLUMNS;
 
 /// Computes matmuls of `x [m, k]` with weights in bf16, as they are or all packed; all slices have the lengths that the sizes
-/// ask for. `packed` is what this keeps of `x` from one call to the next.
+/// ask for. `packed` is what this keeps of `x` from one call to the next. With a `gate` outputs are what goes through
+/// that which is in their place, as [`gate_in_place`](crate::gate_in_place) computes it.
 ///
 /// # Safety
 ///
@@ -76,10 +77,11 @@ pub(super) unsafe fn matmuls(
     x: &[f32],
     [m, k]: [usize; 2],
     packed: &mut Option<Scratch<bf16>>,
+    gate: Option<ActivationFunction>,
     matmuls: &mut [Matmul],
 ) {
     let layout = Layout::new(compute, [m, k]);
-    let loops = Amx { layout, x };
+    let loops = Amx { layout, x, gate };
     if k == 0 {
         let rows = matmuls.iter_mut().flat_map(|Matmul { n, y, stride, .. }| {
             y.chunks_mut((*stride).max(1)).map(|row| &mut row[..*n])
@@ -100,6 +102,8 @@ struct Amx<'a> {
     layout: Layout,
     /// Activations as they came.
     x: &'a [f32],
+    /// What outputs go through.
+    gate: Option<ActivationFunction>,
 }
 
 impl MatmulLoops<bf16, bf16> for Amx<'_> {

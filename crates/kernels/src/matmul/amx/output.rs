@@ -11,6 +11,7 @@ use super::blocking::{PAIRS, Panel};
 use super::tiles::{COLUMNS, ROWS};
 use super::{Amx, PAIR, SUMS};
 use crate::Isa;
+use crate::activation::gate_each;
 use crate::simd::transposed;
 
 /// Elements of the outputs of sixteen rows of activations by a panel, apart by one tile more.
@@ -52,8 +53,14 @@ impl Amx<'_> {
                     }
                 }
             }
-            for (row, outputs) in (first..end).zip(memory.turned.chunks_exact(apart)) {
-                let outputs = &outputs[..columns.len()];
+            for (row, outputs) in (first..end).zip(memory.turned.chunks_exact_mut(apart)) {
+                let outputs = &mut outputs[..columns.len()];
+                if self.layout.parts > 1 && outputs.iter().any(|output| output.is_nan()) {
+                    for (column, output) in columns.clone().zip(&mut *outputs) {
+                        // SAFETY: the caller's promises.
+                        unsafe { self.again(operands, row, column, output) };
+                    }
+                }
                 // SAFETY: the caller's promises: `y` has these rows and columns, which nothing else reads
                 // or writes meanwhile.
                 let y = unsafe {
@@ -62,38 +69,40 @@ impl Amx<'_> {
                         columns.len(),
                     )
                 };
-                y.copy_from_slice(outputs);
-                if self.layout.parts > 1 && outputs.iter().any(|output| output.is_nan()) {
-                    for column in columns.clone() {
-                        // SAFETY: the caller's promises.
-                        unsafe { self.again(operands, row, column) };
-                    }
+                match self.gate {
+                    Some(function) => gate_each(Isa::AmxBf16, function, y, outputs),
+                    None => y.copy_from_slice(outputs),
                 }
             }
         }
     }
 
-    /// Computes an output again if it is not a number, with fused multiply-adds.
+    /// Computes an output again with fused multiply-adds if it is not a number.
     ///
     /// # Safety
     ///
     /// That of [`MatmulLoops::region`], for this one output.
     #[cold]
-    unsafe fn again(&self, operands: &Operands<bf16, bf16>, row: usize, column: usize) {
-        let Size { n, k, .. } = operands.size;
-        // SAFETY: the output is in `y`, this row in `x`, the other in the weight; all sets of
-        // instructions up to AMX are there.
+    unsafe fn again(
+        &self,
+        operands: &Operands<bf16, bf16>,
+        row: usize,
+        column: usize,
+        output: &mut f32,
+    ) {
+        if !output.is_nan() {
+            return;
+        }
+        let k = operands.size.k;
+        // SAFETY: this row is in `x`, the other in the weight; all sets of instructions up to AMX are there.
         unsafe {
-            let y = operands.y.add(row * n + column);
-            if y.read().is_nan() {
-                let one = Operands {
-                    x: self.x.as_ptr().add(row * k),
-                    weight: operands.weight.add(column * k),
-                    y,
-                    size: Size { m: 1, n: 1, k },
-                };
-                region(Isa::Avx512, &one, 0..1, 0..1);
-            }
+            let one = Operands {
+                x: self.x.as_ptr().add(row * k),
+                weight: operands.weight.add(column * k),
+                y: output,
+                size: Size { m: 1, n: 1, k },
+            };
+            region(Isa::Avx512, &one, 0..1, 0..1);
         }
     }
 }
