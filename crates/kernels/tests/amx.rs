@@ -9,11 +9,12 @@ mod common;
 use common::amx::{Amx, emulated, provide};
 use common::{Dtype, Stored, bits, reference, values};
 use half::bf16;
+use outsize_kernels::activation::gate_in_place;
 use outsize_kernels::attention::{
     AttentionMask, AttentionShape, KvSegment, RingLayout, StridedRows, attend_into,
 };
-use outsize_kernels::matmul::{Size, linear_into};
-use outsize_kernels::{ActivationDtype, Isa, Weight};
+use outsize_kernels::matmul::{MatmulActivations, Size, linear_into};
+use outsize_kernels::{ActivationDtype, ActivationFunction, Isa, Weight};
 
 fn matmul(isa: Isa, compute: ActivationDtype, x: &[f32], stored: &Stored, size: Size) -> Vec<f32> {
     let mut y = vec![f32::NAN; size.m * size.n];
@@ -79,16 +80,16 @@ fn tiles_are_what_attends() {
     }
 }
 
-/// Panels that are kept as tiles and sums that wait for the next steps of long rows come to the bits of
-/// a few rows, which need neither.
+/// Panels that are copied and sums that wait for the next steps of long rows come to the bits of a few
+/// rows, which need neither.
 #[test]
 fn panels_come_to_the_bits_of_a_few_rows() {
     if provide() == Amx::None {
         return;
     }
-    // Long rows and more row blocks than wait at once; long ones and one row block; short ones: all
-    // with ends that fill no tile.
-    for [m, n, k] in [[550, 75, 3301], [30, 75, 3301], [100, 290, 330]] {
+    // More row blocks than wait at once; several panels of all steps; weights where they lie, twice over,
+    // and once: all with ends that fill no tile.
+    for [m, n, k] in [[2090, 40, 1100], [250, 300, 330], [100, 75, 330], [30, 75, 3301]] {
         let size = Size { m, n, k };
         let x = values(m * k, 5);
         let stored = Stored::new(Dtype::Bf16, &values(n * k, 6));
@@ -99,6 +100,35 @@ fn panels_come_to_the_bits_of_a_few_rows() {
                 let few = matmul(Isa::AmxBf16, compute, x, &stored, few);
                 assert_eq!(bits(all), bits(&few), "{compute:?} {size:?}");
             }
+        }
+    }
+}
+
+/// What is gated as it is written has the bits of what is gated later, also where it is computed again
+/// because it is not finite.
+#[test]
+fn gates_come_to_the_bits_of_both_parts() {
+    if provide() == Amx::None {
+        return;
+    }
+    for m in [5, 40, 150] {
+        let size @ Size { n, k, .. } = Size { m, n: 75, k: 330 };
+        let mut x = values(m * k, 9);
+        x[7] = f32::INFINITY;
+        let [gate, up] = [10, 11].map(|seed| Stored::new(Dtype::Bf16, &values(n * k, seed)));
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+            let [mut want, other] =
+                [&gate, &up].map(|weight| matmul(Isa::AmxBf16, compute, &x, weight, size));
+            gate_in_place(Isa::AmxBf16, ActivationFunction::Silu, &mut want, &other);
+            let mut y = vec![f32::NAN; m * n];
+            let weights = [gate.weight(), up.weight()];
+            MatmulActivations::new(Isa::AmxBf16, compute, &x, [m, k]).multiply_gated(
+                ActivationFunction::Silu,
+                weights,
+                n,
+                &mut y,
+            );
+            assert_eq!(bits(&y), bits(&want), "{compute:?} {m} rows");
         }
     }
 }

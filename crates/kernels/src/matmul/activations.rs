@@ -96,7 +96,7 @@ impl<'a> MatmulActivations<'a> {
     }
 
     /// Writes `function(x · Gᵀ) · (x · Uᵀ)` to `y [m, n]`, for `gate` and `up` of `n` rows: the same bits as
-    /// multiplying and [gating](crate::gate_in_place) one after the other.
+    /// multiplying and [gating](crate::activation::gate_in_place) one after the other.
     ///
     /// # Panics
     ///

@@ -13,8 +13,7 @@ use half::bf16;
 
 use super::super::Operands;
 use super::super::pack::Scratch;
-use super::blocking::{Blocking, Panel, pieces};
-use super::output::TURNED;
+use super::blocking::{Blocking, Panel, TURNED, pieces};
 use super::pack::ROW_BLOCK;
 use super::tiles::{self, COLUMNS, ROW_BYTES, ROWS, TILE};
 use super::weights::copy;

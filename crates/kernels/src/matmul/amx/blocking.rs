@@ -13,9 +13,8 @@ use std::ops::Range;
 use half::bf16;
 
 use super::cache;
-use super::output::TURNED;
 use super::pack::{Layout, ROW_BLOCK};
-use super::tiles::STEP;
+use super::tiles::{COLUMNS, ROWS, STEP};
 use super::{PAIR, SUMS};
 
 /// The most pairs of a panel: activations, which may come from beyond the second-level cache, are read
@@ -28,7 +27,8 @@ const GROUP_BYTES: usize = 32 << 10;
 /// The most row blocks that meet weights where they lie: more are worth a copy.
 const IN_PLACE: usize = 4;
 
-/// The most row blocks whose sums wait for the next steps.
+/// The most row blocks whose sums wait for the next steps, of one part. Of more, activations would pass that no
+/// cache holds until the next panel meets them.
 const WAITING: usize = 64;
 
 /// Bytes of a step of a pair.
@@ -36,6 +36,9 @@ const STEP_BYTES: usize = PAIR * STEP * size_of::<bf16>();
 
 /// Bytes of the sums of a pair and a row block.
 const SUM_BYTES: usize = 4 * SUMS * 4;
+
+/// Elements of the outputs of sixteen rows of activations by a panel, apart by one tile more.
+pub(super) const TURNED: usize = COLUMNS * (PAIRS * PAIR + ROWS);
 
 /// Sizes of the pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +84,10 @@ impl Blocking {
             steps,
             all_steps,
             group_steps: (GROUP_BYTES / (layout.step(ROW_BLOCK) * size_of::<bf16>())).max(1),
-            row_blocks: if steps < all_steps { row_blocks.min(WAITING) } else { row_blocks },
+            row_blocks: match steps < all_steps {
+                true => row_blocks.min(WAITING / layout.parts),
+                false => row_blocks,
+            },
         }
     }
 

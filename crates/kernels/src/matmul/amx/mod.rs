@@ -67,7 +67,7 @@ const SUMS: usize = ROWS * COLUMNS;
 
 /// Computes matmuls of `x [m, k]` with weights in bf16, as they are or all packed; all slices have the lengths that the sizes
 /// ask for. `packed` is what this keeps of `x` from one call to the next. With a `gate` outputs are what goes through
-/// that which is in their place, as [`gate_in_place`](crate::gate_in_place) computes it.
+/// that which is in their place, as [`gate_in_place`](crate::activation::gate_in_place) computes it.
 ///
 /// # Safety
 ///

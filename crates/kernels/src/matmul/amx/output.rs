@@ -7,15 +7,12 @@ use half::bf16;
 
 use super::super::{Operands, Size, region};
 use super::block::PanelMemory;
-use super::blocking::{PAIRS, Panel};
+use super::blocking::Panel;
 use super::tiles::{COLUMNS, ROWS};
-use super::{Amx, PAIR, SUMS};
+use super::{Amx, SUMS};
 use crate::Isa;
 use crate::activation::gate_each;
 use crate::simd::transposed;
-
-/// Elements of the outputs of sixteen rows of activations by a panel, apart by one tile more.
-pub(super) const TURNED: usize = COLUMNS * (PAIRS * PAIR + ROWS);
 
 impl Amx<'_> {
     /// Turns the sums of a row block over into `y`, which is written along its rows.
@@ -55,7 +52,9 @@ impl Amx<'_> {
             }
             for (row, outputs) in (first..end).zip(memory.turned.chunks_exact_mut(apart)) {
                 let outputs = &mut outputs[..columns.len()];
-                if self.layout.parts > 1 && outputs.iter().any(|output| output.is_nan()) {
+                // All of them, as a loop that ends early looks at one at a time.
+                let is_nan = outputs.iter().fold(false, |is_nan, output| is_nan | output.is_nan());
+                if self.layout.parts > 1 && is_nan {
                     for (column, output) in columns.clone().zip(&mut *outputs) {
                         // SAFETY: the caller's promises.
                         unsafe { self.again(operands, row, column, output) };
