@@ -1,5 +1,5 @@
 // What steps of products in AMX tiles take, in cycles: two by two tiles of sums, 32 products of each. And how fast
-// weights come from memory for a single row of activations, in GB/s.
+// weights come from memory for a single row of activations, or to be copied, in GB/s.
 //
 //     gcc -O2 -o tiles bench/tiles.c && taskset -c 1 ./tiles
 //
@@ -219,6 +219,20 @@ static inline __attribute__((always_inline)) void one_row(int tiles, int parts, 
 static void plain_read(void) {
     for (char *at = memory_weights; at < memory_weights + FROM_MEMORY; at += 64) asm volatile("vmovdqu64 (%0), %%zmm0" ::"r"(at) : "xmm0");
 }
+// Copies panels of 256 rows and 32 steps, half of a row each, to tiles: tile by tile, or row by row.
+static inline __attribute__((always_inline)) void copy(int by_rows) {
+    for (char *w = memory_weights; w + 256 * ROW <= memory_weights + FROM_MEMORY; w += 256 * ROW)
+        for (int half = 0; half < 2; half++)
+            for (int sixteen = 0; sixteen < 16; sixteen++)
+                for (int i = 0; i < 512; i++) {
+                    int row = by_rows ? i / 32 : i % 16, step = by_rows ? i % 32 : i / 16;
+                    char *from = w + (sixteen * 16 + row) * ROW + half * 2048 + step * 64;
+                    char *to = weights + (sixteen / 2 * 32 + step) * 2048 + sixteen % 2 * 1024 + row * 64;
+                    asm volatile("vmovdqu64 (%0), %%zmm0; vmovdqu64 %%zmm0, (%1)" ::"r"(from), "r"(to) : "xmm0", "memory");
+                }
+}
+static void copied_by_tiles(void) { copy(0); }
+static void copied_by_rows(void) { copy(1); }
 static void next_three(void) { one_row(3, 1, -1); }
 static void next_three_parts(void) { one_row(3, 3, -1); }
 static void three(void) { one_row(3, 1, 0); }
@@ -248,6 +262,8 @@ static void from_memory(void) {
         {"one, in three parts", one_in_parts},
         {"one, fetched three steps ahead", one_ahead},
         {"one, in three parts, fetched three steps ahead", one_in_parts_ahead},
+        {"copied to panels, tile by tile", copied_by_tiles},
+        {"row by row", copied_by_rows},
     };
     enum { COUNT = sizeof all / sizeof *all, ROUNDS = 11 };
     memory_weights = aligned_alloc(2 << 20, FROM_MEMORY);
