@@ -35,7 +35,7 @@ pub fn in_tiles() -> bool {
 
 /// A budget of so many megabytes, and of what threads keep for tiles where there are such.
 pub fn megabytes(count: u64) -> String {
-    format!("cpu={}MB", count + if in_tiles() { 4 } else { 0 })
+    format!("cpu={}MB", count + if in_tiles() { 2 } else { 0 })
 }
 
 /// The only tensor of a file of logits.

@@ -34,6 +34,7 @@ impl Amx<'_> {
         // Rows a power of two apart would be in the same few lines of the first-level cache.
         let apart = columns.len().next_multiple_of(ROWS) + ROWS;
         for (right, first) in (start..end).step_by(COLUMNS).enumerate() {
+            let rows = first..end.min(first + COLUMNS);
             for at in 0..columns.len().div_ceil(ROWS) {
                 let tile = at % 2 * 2 + right;
                 // SAFETY: four tiles of sums.
@@ -45,12 +46,12 @@ impl Amx<'_> {
                     let tile = std::array::from_fn(|row| {
                         _mm512_loadu_si512(sums.add(row * COLUMNS).cast())
                     });
-                    for (row, sums) in transposed(tile).into_iter().take(end - first).enumerate() {
+                    for (row, sums) in transposed(tile).into_iter().take(rows.len()).enumerate() {
                         _mm512_storeu_si512(to.as_mut_ptr().wrapping_add(row * apart).cast(), sums);
                     }
                 }
             }
-            for (row, outputs) in (first..end).zip(memory.turned.chunks_exact_mut(apart)) {
+            for (row, outputs) in rows.zip(memory.turned.chunks_exact_mut(apart)) {
                 let outputs = &mut outputs[..columns.len()];
                 // All of them, as a loop that ends early looks at one at a time.
                 let is_nan = outputs.iter().fold(false, |is_nan, output| is_nan | output.is_nan());
