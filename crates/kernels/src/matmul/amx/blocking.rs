@@ -27,8 +27,7 @@ const GROUP_BYTES: usize = 32 << 10;
 /// The most row blocks that meet weights where they lie: more are worth a copy.
 const IN_PLACE: usize = 4;
 
-/// The most row blocks whose sums wait for the next steps, of one part. Of more, activations would pass that no
-/// cache holds until the next panel meets them.
+/// The most row blocks whose sums wait for the next steps.
 const WAITING: usize = 64;
 
 /// Bytes of a step of a pair.
@@ -84,10 +83,7 @@ impl Blocking {
             steps,
             all_steps,
             group_steps: (GROUP_BYTES / (layout.step(ROW_BLOCK) * size_of::<bf16>())).max(1),
-            row_blocks: match steps < all_steps {
-                true => row_blocks.min(WAITING / layout.parts),
-                false => row_blocks,
-            },
+            row_blocks: if steps < all_steps { row_blocks.min(WAITING) } else { row_blocks },
         }
     }
 
