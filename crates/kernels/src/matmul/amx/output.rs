@@ -41,7 +41,7 @@ impl Amx<'_> {
                 let sums = memory.sums(panel.sums(row_block, at / 2)).wrapping_add(tile * SUMS);
                 let to = &mut memory.turned[at * ROWS..];
                 // SAFETY: a tile of sums has sixteen vectors, and sixteen rows have room for as many from here
-                // on, which begin with a cache line.
+                // on.
                 unsafe {
                     let tile = std::array::from_fn(|row| {
                         _mm512_loadu_si512(sums.add(row * COLUMNS).cast())
@@ -53,9 +53,9 @@ impl Amx<'_> {
             }
             for (row, outputs) in rows.zip(memory.turned.chunks_exact_mut(apart)) {
                 let outputs = &mut outputs[..columns.len()];
-                // All of them, as a loop that ends early looks at one at a time.
-                let is_nan = outputs.iter().fold(false, |is_nan, output| is_nan | output.is_nan());
-                if self.layout.parts > 1 && is_nan {
+                // Of all, as a loop that ends early looks at one at a time.
+                let is_any_nan = || outputs.iter().fold(false, |any, output| any | output.is_nan());
+                if self.layout.parts > 1 && is_any_nan() {
                     for (column, output) in columns.clone().zip(&mut *outputs) {
                         // SAFETY: the caller's promises.
                         unsafe { self.again(operands, row, column, output) };

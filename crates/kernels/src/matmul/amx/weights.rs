@@ -55,8 +55,7 @@ pub(super) unsafe fn weights(
 ///
 /// # Safety
 ///
-/// The processor has AVX-512; the weight has this panel, and `tiles`, which begins with a cache line, room
-/// for it.
+/// The processor has AVX-512; the weight has this panel, and `tiles` room for it.
 #[target_feature(enable = "avx512f")]
 pub(super) unsafe fn copy(operands: &Operands<bf16, bf16>, panel: &Panel, tiles: *mut bf16) {
     let mut edge = Edge::new();
