@@ -56,6 +56,18 @@ pub fn gate_in_place(isa: Isa, function: ActivationFunction, x: &mut [f32], up: 
     share(x.chunks_mut(size).zip(up.chunks(size)), |(x, up)| gate_each(isa, function, x, up));
 }
 
+/// The same of some columns of `x`: its rows, but for the last, are `stride` apart, and those of `up` have
+/// `n` elements.
+pub(crate) fn gate_columns(
+    isa: Isa,
+    function: ActivationFunction,
+    (x, stride): (&mut [f32], usize),
+    (up, n): (&[f32], usize),
+) {
+    let rows = x.chunks_mut(stride).zip(up.chunks_exact(n));
+    share(rows, |(x, up)| gate_each(isa, function, &mut x[..n], up));
+}
+
 /// Writes `(x[.., ..n] + bias[..n]) · function(x[.., n..] + bias[n..])` to `y`: rows of `x` are twice
 /// as wide as those of `y`, whose width is `n`, and the bias is as wide or empty. The same bits as
 /// adding and [gating](gate_in_place) one after the other.

@@ -265,17 +265,64 @@ fn outputs(weight: &WeightOperand<Flex>, x: &Shape) -> usize {
 }
 
 /// [`linear_tiles`](crate::linear_tiles) on Flex.
-pub(crate) fn stored_linear_tiles(
+pub(crate) fn stored_linear_tiles<const N: usize>(
     compute: ActivationDtype,
     x: FlexTensor,
-    out: usize,
-    tiles: impl Iterator<Item = (Range<usize>, WeightOperand<Flex>)>,
-) -> FlexTensor {
+    weights: [(usize, impl Tiles); N],
+) -> [FlexTensor; N] {
     let x = contiguous(x);
-    let (shape, size @ [m, k]) = sizes(&x);
-    let mut y = buffer::take(m * out);
+    let (shape, size) = sizes(&x);
     let x = f32_elements(&x, "linear: x");
     let mut activations = MatmulActivations::new(Isa::detected(), compute, x, size);
+    weights
+        .map(|(out, tiles)| (out, multiply_tiles(&mut activations, size, out, tiles)))
+        .map(|y| result(y, shape.clone()))
+}
+
+/// [`gated_linear_tiles`](crate::gated_linear_tiles) on Flex.
+pub(crate) fn stored_gated_linear_tiles(
+    compute: ActivationDtype,
+    act: ActivationFunction,
+    x: FlexTensor,
+    out: usize,
+    [gate, up]: [impl Tiles; 2],
+) -> FlexTensor {
+    let x = contiguous(x);
+    let (shape, size) = sizes(&x);
+    let x = f32_elements(&x, "linear: x");
+    let mut activations = MatmulActivations::new(Isa::detected(), compute, x, size);
+    let mut y = multiply_tiles(&mut activations, size, out, gate);
+    for_each_tile(up, [out, size[1]], |rows, tile| {
+        activations.gate_rows(act, tile, rows, out, &mut y);
+    });
+    result((out, y), shape)
+}
+
+/// Rows of a weight, one after the other.
+pub(crate) trait Tiles: Iterator<Item = (Range<usize>, WeightOperand<Flex>)> {}
+
+impl<T: Iterator<Item = (Range<usize>, WeightOperand<Flex>)>> Tiles for T {}
+
+/// Activations `[m, k]` by a weight of `out` rows.
+fn multiply_tiles(
+    activations: &mut MatmulActivations,
+    [m, k]: [usize; 2],
+    out: usize,
+    tiles: impl Tiles,
+) -> Buffer {
+    let mut y = buffer::take(m * out);
+    for_each_tile(tiles, [out, k], |rows, tile| {
+        activations.multiply_rows(tile, rows, out, &mut y);
+    });
+    y
+}
+
+/// All rows of a weight of that shape, tile by tile.
+fn for_each_tile(
+    tiles: impl Tiles,
+    [out, k]: [usize; 2],
+    mut take: impl FnMut(Range<usize>, Weight),
+) {
     let mut next = 0;
     for (rows, tile) in tiles {
         let tile = contiguous_rows(tile);
@@ -285,11 +332,9 @@ pub(crate) fn stored_linear_tiles(
             "linear: tiles must be rows of a weight [{out}, {k}], one after the other"
         );
         next = rows.end;
-        activations.multiply_rows(operand(&tile, "linear: tile"), rows, out, &mut y);
+        take(rows, operand(&tile, "linear: tile"));
     }
     assert_eq!(next, out, "linear: tiles must be all of a weight of {out} rows");
-    drop(activations);
-    result((out, y), shape)
 }
 
 /// A matmul as a tensor, if its activations had that shape.

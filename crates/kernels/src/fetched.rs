@@ -29,13 +29,16 @@ use crate::{Isa, Weight};
 /// Bytes of a weight's gradient that exist at once, about.
 pub const GRADIENT_PIECE: u64 = 4 << 20;
 
+/// Rows of a weight, tile after tile, each with which rows these are.
+pub type WeightTiles<'a> = Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + 'a>;
+
 /// A weight matrix that is fetched for each pass over it.
 pub trait FetchedWeight: Debug + Send + Sync {
     /// Rows and columns, as it is stored.
     fn dims(&self) -> [usize; 2];
 
-    /// Its rows, tile after tile, each with which rows these are. One is held at a time.
-    fn tiles(&self) -> Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + '_>;
+    /// All of its rows. One tile is held at a time.
+    fn tiles(&self) -> WeightTiles<'_>;
 
     /// Who takes its gradient, if it learns. A product asks when it is made.
     fn learner(&self) -> Option<&dyn GradientRows> {
@@ -175,7 +178,8 @@ impl FetchedOperand {
     /// `x · Wᵀ` of the weight as it is stored.
     fn rows_product(&self, x: FlexTensor, compute: ActivationDtype) -> FlexTensor {
         let [rows, _] = self.weight.dims();
-        stored_linear_tiles(compute, x, rows, self.tiles())
+        let [y] = stored_linear_tiles(compute, x, [(rows, self.tiles())]);
+        y
     }
 
     /// `x · W` of the weight as it is stored.

@@ -8,7 +8,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`linear()`], [`linear_tiles`], [`linear_qkv`], [`gated_linear`], [`add_linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
+//! | [`linear()`], [`linear_tiles`], [`linear_qkv`], [`gated_linear`], [`gated_linear_tiles`], [`add_linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
@@ -114,7 +114,9 @@ pub use blocks::{BlockWeight, widen_e4m3};
 pub use buffer::{BufferReuse, free_buffers};
 pub use delta_rule::DeltaGates;
 pub use device::{has_kernels, index_dtype, is_flex, is_gpu};
-pub use fetched::{FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, fetched_linear};
+pub use fetched::{
+    FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, WeightTiles, fetched_linear,
+};
 pub use head_loss::{
     FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss, head_scores,
 };
@@ -126,8 +128,8 @@ pub use layer::{
     layer_norm, rms_norm, rotate,
 };
 pub use linear::{
-    add_linear_in_out, embedding, gated_linear, linear, linear_qkv, linear_three, linear_tiles,
-    linear_with,
+    add_linear_in_out, embedding, gated_linear, gated_linear_tiles, linear, linear_qkv,
+    linear_three, linear_tiles, linear_with,
 };
 pub use linear_attention::{causal_convolution, delta_rule, state_space};
 pub use loss::cross_entropy;

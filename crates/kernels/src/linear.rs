@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use burn::backend::tensor::FloatTensor;
 use burn::backend::{Dispatch, Flex};
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::device::{has_kernels, is_flex, is_stored};
-use crate::extension::{StoredWeightOps, stored_linear_tiles};
+use crate::extension::{StoredWeightOps, Tiles, stored_gated_linear_tiles, stored_linear_tiles};
 use crate::{ActivationDtype, ActivationFunction, WeightTensor};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
@@ -87,26 +88,57 @@ pub fn linear_three<const D: usize>(
     None
 }
 
-/// [`linear_with`] a weight `[out, in]` that comes tile by tile, rows after rows, each with which rows
-/// these are: the bits that the whole weight gives. Activations are rounded and packed once, and each
-/// tile's outputs go where they belong; one tile is held at a time.
+/// [`linear_with`] weights `[out, in]`, each with its `out`, that come tile by tile, rows after rows, each tile with
+/// which rows these are: the bits that the whole weights give. Activations are rounded and packed once for
+/// all, and each tile's outputs go where they belong; one tile is held at a time.
 ///
 /// # Panics
 ///
 /// As [`linear`], and if the tiles are not all rows of the weight in order.
-pub fn linear_tiles<const D: usize>(
+pub fn linear_tiles<const D: usize, const N: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    weights: [(usize, impl Iterator<Item = (Range<usize>, WeightTensor)>); N],
+) -> [Tensor<D>; N] {
+    if !takes_tiles(&x) {
+        return weights.map(|(_, tiles)| {
+            let parts = tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
+            Tensor::cat(parts, D - 1)
+        });
+    }
+    let weights = weights.map(|(out, tiles)| (out, into_flex(tiles)));
+    stored_linear_tiles(compute, flex(x), weights).map(Tensor::from_primitive::<Flex>)
+}
+
+/// [`gated_linear`] with weights of `out` rows as [`linear_tiles`] takes them, the gate's first: the bits that the
+/// whole weights give.
+///
+/// # Panics
+///
+/// As [`linear_tiles`]; if `x` is not in f32 on the Flex device.
+pub fn gated_linear_tiles<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
     out: usize,
-    tiles: impl Iterator<Item = (Range<usize>, WeightTensor)>,
+    weights: [impl Iterator<Item = (Range<usize>, WeightTensor)>; 2],
+    act: ActivationFunction,
 ) -> Tensor<D> {
-    if !is_flex(&x.device()) || x.dtype() != DType::F32 {
-        let parts = tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect();
-        return Tensor::cat(parts, D - 1);
-    }
-    let flex = x.try_into_primitive::<Flex>().expect("a tensor on Flex is one of Flex");
-    let tiles = tiles.map(|(rows, tile)| (rows, tile.into_flex()));
-    Tensor::from_primitive::<Flex>(stored_linear_tiles(compute, flex, out, tiles))
+    assert!(takes_tiles(&x), "gate: f32 activations must be on Flex");
+    let weights = weights.map(into_flex);
+    Tensor::from_primitive::<Flex>(stored_gated_linear_tiles(compute, act, flex(x), out, weights))
+}
+
+/// Whether matmuls write what tiles give to where it belongs.
+fn takes_tiles<const D: usize>(x: &Tensor<D>) -> bool {
+    is_flex(&x.device()) && x.dtype() == DType::F32
+}
+
+fn flex<const D: usize>(x: Tensor<D>) -> FloatTensor<Flex> {
+    x.try_into_primitive::<Flex>().expect("a tensor on Flex is one of Flex")
+}
+
+fn into_flex(tiles: impl Iterator<Item = (Range<usize>, WeightTensor)>) -> impl Tiles {
+    tiles.map(|(rows, tile)| (rows, tile.into_flex()))
 }
 
 /// Three matmuls of the same activations, each as [`linear_with`] gives it, bit for bit. A CPU's

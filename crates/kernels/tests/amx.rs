@@ -122,13 +122,16 @@ fn gates_come_to_the_bits_of_both_parts() {
             gate_in_place(Isa::AmxBf16, ActivationFunction::Silu, &mut want, &other);
             let mut y = vec![f32::NAN; m * n];
             let weights = [gate.weight(), up.weight()];
-            MatmulActivations::new(Isa::AmxBf16, compute, &x, [m, k]).multiply_gated(
-                ActivationFunction::Silu,
-                weights,
-                n,
-                &mut y,
-            );
+            let mut activations = MatmulActivations::new(Isa::AmxBf16, compute, &x, [m, k]);
+            activations.multiply_gated(ActivationFunction::Silu, weights, n, &mut y);
             assert_eq!(bits(&y), bits(&want), "{compute:?} {m} rows");
+            // Also some rows of the weight at a time.
+            activations.multiply_rows(gate.weight(), 0..n, n, &mut y);
+            for rows in [0..7, 7..40, 40..n] {
+                let up = up.weight().slice(rows.start * k, rows.end * k);
+                activations.gate_rows(ActivationFunction::Silu, up, rows, n, &mut y);
+            }
+            assert_eq!(bits(&y), bits(&want), "{compute:?} {m} rows, in parts");
         }
     }
 }

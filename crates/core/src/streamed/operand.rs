@@ -3,7 +3,7 @@
 use super::Streamed;
 use crate::{Access, Error};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::{FetchedOperand, FetchedWeight, GradientRows, WeightTensor};
+use outsize_kernels::{FetchedOperand, FetchedWeight, GradientRows, WeightTiles};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ impl FetchedWeight for MatrixRows {
         [self.rows.len(), self.matrix.dims()[1]]
     }
 
-    fn tiles(&self) -> Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + '_> {
+    fn tiles(&self) -> WeightTiles<'_> {
         let rows = self.matrix.weight().slice(self.rows.clone());
         Box::new(std::iter::once((0..self.rows.len(), rows)))
     }
@@ -148,13 +148,13 @@ impl FetchedWeight for Streamed {
         [rows, shape.iter().product::<usize>() / rows.max(1)]
     }
 
-    fn tiles(&self) -> Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + '_> {
+    fn tiles(&self) -> WeightTiles<'_> {
         match self.is_resident() || self.access() != Access::Tiles {
             false => Box::new(self.tiles()),
-            true => {
+            true => Box::new(std::iter::once_with(|| {
                 let weight = self.weight();
-                Box::new(std::iter::once((0..weight.dims()[0], weight)))
-            }
+                (0..weight.dims()[0], weight)
+            })),
         }
     }
 

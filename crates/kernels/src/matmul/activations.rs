@@ -12,7 +12,7 @@ use super::tile::Kernel;
 use super::{Matmul, kind, small_m, widened};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, gemm, packed, pairs};
-use crate::activation::{ActivationFunction, gate_in_place};
+use crate::activation::{ActivationFunction, gate_columns, gate_in_place};
 use crate::{ActivationDtype, Isa, Weight, buffer};
 
 /// Activations `[m, k]`, for matmuls with weights that need not be there at the same time. They are
@@ -55,10 +55,55 @@ impl<'a> MatmulActivations<'a> {
         n: usize,
         y: &mut [f32],
     ) {
+        let y = self.columns(&rows, n, y);
+        self.multiply(&mut [Matmul { weight, n: rows.len(), y, stride: n }]);
+    }
+
+    /// From the first of the columns on that some `rows` of a weight of `n` give of `y [m, n]`.
+    fn columns<'y>(&self, rows: &Range<usize>, n: usize, y: &'y mut [f32]) -> &'y mut [f32] {
         assert!(rows.start <= rows.end && rows.end <= n, "rows {rows:?} of a weight of {n}");
         assert_eq!(Some(y.len()), self.size[0].checked_mul(n), "y must hold m * n elements");
-        let y = &mut y[rows.start.min(self.size[0] * n)..];
-        self.multiply(&mut [Matmul { weight, n: rows.len(), y, stride: n }]);
+        &mut y[rows.start.min(self.size[0] * n)..]
+    }
+
+    /// Makes `function(y) · (x · Uᵀ)` of those columns of `y [m, n]` that some `rows` of a weight of `n`, which
+    /// are `up`, give: the same bits as multiplying and [gating](crate::activation::gate_in_place) one after
+    /// the other.
+    ///
+    /// # Panics
+    ///
+    /// As [`multiply_rows`](Self::multiply_rows).
+    pub fn gate_rows(
+        &mut self,
+        function: ActivationFunction,
+        up: Weight<'_>,
+        rows: Range<usize>,
+        n: usize,
+        y: &mut [f32],
+    ) {
+        let Self { isa, compute, x, size: size @ [m, k], .. } = *self;
+        let (y, columns) = (self.columns(&rows, n, y), rows.len());
+        if m == 0 || columns == 0 {
+            return;
+        }
+        #[cfg(target_arch = "x86_64")]
+        if self.gates_as_it_writes(up) {
+            assert_eq!(Some(up.len()), columns.checked_mul(k), "weight must hold n * k elements");
+            let matmuls = &mut [Matmul { weight: up, n: columns, y, stride: n }];
+            let gate = Some(function);
+            // SAFETY: this processor has these instructions, as was asserted.
+            return unsafe { amx::matmuls(compute, x, size, &mut self.packed, gate, matmuls) };
+        }
+        let mut other = buffer::take(m * columns);
+        self.multiply(&mut [Matmul { weight: up, n: columns, y: &mut other, stride: columns }]);
+        gate_columns(isa, function, (y, n), (&other, columns));
+    }
+
+    /// Whether outputs of a weight go through their gate before they are written: not of few rows, whose
+    /// threads are to meet once.
+    #[cfg(target_arch = "x86_64")]
+    fn gates_as_it_writes(&self, up: Weight) -> bool {
+        self.isa == Isa::AmxBf16 && is_bf16(up) && self.size[0] >= small_m::ROWS
     }
 
     /// As [`linear_each_into`](super::linear_each_into).
@@ -108,23 +153,17 @@ impl<'a> MatmulActivations<'a> {
         n: usize,
         y: &mut [f32],
     ) {
-        let Self { isa, compute, x, size: size @ [m, k], .. } = *self;
-        // Threads that compute few rows are to meet once.
         #[cfg(target_arch = "x86_64")]
-        if isa == Isa::AmxBf16 && is_bf16(up) && m >= small_m::ROWS {
-            self.multiply(&mut [Matmul { weight: gate, n, y, stride: n }]);
-            assert_eq!(Some(up.len()), n.checked_mul(k), "weights must hold n * k elements");
-            let matmuls = &mut [Matmul { weight: up, n, y, stride: n }];
-            let gate = Some(function);
-            // SAFETY: this processor has these instructions, as was asserted.
-            return unsafe { amx::matmuls(compute, x, size, &mut self.packed, gate, matmuls) };
+        if self.gates_as_it_writes(up) {
+            self.multiply_rows(gate, 0..n, n, y);
+            return self.gate_rows(function, up, 0..n, n, y);
         }
-        let mut other = buffer::take(m * n);
+        let mut other = buffer::take(self.size[0] * n);
         self.multiply(&mut [
             Matmul { weight: gate, n, y, stride: n },
             Matmul { weight: up, n, y: &mut other, stride: n },
         ]);
-        gate_in_place(isa, function, y, &other);
+        gate_in_place(self.isa, function, y, &other);
     }
 
     /// Matmuls with weights that one loop multiplies.

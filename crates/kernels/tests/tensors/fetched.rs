@@ -9,8 +9,7 @@ use crate::common::values;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use outsize_kernels::{
     ActivationDtype, FetchedHead, FetchedOperand, FetchedWeight, GradientRows, TokenScore,
-    WeightTensor, cross_entropy, fetched_linear, head_gradient, head_loss, head_scores,
-    linear_with,
+    WeightTiles, cross_entropy, fetched_linear, head_gradient, head_loss, head_scores, linear_with,
 };
 
 /// A weight in tiles of so many rows.
@@ -61,7 +60,7 @@ impl FetchedWeight for Tiled {
         self.weight.dims()
     }
 
-    fn tiles(&self) -> Box<dyn Iterator<Item = (Range<usize>, WeightTensor)> + '_> {
+    fn tiles(&self) -> WeightTiles<'_> {
         self.fetched.fetch_add(1, Ordering::Relaxed);
         let all = self.weight.dims()[0];
         Box::new((0..all).step_by(self.rows).map(move |start| {

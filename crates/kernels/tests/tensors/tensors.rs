@@ -1,12 +1,14 @@
 //! The operations over Burn tensors.
 
+use std::ops::Range;
+
 use crate::common::{bits, reference, values};
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, activate, add_convolution,
-    add_layer_norm, add_linear_in_out, attend_pixels, convolution_into, convolution_tiles,
-    embedding, gate_halves, gated, gated_linear, group_norm, layer_norm, linear, linear_qkv,
-    linear_tiles, linear_with, rotate, unwritten, upsample_nearest,
+    ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, WeightTiles, activate,
+    add_convolution, add_layer_norm, add_linear_in_out, attend_pixels, convolution_into,
+    convolution_tiles, embedding, gate_halves, gated, gated_linear, gated_linear_tiles, group_norm,
+    layer_norm, linear, linear_qkv, linear_tiles, linear_with, rotate, unwritten, upsample_nearest,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -300,21 +302,45 @@ fn tiles_of_a_weight_stored_in_out_give_the_bits_of_the_whole() {
     }
 }
 
+/// A weight of some rows in tiles of other ones.
+fn tiles(weight: &Tensor<2>) -> (usize, WeightTiles<'_>) {
+    let [n, _] = weight.dims();
+    let tiles = [0..7, 7..8, 8..n]
+        .into_iter()
+        .map(|rows: Range<usize>| (rows.clone(), weight.clone().slice([rows, 0..53]).into()));
+    (n, Box::new(tiles))
+}
+
 #[test]
-fn tiles_of_a_weight_give_the_bits_of_the_whole() {
+fn tiles_of_weights_give_the_bits_of_the_whole() {
     for device in [Device::flex(), Device::flex().autodiff()] {
         for dtype in STORED {
             let x = tensor([2, 11, 53], 1).to_device(&device);
-            let weight = tensor([19, 53], 2).to_device(&device).cast(dtype);
+            let weights = [19, 40].map(|n| tensor([n, 53], 2).to_device(&device).cast(dtype));
             for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
-                let whole = linear_with(compute, x.clone(), weight.clone());
-                let tiles = [0..7, 7..8, 8..19].into_iter().map(|rows: std::ops::Range<usize>| {
-                    (rows.clone(), weight.clone().slice([rows, 0..53]).into())
-                });
-                let y = linear_tiles(compute, x.clone(), 19, tiles);
-                assert_eq!(y.dims(), [2, 11, 19]);
-                assert_eq!(bits(&elements(y)), bits(&elements(whole)));
+                let ys = linear_tiles(compute, x.clone(), weights.each_ref().map(tiles));
+                for (y, weight) in ys.into_iter().zip(&weights) {
+                    let whole = linear_with(compute, x.clone(), weight.clone());
+                    assert_eq!(y.dims(), whole.dims());
+                    assert_eq!(bits(&elements(y)), bits(&elements(whole)));
+                }
             }
+        }
+    }
+}
+
+#[test]
+fn a_gate_in_tiles_gives_the_bits_of_the_whole() {
+    let act = ActivationFunction::Silu;
+    for (rows, dtype) in [(1, DType::BF16), (11, DType::F32), (0, DType::BF16), (40, DType::BF16)] {
+        let x = tensor([rows, 53], 4);
+        let weights @ [gate, up] = &[1, 2].map(|seed| tensor([37, 53], seed).cast(dtype));
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+            let whole = gated_linear(compute, x.clone(), gate.clone(), up.clone(), act);
+            let weights = weights.each_ref().map(|weight| tiles(weight).1);
+            let y = gated_linear_tiles(compute, x.clone(), 37, weights, act);
+            assert_eq!(y.dims(), whole.dims());
+            assert_eq!(bits(&elements(y)), bits(&elements(whole)));
         }
     }
 }
@@ -322,8 +348,8 @@ fn tiles_of_a_weight_give_the_bits_of_the_whole() {
 #[test]
 #[should_panic(expected = "tiles must be all of a weight of 19 rows")]
 fn a_tile_that_is_missing_is_refused() {
-    let tile = tensor([7, 53], 2);
-    linear_tiles(ActivationDtype::F32, tensor([2, 53], 1), 19, [(0..7, tile.into())].into_iter());
+    let tile = (0..7, tensor([7, 53], 2).into());
+    linear_tiles(ActivationDtype::F32, tensor([2, 53], 1), [(19, [tile].into_iter())]);
 }
 
 #[test]

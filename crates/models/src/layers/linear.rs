@@ -6,9 +6,9 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
-    ActivationDtype, ActivationFunction, ConvolutionWindow, WeightTensor, add_linear_in_out,
-    fetched_linear, gated_linear, has_kernels, is_gpu, linear_qkv, linear_three, linear_tiles,
-    linear_with,
+    ActivationDtype, ActivationFunction, ConvolutionWindow, FetchedWeight, WeightTensor,
+    WeightTiles, add_linear_in_out, fetched_linear, gated_linear, gated_linear_tiles, has_kernels,
+    is_gpu, linear_qkv, linear_three, linear_tiles, linear_with,
 };
 
 use super::convolution::{convolved, convolved_parts};
@@ -137,11 +137,13 @@ pub(crate) fn three<const D: usize>(layers: [&Linear; 3], x: Tensor<D>) -> [Tens
             .map(|(layer, y)| biased(y, layer.bias.as_ref()));
     }
     let alone = differentiated(&x, &first.weight).is_some() || is_observed(&first.weight);
-    if alone || is_gpu(&x.device()) || !layers.iter().all(|layer| is_whole(&layer.weight)) {
+    if alone || is_gpu(&x.device()) || !layers.iter().all(|layer| is_plain(&layer.weight)) {
         return layers.map(|layer| layer.forward(x.clone()));
     }
-    let weights = layers.map(|layer| whole(&layer.weight));
-    let [a, b, c] = linear_qkv(first.compute, x, weights);
+    let [a, b, c] = match layers.iter().all(|layer| is_held(&layer.weight)) {
+        true => linear_qkv(first.compute, x, layers.map(|layer| whole(&layer.weight))),
+        false => linear_tiles(first.compute, x, layers.map(|layer| tiles(&layer.weight))),
+    };
     [(first, a), (second, b), (third, c)].map(|(layer, y)| biased(y, layer.bias.as_ref()))
 }
 
@@ -163,7 +165,7 @@ fn kept_on<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<WeightTensor
     weight.on_gpu()
 }
 
-/// `act(gate(x)) · up(x)` of one product, if both layers' weights are in memory of the device that computes so, and neither has a bias.
+/// `act(gate(x)) · up(x)` of activations that are packed once, on a device that computes so, if neither layer has a bias.
 pub(crate) fn gated<const D: usize>(
     [gate, up]: [&Linear; 2],
     act: ActivationFunction,
@@ -173,17 +175,31 @@ pub(crate) fn gated<const D: usize>(
     if on_gpu || differentiated(x, &gate.weight).is_some() || is_observed(&gate.weight) {
         return None;
     }
-    let plain = |layer: &Linear| layer.bias.is_none() && is_whole(&layer.weight);
+    let plain = |layer: &Linear| layer.bias.is_none() && is_plain(&layer.weight);
     if !has_kernels(&x.device()) || ![gate, up].into_iter().all(plain) {
         return None;
     }
-    let [gate_weight, up_weight] = [gate, up].map(|layer| whole(&layer.weight));
-    Some(gated_linear(gate.compute, x.clone(), gate_weight, up_weight, act))
+    let (compute, x, weights) = (gate.compute, x.clone(), [&gate.weight, &up.weight]);
+    Some(match weights.into_iter().all(is_held) {
+        true => {
+            let [gate, up] = weights.map(whole);
+            gated_linear(compute, x, gate, up, act)
+        }
+        false => {
+            let [(out, gate), (_, up)] = weights.map(tiles);
+            gated_linear_tiles(compute, x, out, [gate, up], act)
+        }
+    })
 }
 
-/// Whether a weight is all that its layer multiplies, and does not come in tiles. More than one such may be held at a time.
-fn is_whole(weight: &Param<Tensor<2>>) -> bool {
-    Streamed::of(weight).is_none_or(|weight| weight.is_resident() && weight.low_rank().is_none())
+/// Whether a weight is all that its layer multiplies.
+fn is_plain(weight: &Param<Tensor<2>>) -> bool {
+    Streamed::of(weight).is_none_or(|weight| weight.low_rank().is_none())
+}
+
+/// Whether a weight is in memory. More than one such may be had at a time.
+fn is_held(weight: &Param<Tensor<2>>) -> bool {
+    Streamed::of(weight).is_none_or(Streamed::is_resident)
 }
 
 /// Whether somebody is shown what a weight is multiplied with.
@@ -205,6 +221,18 @@ pub(crate) fn whole(weight: &Param<Tensor<2>>) -> WeightTensor {
         Some(streamed) => streamed.weight(),
         None => weight.val().into(),
     }
+}
+
+/// How many rows a weight has, and these as they come.
+fn tiles(weight: &Param<Tensor<2>>) -> (usize, WeightTiles<'_>) {
+    let [rows, _] = weight.lazy_shape().dims();
+    (
+        rows,
+        match Streamed::of(weight) {
+            Some(streamed) => FetchedWeight::tiles(streamed),
+            None => Box::new(std::iter::once_with(move || (0..rows, whole(weight)))),
+        },
+    )
 }
 
 /// `x · Wᵀ`, and what an adapter adds to it.
@@ -251,9 +279,9 @@ fn product_alone<const D: usize>(
                 joined(tiles.map(|(_, tile)| linear_with(compute, x.clone(), tile)).collect())
             }
         },
-        Some(streamed) if !streamed.is_resident() && streamed.access() == Access::Tiles => {
-            let [out, _] = weight.lazy_shape().dims();
-            linear_tiles(compute, x, out, streamed.tiles())
+        Some(streamed) if !streamed.is_resident() => {
+            let [y] = linear_tiles(compute, x, [tiles(weight)]);
+            y
         }
         _ => linear_with(compute, x, whole(weight)),
     }
