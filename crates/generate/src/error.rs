@@ -151,9 +151,9 @@ pub enum Error {
     },
     /// The model has no chat template of that name.
     #[error(
-        "{} has no chat template {name:?} (there is {}): the model may be made to go on with a text rather than to \
-         answer; give it a text to go on with, or a chat template's file",
-        folder.display(), if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+        "{} has no chat template{}: the model may be made to go on with a text rather than to answer; give it a text to \
+         go on with, or a chat template's file",
+        folder.display(), named(name, known)
     )]
     NoChatTemplate {
         /// The model's folder.
@@ -364,6 +364,14 @@ pub enum Error {
         /// What can be done about it.
         advice: String,
     },
+}
+
+/// Which chat template is missed, if there are others.
+fn named(name: &str, known: &[String]) -> String {
+    match known {
+        [] => String::new(),
+        known => format!(" {name:?} (there is {})", known.join(", ")),
+    }
 }
 
 /// The result of this crate's functions.

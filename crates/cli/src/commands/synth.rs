@@ -60,6 +60,11 @@ fn config_text(name: &str) -> Result<String, Failure> {
         .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))
 }
 
+/// Who speaks, what is said, and the end, so that a made model can be talked with and learn from conversations.
+const CHAT_TEMPLATE: &str = "\
+{% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
 /// Makes the checkpoint in `out`; returns the bytes of its weights.
 pub fn make(
     config_text: &str,
@@ -82,6 +87,7 @@ pub fn make(
         "tokenizer_config.json",
         byte_level_tokenizer_config(config.vocab_size())?.as_bytes(),
     )?;
+    writer.add_file("chat_template.jinja", CHAT_TEMPLATE.as_bytes())?;
     let bar = progress::bytes(writer.total_bytes(), "writing");
     let random = RandomWeights::new(seed);
     for (name, weights) in &config.stored_weights() {

@@ -53,8 +53,14 @@ fn shards_are_merged_and_divided_anew_byte_by_byte() {
     let mut names: Vec<_> =
         fs::read_dir(&merged).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
-    let kept =
-        ["LICENSE", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    let kept = [
+        "LICENSE",
+        "chat_template.jinja",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
     assert_eq!(names, kept);
     let shard = ["shard", path(&merged), path(&shards), "--max-shard-size", "7MB"];
     let told = message(&outsize(&shard));

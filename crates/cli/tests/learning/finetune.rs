@@ -140,6 +140,7 @@ fn conversations_are_learned_where_the_assistant_speaks() {
 fn what_cannot_be_learned_is_refused() {
     let dir = folder();
     let model = model(&dir);
+    std::fs::remove_file(model.join("chat_template.jinja")).unwrap();
     let data = examples(&dir, 2);
     let output = dir.path().join("adapter");
     let said = |status, data: &Path, more: &[&str]| {

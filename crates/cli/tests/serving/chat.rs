@@ -125,6 +125,9 @@ fn what_is_wrong_is_said_and_the_conversation_goes_on() {
 fn a_model_without_a_chat_template_is_refused_and_given_one() {
     let dir = folder();
     let model = model(&dir);
+    // A made model has one.
+    done(&chat(&[path(&model), "--max-new-tokens", "2"], "Hello\n"));
+    std::fs::remove_file(model.join("chat_template.jinja")).unwrap();
     let message = failed(&chat(&[path(&model)], "Hello\n"), 1);
     assert!(message.contains("no chat template"), "{message}");
     assert!(message.contains("outsize run, --chat-template FILE"), "{message}");

@@ -141,6 +141,7 @@ fn what_is_wrong_is_said_and_the_server_goes_on() {
     let dir = folder();
     // Without a chat template, and with a context of 64 tokens.
     let model = tiny(&dir);
+    std::fs::remove_file(model.join("chat_template.jinja")).unwrap();
     for batch in ["1", "2"] {
         what_is_wrong_is_said(&Server::start(&model, &["--api-key", "secret", "--batch", batch]));
     }
