@@ -5,10 +5,10 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::cohere::LAYER_NORM_FIELDS;
-use super::nemotron;
 use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
+use super::{nanochat, nemotron};
 use crate::architecture::Init;
 use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField, layer_windows};
@@ -58,18 +58,21 @@ impl Expert for ArceeMlp {
 
 impl RmsFeedForward for ArceeMlp {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("arcee", "Arcee"), ("nemotron", "Nemotron")];
+        &[("arcee", "Arcee"), ("nanochat", "NanoChat"), ("nemotron", "Nemotron")];
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
+            "nanochat" => &[nanochat::NANOCHAT, FIELDS],
             "nemotron" => &[nemotron::NEMOTRON, LAYER_NORM_FIELDS],
             _ => &[ARCEE, FIELDS],
         }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        if model_type == "nemotron" {
-            return nemotron::read(fields);
+        match model_type {
+            "nanochat" => return nanochat::read(fields),
+            "nemotron" => return nemotron::read(fields),
+            _ => {}
         }
         let absent = RmsDefaults {
             max_position_embeddings: 4096,

@@ -73,7 +73,7 @@ fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig,
 }
 
 /// What something stays below in magnitude; nothing if the field is null.
-fn softcap(fields: &Fields<'_>, field: &str, absent: f64) -> Result<Option<f64>, Error> {
+pub(super) fn softcap(fields: &Fields<'_>, field: &str, absent: f64) -> Result<Option<f64>, Error> {
     match fields.has(field) {
         true if fields.get(field).is_none() => Ok(None),
         true => fields.number_within(field, 1e-3, 1e6).map(Some),

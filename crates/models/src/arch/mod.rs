@@ -53,6 +53,7 @@ mod minimax_m2;
 mod minimax_m3;
 mod mistral3;
 mod mixtral;
+mod nanochat;
 mod nemotron;
 mod nemotron_h;
 mod olmo;

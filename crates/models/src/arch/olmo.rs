@@ -28,7 +28,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         None => None,
     };
     Ok(RmsConfig {
-        norm_kind: BlockNormKind::Unweighted,
+        norm_kind: BlockNormKind::UnweightedLayer,
         attention_clip: clip,
         rope_interleaved: fields.flag_or("rope_interleaved", false)?,
         ..config.with_attention_bias(fields)?

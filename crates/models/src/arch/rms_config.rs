@@ -114,6 +114,8 @@ pub struct RmsConfig {
     pub logit_softcap: Option<f64>,
     /// What embeddings are multiplied by.
     pub embed_scale: Option<f64>,
+    /// Whether the norm behind all blocks is before them too.
+    pub embed_norm: bool,
     /// What attention and MLP give is multiplied by before it is added to the residual stream.
     pub residual_scale: Option<f64>,
     /// What the residual stream and what is added to it are multiplied by in MiniMax-01: behind attention, linear attention and
@@ -127,6 +129,8 @@ pub struct RmsConfig {
     pub local_rope: Option<RopeConfig>,
     /// Whether neighbouring elements of a head are rotated together, as GGUF files of Llama have them.
     pub rope_interleaved: bool,
+    /// Whether heads are rotated the other way.
+    pub rope_reversed: bool,
     /// How queries grow with their position, if they do.
     pub query_growth: Option<QueryGrowth>,
     /// The same of layers that rotate nothing.
@@ -154,6 +158,7 @@ impl RmsConfig {
     pub(super) fn ropes(&self) -> Vec<Rope> {
         let rope = |(rope, width)| {
             let rope = Rope::new(rope, width).growing(self.query_growth);
+            let rope = if self.rope_reversed { rope.reversed() } else { rope };
             if self.rope_interleaved { rope.interleaved() } else { rope }
         };
         let rotates = self.rotated_layers.contains(&true) || self.unrotated_growth.is_some();
@@ -188,9 +193,10 @@ impl RmsConfig {
         let layer = if self.norm_plus_one { layer.plus_one(init) } else { layer };
         match self.norm_kind {
             BlockNormKind::Rms => Either::One(self.norm(hidden, init)),
+            BlockNormKind::UnweightedRms => Either::One(self.norm(hidden, init).unweighted()),
             BlockNormKind::Layer { bias: true } => Either::Other(layer),
             BlockNormKind::Layer { bias: false } => Either::Other(layer.unbiased()),
-            BlockNormKind::Unweighted => Either::Other(layer.unweighted()),
+            BlockNormKind::UnweightedLayer => Either::Other(layer.unweighted()),
         }
     }
 

@@ -140,6 +140,8 @@ pub struct RmsForCausalLm<B: Module> {
     ropes: Vec<Rope>,
     #[module(skip)]
     embed_scale: Option<f64>,
+    /// Whether the norm behind all blocks is before them too.
+    embed_norm: bool,
     #[module(skip)]
     logit_scale: Option<f64>,
     #[module(skip)]
@@ -183,6 +185,13 @@ impl<B: Module> RmsModel<B> {
     fn table(&self) -> &Embedding {
         let table = self.embed_tokens.as_ref().or(self.embeddings.as_ref());
         table.expect("a model is made with one of them")
+    }
+
+    /// The norm behind all blocks.
+    fn last_norm(&self) -> &Norm {
+        let Self { norm, final_layernorm, embedding_norm, norm_f, .. } = self;
+        let norms = [norm, final_layernorm, embedding_norm, norm_f];
+        norms.into_iter().flatten().next().expect("a model is made with one of them")
     }
 
     /// How many residual streams there are.
@@ -294,6 +303,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
             ropes: config.ropes(),
             embed_scale: config.embed_scale,
+            embed_norm: config.embed_norm,
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
@@ -409,6 +419,7 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
             x = x * scale;
         }
         let x = pass.embed_images(x);
+        let x = if self.embed_norm { self.model.last_norm().forward(x) } else { x };
         // All streams begin alike.
         let x = match self.model.streams() {
             1 => x,
@@ -430,17 +441,13 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
     }
 
     fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3> {
-        let RmsModel { norm, final_layernorm, embedding_norm, norm_f, .. } = &self.model;
-        let norms = [norm, final_layernorm, embedding_norm, norm_f];
-        let norm = norms.into_iter().flatten().next();
-        let norm = norm.expect("a model is made with one of them");
         let residual = residual.wanted(pass);
         let residual = match &self.model.hc_head {
             Some(head) => Residual::new(head.sum(residual.summed())),
             None => residual,
         };
         let Residual { stream, pending } = residual;
-        let x = norm.after(stream, pending).1;
+        let x = self.model.last_norm().after(stream, pending).1;
         // Of the head's input, which is narrower than the logits.
         match self.logit_scale {
             Some(scale) => x * scale,

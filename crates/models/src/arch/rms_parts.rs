@@ -155,13 +155,15 @@ pub enum BlockNorms {
 pub enum BlockNormKind {
     /// Without their mean, and without a bias.
     Rms,
+    /// The same without a weight.
+    UnweightedRms,
     /// Of what is beside the mean, perhaps with a bias.
     Layer {
         /// Whether they have one.
         bias: bool,
     },
     /// The same without a weight and without a bias.
-    Unweighted,
+    UnweightedLayer,
 }
 
 /// Of what queries and keys are normed.

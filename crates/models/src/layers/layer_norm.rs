@@ -1,10 +1,11 @@
 //! Layer normalisation.
 
 use burn::module::{Module, Param};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{Device, Tensor};
 
 use super::entered::entered;
 use super::linear::{ones, zeros};
+use super::rms_norm::scale;
 use crate::Init;
 
 /// `(x - mean(x)) / sqrt(variance(x) + epsilon) · weight + bias` over the last dimension, in f32
@@ -63,11 +64,7 @@ impl LayerNorm {
     }
 
     fn scale(&self, device: &Device) -> Tensor<1> {
-        match (&self.weight, self.plus_one) {
-            (Some(weight), true) => weight.val().cast(DType::F32).add_scalar(1.0),
-            (Some(weight), false) => weight.val(),
-            (None, _) => Tensor::ones([self.width], (device, DType::F32)),
-        }
+        scale(&self.weight, self.plus_one, self.width, device)
     }
 
     /// `[.., hidden]` f32 to the same.

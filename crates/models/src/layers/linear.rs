@@ -226,13 +226,11 @@ pub(crate) fn whole(weight: &Param<Tensor<2>>) -> WeightTensor {
 /// How many rows a weight has, and these as they come.
 fn tiles(weight: &Param<Tensor<2>>) -> (usize, WeightTiles<'_>) {
     let [rows, _] = weight.lazy_shape().dims();
-    (
-        rows,
-        match Streamed::of(weight) {
-            Some(streamed) => FetchedWeight::tiles(streamed),
-            None => Box::new(std::iter::once_with(move || (0..rows, whole(weight)))),
-        },
-    )
+    let tiles = match Streamed::of(weight) {
+        Some(streamed) => FetchedWeight::tiles(streamed),
+        None => Box::new(std::iter::once_with(move || (0..rows, whole(weight)))),
+    };
+    (rows, tiles)
 }
 
 /// `x · Wᵀ`, and what an adapter adds to it.

@@ -1,7 +1,7 @@
 //! Root-mean-square layer normalisation.
 
 use burn::module::{Module, Param};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use super::entered::entered;
 use super::linear::{ones, zeros};
@@ -12,9 +12,10 @@ use crate::Init;
 /// Follows [Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467) as `transformers` computes it.
 #[derive(Module, Debug)]
 pub struct RmsNorm {
-    /// `[hidden]`; in f32, bf16 or f16.
-    pub weight: Param<Tensor<1>>,
+    /// `[hidden]`; in f32, bf16 or f16. None where nothing is scaled.
+    pub weight: Option<Param<Tensor<1>>>,
     epsilon: f64,
+    width: usize,
     /// Whether the scale is one more than the weight.
     plus_one: bool,
 }
@@ -22,29 +23,35 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// A norm without storage; unless loaded, its weight is 1.
     pub fn new(hidden: usize, epsilon: f64, init: &Init) -> Self {
-        Self { weight: ones(hidden, &init.device), epsilon, plus_one: false }
+        let weight = Some(ones(hidden, &init.device));
+        Self { weight, epsilon, width: hidden, plus_one: false }
+    }
+
+    /// The same without a weight.
+    pub fn unweighted(self) -> Self {
+        Self { weight: None, ..self }
     }
 
     /// A norm as Gemma's, which scales by one more than the weight; unless loaded, the weight is 0.
     pub fn plus_one(hidden: usize, epsilon: f64, init: &Init) -> Self {
-        Self { weight: zeros(hidden, &init.device), epsilon, plus_one: true }
+        let weight = Some(zeros(hidden, &init.device));
+        Self { weight, epsilon, width: hidden, plus_one: true }
     }
 
     /// Values of the last dimension.
     pub fn width(&self) -> usize {
-        self.weight.lazy_shape()[0]
+        self.width
     }
 
-    fn scale(&self) -> Tensor<1> {
-        match self.plus_one {
-            true => self.weight.val().cast(DType::F32).add_scalar(1.0),
-            false => self.weight.val(),
-        }
+    fn scale(&self, device: &Device) -> Tensor<1> {
+        scale(&self.weight, self.plus_one, self.width, device)
     }
 
     /// `[.., hidden]` f32 to the same.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        outsize_kernels::rms_norm(self.entered(x), self.scale(), self.epsilon)
+        let x = self.entered(x);
+        let scale = self.scale(&x.device());
+        outsize_kernels::rms_norm(x, scale, self.epsilon)
     }
 
     /// The same, multiplied with `factors [hidden]` f32.
@@ -53,9 +60,10 @@ impl RmsNorm {
         x: Tensor<D>,
         factors: Tensor<1>,
     ) -> Tensor<D> {
-        let scale = self.scale().cast(DType::F32);
+        let x = self.entered(x);
+        let scale = self.scale(&x.device()).cast(DType::F32);
         let factors = factors.to_device(&scale.device());
-        outsize_kernels::rms_norm(self.entered(x), scale * factors, self.epsilon)
+        outsize_kernels::rms_norm(x, scale * factors, self.epsilon)
     }
 
     /// `x + add`, and the norm of that; `[.., hidden]` f32 each.
@@ -65,7 +73,9 @@ impl RmsNorm {
         add: Tensor<D>,
     ) -> (Tensor<D>, Tensor<D>) {
         let (x, add) = (self.entered(x), self.entered(add));
-        outsize_kernels::add_rms_norm(x, add, self.scale(), self.epsilon)
+        let add = add.to_device(&x.device());
+        let scale = self.scale(&x.device());
+        outsize_kernels::add_rms_norm(x, add, scale, self.epsilon)
     }
 
     /// As [`add_forward`](Self::add_forward), if there is anything to add.
@@ -83,9 +93,26 @@ impl RmsNorm {
         }
     }
 
-    /// Activations where its block computes.
+    /// Activations where its block computes, if it has anything there.
     pub(crate) fn entered<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        entered(x, &self.weight)
+        match &self.weight {
+            Some(weight) => entered(x, weight),
+            None => x,
+        }
+    }
+}
+
+/// What a norm of so many values scales by: ones without a weight.
+pub(super) fn scale(
+    weight: &Option<Param<Tensor<1>>>,
+    plus_one: bool,
+    width: usize,
+    device: &Device,
+) -> Tensor<1> {
+    match (weight, plus_one) {
+        (Some(weight), true) => weight.val().cast(DType::F32).add_scalar(1.0),
+        (Some(weight), false) => weight.val(),
+        (None, _) => Tensor::ones([width], (device, DType::F32)),
     }
 }
 
@@ -99,7 +126,7 @@ pub(crate) fn unit_rms_norm<const D: usize>(x: Tensor<D>, epsilon: f64) -> Tenso
 mod tests {
     use super::*;
     use burn::module::ParamId;
-    use burn::tensor::{DType, Device, TensorData};
+    use burn::tensor::TensorData;
 
     #[test]
     fn matches_the_formula_in_f64() {
@@ -108,10 +135,10 @@ mod tests {
         let x: Vec<f32> = (0..2 * hidden).map(|i| ((i * 37 % 101) as f32 - 50.0) / 80.0).collect();
         let w: Vec<f32> = (0..hidden).map(|i| 1.0 + i as f32 / 8.0).collect();
         let mut norm = RmsNorm::new(hidden, epsilon, &Init::new(&device));
-        norm.weight = Param::initialized(
+        norm.weight = Some(Param::initialized(
             ParamId::new(),
             Tensor::from_data(TensorData::new(w.clone(), [hidden]), (&device, DType::BF16)),
-        );
+        ));
         let input =
             Tensor::<2>::from_data(TensorData::new(x.clone(), [2, hidden]), (&device, DType::F32));
         let found = norm.forward(input).into_data().try_to_vec::<f32>().unwrap();

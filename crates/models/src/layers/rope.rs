@@ -21,6 +21,8 @@ pub struct Rope {
     /// What rotated vectors are multiplied with.
     magnitude: f64,
     pairs: RotaryPairs,
+    /// Whether vectors are turned the other way.
+    is_reversed: bool,
     growth: Option<QueryGrowth>,
 }
 
@@ -57,8 +59,14 @@ impl Rope {
             frequencies: frequencies(config, head_dim, 0),
             magnitude,
             pairs: RotaryPairs::Halves,
+            is_reversed: false,
             growth: None,
         }
+    }
+
+    /// The same that turns vectors the other way.
+    pub fn reversed(self) -> Self {
+        Self { is_reversed: true, ..self }
     }
 
     /// The same for neighbouring dimensions rotated together, as in GPT-J.
@@ -102,7 +110,7 @@ impl Rope {
             true => padding,
             false => &padding[..1],
         };
-        let mut angles = Angles::new(self.magnitude, rows.len() * tokens * half);
+        let mut angles = self.angles(rows.len() * tokens * half);
         for &padding in rows {
             let scaled = self.for_length(length.saturating_sub(padding));
             for column in start..start + tokens {
@@ -138,7 +146,7 @@ impl Rope {
     ) -> Rotation {
         let scaled = self.for_length(length);
         let shape = [1, columns.len(), 1, scaled.len()];
-        let mut angles = Angles::new(self.magnitude, columns.len() * scaled.len());
+        let mut angles = self.angles(columns.len() * scaled.len());
         for (position, frequency) in
             columns.iter().flat_map(|pairs| pairs.iter().zip(scaled.iter()))
         {
@@ -152,6 +160,12 @@ impl Rope {
     #[cfg(test)]
     pub(crate) fn is_finite(&self) -> bool {
         self.frequencies.iter().all(|f| f.is_finite()) && self.magnitude.is_finite()
+    }
+
+    /// So many angles, none of them yet.
+    fn angles(&self, count: usize) -> Angles {
+        let sin = if self.is_reversed { -self.magnitude } else { self.magnitude };
+        Angles::new([self.magnitude, sin], count)
     }
 
     fn for_length(&self, length: usize) -> Cow<'_, [f32]> {
@@ -175,19 +189,21 @@ impl Rope {
 struct Angles {
     cos: Vec<f32>,
     sin: Vec<f32>,
-    magnitude: f64,
+    /// What cosines and sines are multiplied with.
+    magnitudes: [f64; 2],
 }
 
 impl Angles {
-    fn new(magnitude: f64, count: usize) -> Self {
-        Self { cos: Vec::with_capacity(count), sin: Vec::with_capacity(count), magnitude }
+    fn new(magnitudes: [f64; 2], count: usize) -> Self {
+        Self { cos: Vec::with_capacity(count), sin: Vec::with_capacity(count), magnitudes }
     }
 
     fn push(&mut self, position: usize, frequency: f32) {
         // The angle is an f32 as in the reference; its sine is not worth less than the full accuracy.
         let angle = f64::from(position as f32 * frequency);
-        self.cos.push((angle.cos() * self.magnitude) as f32);
-        self.sin.push((angle.sin() * self.magnitude) as f32);
+        let [cos, sin] = self.magnitudes;
+        self.cos.push((angle.cos() * cos) as f32);
+        self.sin.push((angle.sin() * sin) as f32);
     }
 
     fn tensors(self, shape: [usize; 4], device: &Device) -> [Tensor<4>; 2] {

@@ -27,6 +27,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LlamaForCausalLm>("smollm3"),
         of::<LlamaForCausalLm>("seed_oss"),
         of::<ArceeForCausalLm>("arcee"),
+        of::<ArceeForCausalLm>("nanochat"),
         of::<Phi3ForCausalLm>("phi3"),
         of::<LlamaForCausalLm>("exaone4"),
         of::<LlamaForCausalLm>("ernie4_5"),

@@ -168,6 +168,7 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<Gemma3nForCausalLm>("gemma3n");
     check_gradients::<Lfm2ForCausalLm>("lfm2_moe");
     check_gradients::<ArceeForCausalLm>("nemotron");
+    check_gradients::<ArceeForCausalLm>("nanochat");
     check_gradients::<ApertusForCausalLm>("apertus");
     check_gradients::<GraniteMoeForCausalLm>("granitemoeshared");
     check_gradients::<GraniteMoeHybridForCausalLm>("granitemoehybrid");
@@ -196,6 +197,7 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<Gemma3nForCausalLm>("gemma3n");
     check_steps::<Lfm2ForCausalLm>("lfm2_moe");
     check_steps::<ArceeForCausalLm>("nemotron");
+    check_steps::<ArceeForCausalLm>("nanochat");
     check_steps::<ApertusForCausalLm>("apertus");
     check_steps::<GraniteMoeForCausalLm>("granitemoeshared");
     check_steps::<GraniteMoeHybridForCausalLm>("granitemoehybrid");

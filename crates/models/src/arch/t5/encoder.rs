@@ -83,7 +83,8 @@ impl T5EncoderModel {
         let positions =
             QueryPositions { start: 0, padding: &padding, lengths: &[], groups: &[], alibi: None };
         let states = self.encoder.encode(x, &self.buckets, &positions);
-        Ok(fetched(states, &self.encoder.final_layer_norm.weight))
+        let weight = self.encoder.final_layer_norm.weight.as_ref();
+        Ok(fetched(states, weight.expect("a norm of T5 has a weight")))
     }
 
     /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens each holds at once, with the
