@@ -8,7 +8,7 @@ use super::cohere::LAYER_NORM_FIELDS;
 use super::rms_config::{DEFAULTS, FIELDS, RmsConfig, RmsDefaults};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use super::{nanochat, nemotron};
+use super::{jais2, nanochat, nemotron};
 use crate::architecture::Init;
 use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField, layer_windows};
@@ -57,11 +57,16 @@ impl Expert for ArceeMlp {
 }
 
 impl RmsFeedForward for ArceeMlp {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("arcee", "Arcee"), ("nanochat", "NanoChat"), ("nemotron", "Nemotron")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("arcee", "Arcee"),
+        ("jais2", "Jais2"),
+        ("nanochat", "NanoChat"),
+        ("nemotron", "Nemotron"),
+    ];
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
+            "jais2" => &[jais2::JAIS2, LAYER_NORM_FIELDS],
             "nanochat" => &[nanochat::NANOCHAT, FIELDS],
             "nemotron" => &[nemotron::NEMOTRON, LAYER_NORM_FIELDS],
             _ => &[ARCEE, FIELDS],
@@ -70,6 +75,7 @@ impl RmsFeedForward for ArceeMlp {
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         match model_type {
+            "jais2" => return jais2::read(fields),
             "nanochat" => return nanochat::read(fields),
             "nemotron" => return nemotron::read(fields),
             _ => {}

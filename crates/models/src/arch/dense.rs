@@ -7,8 +7,9 @@ use super::rms_config::{FIELDS, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::{
-    cohere, cwm, deepseek, ernie4_5, exaone4, gemma, gemma3, granite, helium, hunyuan, llama,
-    mistral3, olmo, olmo_hybrid, olmo2, qwen_vl, qwen3, qwen3_next, seed_oss, smollm3, stablelm,
+    cohere, cwm, deepseek, ernie4_5, exaone, exaone4, gemma, gemma3, granite, helium, hunyuan,
+    llama, mistral3, olmo, olmo_hybrid, olmo2, qwen_vl, qwen3, qwen3_next, seed_oss, smollm3,
+    stablelm,
 };
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
@@ -22,6 +23,9 @@ impl RmsFeedForward for Mlp {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
         ("llama", "Llama"),
         ("mistral", "Mistral"),
+        ("ministral", "Ministral"),
+        ("internlm3", "Llama"),
+        ("iquestcoder", "Llama"),
         ("qwen2", "Qwen2"),
         ("qwen3", "Qwen3"),
         ("cwm", "Cwm"),
@@ -31,6 +35,7 @@ impl RmsFeedForward for Mlp {
         ("olmo2", "Olmo2"),
         ("olmo3", "Olmo3"),
         ("olmo_hybrid", "OlmoHybrid"),
+        ("exaone", "Llama"),
         ("exaone4", "Exaone4"),
         ("ernie4_5", "Ernie4_5"),
         ("hunyuan_v1_dense", "HunYuanDenseV1"),
@@ -44,6 +49,7 @@ impl RmsFeedForward for Mlp {
         ("qwen3_vl", "Qwen3VLText"),
         ("granite", "Granite"),
         ("granite_swa", "GraniteSWA"),
+        ("hyperclovax", "HyperCLOVAX"),
         ("smollm3", "SmolLM3"),
         ("seed_oss", "SeedOss"),
         ("gemma", "Gemma"),
@@ -61,7 +67,9 @@ impl RmsFeedForward for Mlp {
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
-            "mistral" => &[llama::MISTRAL, llama::ACT, FIELDS],
+            "mistral" | "ministral" => &[llama::MISTRAL, llama::ACT, FIELDS],
+            "internlm3" => &[llama::INTERNLM3, llama::ACT, FIELDS],
+            "iquestcoder" => &[llama::IQUESTCODER, llama::LLAMA, llama::ACT, FIELDS],
             "qwen2" => &[llama::QWEN2, llama::ACT, FIELDS],
             "qwen3" => &[qwen3::QWEN3, FIELDS],
             "cwm" => &[cwm::CWM, FIELDS],
@@ -71,6 +79,7 @@ impl RmsFeedForward for Mlp {
             "olmo2" => &[olmo2::OLMO2, FIELDS],
             "olmo3" => &[olmo2::OLMO3, FIELDS],
             "olmo_hybrid" => &[olmo_hybrid::OLMO_HYBRID, FIELDS],
+            "exaone" => &[exaone::EXAONE, FIELDS],
             "exaone4" => &[exaone4::EXAONE4, exaone4::WINDOWS, FIELDS],
             "ernie4_5" => &[ernie4_5::ERNIE4_5, FIELDS],
             "hunyuan_v1_dense" => &[hunyuan::DENSE, hunyuan::HUNYUAN, FIELDS],
@@ -83,6 +92,7 @@ impl RmsFeedForward for Mlp {
             "qwen3_vl" => &[qwen_vl::MULTIMODAL],
             "granite" => &[granite::GRANITE, FIELDS],
             "granite_swa" => &[granite::WINDOWS, granite::GRANITE, FIELDS],
+            "hyperclovax" => &[granite::HYPERCLOVAX, granite::GRANITE, FIELDS],
             "smollm3" => &[smollm3::SMOLLM3, FIELDS],
             "seed_oss" => &[seed_oss::SEED_OSS, FIELDS],
             "gemma" => &[gemma::GEMMA, FIELDS],
@@ -112,6 +122,7 @@ impl RmsFeedForward for Mlp {
             "olmo2" => olmo2::read(fields),
             "olmo3" => olmo2::read_olmo3(fields),
             "olmo_hybrid" => olmo_hybrid::read(fields),
+            "exaone" => exaone::read(fields),
             "exaone4" => exaone4::read(fields),
             "ernie4_5" => ernie4_5::read(fields),
             "hunyuan_v1_dense" => hunyuan::read(fields),
@@ -124,6 +135,7 @@ impl RmsFeedForward for Mlp {
             "qwen3_vl" => qwen_vl::read_qwen3_vl(fields),
             "granite" => granite::read(fields),
             "granite_swa" => granite::read_swa(fields),
+            "hyperclovax" => granite::read_hyperclovax(fields),
             "smollm3" => smollm3::read(fields),
             "seed_oss" => seed_oss::read(fields),
             "gemma" => gemma::read(fields),

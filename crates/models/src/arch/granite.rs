@@ -1,8 +1,10 @@
 //! Granite: Llama's blocks with a multiplier at each place where scales matter; in some models with sinks, and a sliding window in
 //! most layers. Granite Team 2024 (<https://github.com/ibm-granite/granite-3.0-language-models>), 2026
-//! (<https://huggingface.co/ibm-granite/granite-swash-3b-a600m>).
+//! (<https://huggingface.co/ibm-granite/granite-swash-3b-a600m>). HyperCLOVA X SEED Think has its multipliers, and norms behind
+//! attention and MLP. NAVER Cloud 2025
+//! (<https://huggingface.co/naver-hyperclovax/HyperCLOVAX-SEED-Think-14B>).
 
-use super::rms_config::{DEFAULTS, RmsConfig, RmsDefaults, SinkLayers};
+use super::rms_config::{BlockNorms, DEFAULTS, RmsConfig, RmsDefaults, SinkLayers};
 use crate::Error;
 use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField, MAX_POSITIONS, RopeConfig, layer_windows, multiplier};
@@ -28,6 +30,27 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     // All layers see everything, whatever else a file may ask for.
     layer_windows(fields, None, config.windows.clone())?;
     scaled(fields, config)
+}
+
+pub(super) fn read_hyperclovax(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let config = read(fields)?;
+    let norms = match fields.flag_or("use_post_norm", true)? {
+        true => BlockNorms::AroundGlm,
+        false => BlockNorms::Before,
+    };
+    // As other models, unless said otherwise.
+    let scores = fields.get("attention_multiplier").and(config.query_pre_attn_scalar);
+    Ok(RmsConfig {
+        query_pre_attn_scalar: scores,
+        // It multiplies here.
+        logit_scale: config.logit_scale.map(f64::recip),
+        norms,
+        renamed: &[
+            (r"\.post_self_attn_layernorm\.", ".post_norm1."),
+            (r"\.post_mlp_layernorm\.", ".post_norm2."),
+        ],
+        ..config
+    })
 }
 
 pub(super) fn read_swa(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
@@ -97,6 +120,9 @@ pub(super) fn scaled(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig
         ..config.with_attention_bias(fields)?
     })
 }
+
+/// Beside those of Granite.
+pub(super) const HYPERCLOVAX: &[KnownField] = &[("use_post_norm", Read)];
 
 /// Beside those of others.
 pub(super) const WINDOWS: &[KnownField] = &[("layer_rope_theta", Read), ("sliding_window", Read)];

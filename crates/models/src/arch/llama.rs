@@ -1,6 +1,6 @@
-//! Llama, and the models that took its shape: Mistral, Qwen2. Touvron et al. 2023 (arXiv:2302.13971).
+//! Llama, and the models that took its shape: Mistral, Qwen2, InternLM3, IQuest-Coder. Touvron et al. 2023 (arXiv:2302.13971).
 
-use super::rms_config::{DEFAULTS, RmsConfig, RmsDefaults};
+use super::rms_config::{DEFAULTS, RmsConfig, RmsDefaults, field_of};
 use crate::Error;
 use crate::config::Effect::{self, Read};
 use crate::config::{
@@ -9,14 +9,33 @@ use crate::config::{
 
 pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let (key_value_heads, max_position_embeddings) = match model_type {
-        "mistral" => (Some(8), 4096 * 32),
+        "mistral" | "ministral" => (Some(8), 4096 * 32),
         "qwen2" => (Some(32), 32_768),
+        "internlm3" => (Some(2), 32_768),
+        "iquestcoder" => (Some(8), 131_072),
         _ => (None, 2048),
     };
-    let absent = RmsDefaults { key_value_heads, max_position_embeddings, ..DEFAULTS };
+    let mut absent = RmsDefaults { key_value_heads, max_position_embeddings, ..DEFAULTS };
+    if let "internlm3" | "iquestcoder" = model_type {
+        absent = RmsDefaults { head_dim: Some(128), rms_norm_eps: 1e-5, ..absent };
+    }
     let mut config = RmsConfig::read(fields, &absent)?.with_rope(fields)?;
     config = match model_type {
-        "mistral" => config,
+        "mistral" | "ministral" => config,
+        "internlm3" => {
+            let bias = field_of(fields, ["qkv_bias", "attention_bias"])?;
+            let mlp = field_of(fields, ["bias", "mlp_bias"])?;
+            let mlp_bias = fields.flag_or(mlp, false)?;
+            if fields.flag_or(bias, false)? != mlp_bias {
+                return Err(fields.refuse(bias, format!("it must be what `{mlp}` is")));
+            }
+            RmsConfig {
+                attention_in_bias: mlp_bias,
+                attention_out_bias: mlp_bias,
+                mlp_bias,
+                ..config
+            }
+        }
         "qwen2" => RmsConfig { attention_in_bias: true, ..config },
         _ => {
             let mlp_bias = fields.flag_or("mlp_bias", false)?;
@@ -37,6 +56,10 @@ pub(super) fn windows(
         "mistral" => {
             let window = sliding_window(fields, DEFAULT_WINDOW)?;
             uniform_windows(fields, model_type, window, layers)
+        }
+        "ministral" => {
+            let window = sliding_window(fields, DEFAULT_WINDOW)?;
+            layer_windows(fields, window, vec![window; layers])
         }
         "qwen2" | "qwen3" | "qwen2_5_vl" => {
             let used = fields.flag_or("use_sliding_window", false)?;
@@ -78,6 +101,12 @@ pub(super) const LLAMA: &[KnownField] = &[
     ("sliding_window", Effect::UNSET),
     ("use_sliding_window", Effect::OFF),
 ];
+
+pub(super) const INTERNLM3: &[KnownField] =
+    &[("attention_bias", Read), ("bias", Read), ("mlp_bias", Read), ("qkv_bias", Read)];
+
+/// Beside those of Llama.
+pub(super) const IQUESTCODER: &[KnownField] = &[("clip_qkv", Effect::UNSET)];
 
 pub(super) const MISTRAL: &[KnownField] = &[
     ("attention_bias", Effect::OFF),

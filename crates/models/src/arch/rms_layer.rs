@@ -334,7 +334,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             }),
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
-        let mixed = normed_if(&self.post_self_attn_layernorm, self.scaled(mixed));
+        let mixed = self.scaled(normed_if(&self.post_self_attn_layernorm, mixed));
         let before = self.pre_feedforward_layernorm.as_ref().or(self.pre_mlp_layernorm.as_ref());
         let (x, normed) = match (behind, before) {
             (None, _) => {
@@ -352,12 +352,13 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         };
         let shared = self.shared_mlp.as_ref().map(|shared| shared.forward(normed.clone()));
         let inner = feed_forward.forward(normed);
-        let inner = self.scaled(match shared {
+        let inner = match shared {
             Some(shared) => inner + shared,
             None => inner,
-        });
+        };
         let inner = normed_if(&self.post_feedforward_layernorm, inner);
-        Ok(Residual { stream: x, pending: Some(normed_if(&self.post_mlp_layernorm, inner)) })
+        let inner = self.scaled(normed_if(&self.post_mlp_layernorm, inner));
+        Ok(Residual { stream: x, pending: Some(inner) })
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

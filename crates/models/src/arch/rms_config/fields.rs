@@ -16,6 +16,8 @@ use crate::layers::{Activation, LatentChoice, Routing, SeenBlocks};
 pub(in crate::arch) struct RmsDefaults<'a> {
     /// Of sizes that a file must have otherwise.
     pub sizes: &'a [(&'a str, usize)],
+    /// The name of the field that says how many layers there are.
+    pub layers: &'static str,
     /// `None`: as many as heads of queries.
     pub key_value_heads: Option<usize>,
     /// `None`: the residual stream's width over the heads.
@@ -43,6 +45,7 @@ impl RmsDefaults<'_> {
 /// Those of Llama.
 pub(in crate::arch) const DEFAULTS: RmsDefaults<'static> = RmsDefaults {
     sizes: &[],
+    layers: "num_hidden_layers",
     key_value_heads: None,
     head_dim: None,
     max_position_embeddings: 2048,
@@ -72,7 +75,7 @@ impl RmsConfig {
         let size = |field, max| absent.size(fields, field, max);
         let hidden_size = size("hidden_size", MAX_HIDDEN)?;
         let heads = size("num_attention_heads", MAX_HEADS)?;
-        let num_hidden_layers = size("num_hidden_layers", MAX_LAYERS)?;
+        let num_hidden_layers = size(absent.layers, MAX_LAYERS)?;
         // Absent and null are not the same here.
         let field = "num_key_value_heads";
         let key_value_heads = absent.key_value_heads.filter(|_| !fields.has(field));
