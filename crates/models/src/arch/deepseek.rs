@@ -65,6 +65,8 @@ impl RmsFeedForward for RmsMoE {
         ("hy_v3", "HYV3"),
         ("afmoe", "Afmoe"),
         ("laguna", "Laguna"),
+        ("kolibri1", "Kolibri1"),
+        ("flint", "Flint"),
         ("mimo_v2_flash", "MiMoV2Flash"),
         ("step3p7", "Step3p7"),
         ("minimax_m3_vl", "MiniMaxM3VL"),
@@ -106,6 +108,7 @@ impl RmsFeedForward for RmsMoE {
         Self {
             gate: match experts.routing.shares {
                 Shares::Sigmoid | Shares::RootSoftplus => gate.corrected(init),
+                _ if experts.is_corrected => gate.corrected(init),
                 Shares::Softmax | Shares::SigmoidOfChosen | Shares::SparseMixer { .. } => gate,
             },
             experts: (0..experts.count).map(one).collect(),

@@ -97,7 +97,8 @@ pub struct ExpertsConfig {
     pub latent_size: Option<usize>,
     /// How many of them, the last ones, have no weights and give what they take.
     pub identities: usize,
-    /// Whether something is added to their shares while they are chosen that is beside the router, in LFM2.
+    /// Whether something is added while they are chosen though their shares do not say so: in LFM2, where it is beside the
+    /// router, and in Kolibri 1.
     pub is_corrected: bool,
     /// What checkpoints call parts of the block otherwise: patterns, and what stands in their place.
     pub renamed: &'static [(&'static str, &'static str)],

@@ -29,6 +29,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<ArceeForCausalLm>("arcee"),
         of::<ArceeForCausalLm>("nanochat"),
         of::<ArceeForCausalLm>("jais2"),
+        of::<DeepseekForCausalLm>("kolibri1"),
+        of::<DeepseekForCausalLm>("flint"),
         of::<LlamaForCausalLm>("ministral"),
         of::<LlamaForCausalLm>("internlm3"),
         of::<LlamaForCausalLm>("exaone"),

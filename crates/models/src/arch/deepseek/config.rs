@@ -9,7 +9,9 @@ use super::super::llama::first_window;
 use super::super::rms_config::{
     BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
-use super::super::{afmoe, cohere2_moe, laguna, mimo_v2, minimax_m3, mistral3, step3p7};
+use super::super::{
+    afmoe, cohere2_moe, flint, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
+};
 use super::absent::{Absent, LatentWidths};
 use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
@@ -80,6 +82,8 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         "hy_v3" => &[HY, V3, SHARED, EXPERTS, FIELDS],
         "afmoe" => afmoe::FIELDS,
         "laguna" => laguna::FIELDS,
+        "kolibri1" => kolibri1::FIELDS,
+        "flint" => flint::FIELDS,
         "mimo_v2_flash" => mimo_v2::FIELDS,
         "step3p7" => &[step3p7::MULTIMODAL],
         "minimax_m3_vl" => &[minimax_m3::MULTIMODAL],
@@ -99,6 +103,8 @@ pub(in super::super) fn read(
     match model_type {
         "afmoe" => return afmoe::read(fields),
         "laguna" => return laguna::read(fields),
+        "kolibri1" => return kolibri1::read(fields),
+        "flint" => return flint::read(fields),
         "mimo_v2_flash" => return mimo_v2::read(fields),
         "step3p7" => return step3p7::read(fields),
         "minimax_m3_vl" => return minimax_m3::read(fields),
