@@ -16,10 +16,11 @@ use burn::tensor::{DType, Shape, Tensor};
 
 use crate::buffer;
 use crate::extension::{
-    StoredWeightOps, contiguous, f32_elements, stored_linear_tiles, weight_gradient,
+    StoredWeightOps, Tiles, contiguous, f32_elements, stored_linear_tiles, weight_gradient,
 };
 #[cfg(target_arch = "x86_64")]
 use crate::extension::{contiguous_rows, operand};
+use crate::linear::into_flex;
 #[cfg(target_arch = "x86_64")]
 use crate::matmul::{self, PairedRows};
 use crate::{ActivationDtype, WeightOperand, WeightTensor};
@@ -215,8 +216,8 @@ impl FetchedOperand {
     }
 
     /// The weight's rows, tile after tile.
-    fn tiles(&self) -> impl Iterator<Item = (Range<usize>, WeightOperand<Flex>)> + '_ {
-        self.weight.tiles().map(|(rows, tile)| (rows, tile.into_flex()))
+    fn tiles(&self) -> impl Tiles + '_ {
+        into_flex(self.weight.tiles())
     }
 }
 

@@ -137,7 +137,8 @@ fn flex<const D: usize>(x: Tensor<D>) -> FloatTensor<Flex> {
     x.try_into_primitive::<Flex>().expect("a tensor on Flex is one of Flex")
 }
 
-fn into_flex(tiles: impl Iterator<Item = (Range<usize>, WeightTensor)>) -> impl Tiles {
+/// Tiles as Flex takes them.
+pub(crate) fn into_flex(tiles: impl Iterator<Item = (Range<usize>, WeightTensor)>) -> impl Tiles {
     tiles.map(|(rows, tile)| (rows, tile.into_flex()))
 }
 

@@ -34,7 +34,18 @@ pub(super) fn with_attention(
         _ if window.is_none() && fields.get(field).is_some_and(|it| *it == 0) => 1,
         _ => fields.size_or(field, 4, MAX_LAYERS)?,
     };
-    let slides = |layer: usize| !(layer + 1).is_multiple_of(pattern);
+    with_windows(fields, config, window, pattern)
+}
+
+/// With norms of each head of queries and keys, and a window in all layers but every so many, unless they are listed: where
+/// some layers have one, these alone rotate.
+pub(super) fn with_windows(
+    fields: &Fields<'_>,
+    config: RmsConfig,
+    window: Option<usize>,
+    every: usize,
+) -> Result<RmsConfig, Error> {
+    let slides = |layer: usize| !(layer + 1).is_multiple_of(every);
     let by_rule = (0..config.num_hidden_layers).map(|n| window.filter(|_| slides(n))).collect();
     let windows = layer_windows(fields, window, by_rule)?;
     Ok(RmsConfig {

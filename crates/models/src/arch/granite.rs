@@ -43,7 +43,7 @@ pub(super) fn read_hyperclovax(fields: &Fields<'_>) -> Result<RmsConfig, Error> 
     Ok(RmsConfig {
         query_pre_attn_scalar: scores,
         // It multiplies here.
-        logit_scale: config.logit_scale.map(f64::recip),
+        logit_scale: multiplier(fields, "logits_scaling")?,
         norms,
         renamed: &[
             (r"\.post_self_attn_layernorm\.", ".post_norm1."),
