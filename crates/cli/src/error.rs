@@ -112,7 +112,9 @@ impl From<outsize::diffuse::Error> for Failure {
             Error::Adapter { .. } => "--adapter, --adapter-scale",
             Error::Steps { .. } => "--steps, --scheduler",
             Error::Guidance { .. } => "--guidance-scale",
-            Error::NoEncoder { .. } | Error::Reference { .. } => "--image",
+            Error::NoEncoder { .. } | Error::Reference { .. } | Error::ReferenceCount { .. } => {
+                "--image"
+            }
             Error::NegativePrompt => "--negative-prompt",
             Error::NoMask => "--image, --mask",
             Error::Strength { .. } => "--strength",

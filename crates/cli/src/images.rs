@@ -59,7 +59,7 @@ impl PromptImages {
             }
         })?;
         let mut ids = ImageIds::default();
-        let with_ids = |image| Ok((ids.take(&image)?, image));
+        let with_ids = |image: EncodedImage| Ok((ids.take(image.features.tokens())?, image));
         Ok(Some(Self {
             encoded: encoded.into_iter().map(with_ids).collect::<Result<_, TextError>>()?,
             layout: encoder.layout().clone(),

@@ -28,7 +28,7 @@ pub(crate) enum Denoiser {
     ZImage(Box<Part<ZImageTransformer2dModel>>),
     /// The same, beside pictures to go by.
     Flux2(Box<Part<Flux2Transformer2dModel>>),
-    /// The same as the first.
+    /// The same, with them or without.
     QwenImage(Box<Part<QwenImageTransformer2dModel>>),
 }
 
@@ -90,7 +90,7 @@ impl Denoiser {
                 Ok(Flux2(Box::new(Part::changed(part, place, description, change)?)))
             }
             PipelineKind::ZImage => Ok(ZImage(Box::new(Part::new(part, place, description)?))),
-            PipelineKind::QwenImage => {
+            kind if kind.is_qwen_image() => {
                 Ok(QwenImage(Box::new(Part::new(part, place, description)?)))
             }
             _ => Ok(Unet(Box::new(Part::new(part, place, description)?))),

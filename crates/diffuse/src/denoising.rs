@@ -87,25 +87,21 @@ impl Denoising<'_> {
                 self.run_module(part, turn, &pass, observe)
             }
             Denoiser::QwenImage(part) => {
+                let references = self.reference_tokens();
                 let pass = |model: &QwenImageTransformer2dModel, latents: Tensor<4>, timestep| {
-                    let [_, rows, columns, _] = latents.dims();
-                    let size = [rows / PACKING, columns / PACKING];
-                    let latents = packed(latents, Channels);
-                    let made = model.forward(latents, size, timestep, context.clone(), &lengths);
-                    unpacked(made, size, Channels)
+                    let (latents, sizes) = self.beside_references(latents, references.as_ref());
+                    let context = context.clone();
+                    let made = model.forward(latents, &sizes, timestep, context, &lengths);
+                    unpacked(made, sizes[0], Channels)
                 };
                 self.run_module(part, turn, &pass, observe)
             }
             Denoiser::Flux2(part) => {
-                let references = self.reference_tokens(PACKING * PACKING * self.channels);
+                let references = self.reference_tokens();
                 let pass = |model: &Flux2Transformer2dModel, latents: Tensor<4>, timestep| {
-                    let [_, rows, columns, _] = latents.dims();
-                    let size = [rows / PACKING, columns / PACKING];
-                    let latents = [Some(packed(latents, Channels)), references.clone()];
-                    let latents = Tensor::cat(latents.into_iter().flatten().collect(), 1);
-                    let sizes = [&[size], &*self.references.sizes].concat();
+                    let (latents, sizes) = self.beside_references(latents, references.as_ref());
                     let made = model.forward(latents, &sizes, timestep, None, context.clone());
-                    unpacked(made, size, Channels)
+                    unpacked(made, sizes[0], Channels)
                 };
                 self.run_module(part, turn, &pass, observe)
             }
@@ -113,14 +109,27 @@ impl Denoising<'_> {
     }
 
     /// The tokens of pictures to go by, once for each text: `[texts, tokens, values]` f32.
-    fn reference_tokens(&self, values: usize) -> Option<Tensor<3>> {
-        let tokens = &self.references.tokens;
+    fn reference_tokens(&self) -> Option<Tensor<3>> {
+        let (tokens, values) = (&self.references.tokens, PACKING * PACKING * self.channels);
         if tokens.is_empty() {
             return None;
         }
         let texts = self.texts();
         let data = TensorData::new(tokens.repeat(texts), [texts, tokens.len() / values, values]);
         Some(Tensor::from_data(data, (self.device, DType::F32)))
+    }
+
+    /// Latents as tokens, with those of pictures to go by behind them; and rows and columns of each in tokens.
+    fn beside_references(
+        &self,
+        latents: Tensor<4>,
+        references: Option<&Tensor<3>>,
+    ) -> (Tensor<3>, Vec<[usize; 2]>) {
+        let [_, rows, columns, _] = latents.dims();
+        let own = [rows / PACKING, columns / PACKING];
+        let tokens = std::iter::once(packed(latents, Channels)).chain(references.cloned());
+        let sizes = [&[own], &*self.references.sizes].concat();
+        (Tensor::cat(tokens.collect(), 1), sizes)
     }
 
     /// Texts that a pass looks at.

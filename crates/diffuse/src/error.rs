@@ -61,8 +61,8 @@ pub enum Error {
         /// What was asked for.
         scale: f32,
     },
-    /// The autoencoder has no encoder, which a picture to begin with needs.
-    #[error("{} has only the decoder of an autoencoder, which cannot read a picture to begin with: take a complete copy of the model", folder.display())]
+    /// The autoencoder has no encoder, which a picture to begin with or to go by needs.
+    #[error("{} has only the decoder of an autoencoder, which cannot read a picture: take a complete copy of the model", folder.display())]
     NoEncoder {
         /// The autoencoder's folder.
         folder: PathBuf,
@@ -78,6 +78,14 @@ pub enum Error {
     /// Pictures to go by for a model that takes one to begin with.
     #[error("the model begins with one picture, and does not go by several: give one")]
     References,
+    /// Not as many pictures to go by as the model takes.
+    #[error("the model changes a picture by the prompt: give {wanted}, not {given}")]
+    ReferenceCount {
+        /// Pictures given.
+        given: usize,
+        /// How many would do.
+        wanted: &'static str,
+    },
     /// A picture to go by that is not possible.
     #[error(
         "a picture of {width} x {height} pixels is nothing to go by: choose sides of at least {least} pixels, \

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use outsize_checkpoint::{plain, read_object, shown};
+use outsize_generate::ImageProcessor;
 use serde_json::{Map, Value};
 
 use crate::error::Error;
@@ -37,6 +38,8 @@ pub struct PipelineFiles {
     pub parts: Vec<PartFiles>,
     /// Those of the tokenizers.
     pub tokenizers: Vec<String>,
+    /// That which says how the text encoder sees pictures, if it does.
+    pub image_processor: Option<String>,
     /// Whether there is a safety checker, which is not run.
     pub has_safety_checker: bool,
     /// Whether an empty negative prompt is told as zeros (`force_zeros_for_empty_prompt`).
@@ -138,6 +141,14 @@ impl PipelineFiles {
         if !has(SCHEDULER_CONFIG) {
             return Err(Error::no_file(place, SCHEDULER_CONFIG));
         }
+        let image_processor = match kind.needs_references() {
+            true => {
+                let names = ImageProcessor::FILES.map(|name| format!("processor/{name}"));
+                let found = names.iter().find(|name| has(name)).cloned();
+                Some(found.ok_or_else(|| Error::no_file(place, &names[0]))?)
+            }
+            false => None,
+        };
         let folders = kind.tokenizers().iter().map(|(folder, _)| folder);
         let names =
             folders.flat_map(|folder| TOKENIZER_FILES.map(|name| format!("{folder}/{name}")));
@@ -146,6 +157,7 @@ impl PipelineFiles {
             kind,
             parts,
             tokenizers: names.filter(|name| has(name)).collect(),
+            image_processor,
             has_safety_checker: class_of(index, "safety_checker").is_some(),
             zeros_for_empty: zeros.unwrap_or(kind == PipelineKind::StableDiffusionXl),
             is_distilled: kind == PipelineKind::Flux2Klein
@@ -158,7 +170,7 @@ impl PipelineFiles {
         let parts = self.parts.iter().flat_map(|part| [&*part.config, &*part.weights]);
         [MODEL_INDEX, SCHEDULER_CONFIG]
             .into_iter()
-            .chain(self.tokenizers.iter().map(String::as_str))
+            .chain(self.tokenizers.iter().chain(&self.image_processor).map(String::as_str))
             .chain(parts)
     }
 

@@ -19,15 +19,20 @@ pub enum PipelineKind {
     Flux2Klein,
     /// Qwen-Image. Qwen Team 2025.
     QwenImage,
+    /// Qwen-Image-Edit, which changes a picture. Qwen Team 2025.
+    QwenImageEdit,
+    /// Qwen-Image-Edit 2509 and 2511, which go by several.
+    QwenImageEditPlus,
 }
 
 use PipelineKind::{
-    Flux, Flux2Klein, LatentConsistency, QwenImage, StableDiffusion, StableDiffusionXl, ZImage,
+    Flux, Flux2Klein, LatentConsistency, QwenImage, QwenImageEdit, QwenImageEditPlus,
+    StableDiffusion, StableDiffusionXl, ZImage,
 };
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         StableDiffusion,
         StableDiffusionXl,
         LatentConsistency,
@@ -35,6 +40,8 @@ impl PipelineKind {
         ZImage,
         Flux2Klein,
         QwenImage,
+        QwenImageEdit,
+        QwenImageEditPlus,
     ];
 
     /// What diffusers calls the class.
@@ -64,6 +71,8 @@ impl PipelineKind {
             QwenImage => {
                 &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"]
             }
+            QwenImageEdit => &["QwenImageEditPipeline"],
+            QwenImageEditPlus => &["QwenImageEditPlusPipeline"],
         }
     }
 
@@ -74,7 +83,9 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
             Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
-            ZImage | Flux2Klein | QwenImage => &[TextEncoder, Transformer, Vae],
+            ZImage | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
+                &[TextEncoder, Transformer, Vae]
+            }
         }
     }
 
@@ -82,17 +93,23 @@ impl PipelineKind {
     pub(crate) fn classes_of(self, part: PipelinePart) -> &'static [&'static str] {
         match (part, self) {
             (PipelinePart::TextEncoder, ZImage | Flux2Klein) => &["Qwen3ForCausalLM", "Qwen3Model"],
-            (PipelinePart::TextEncoder, QwenImage) => &["Qwen2_5_VLForConditionalGeneration"],
-            (PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
+            (PipelinePart::VisionEncoder | PipelinePart::TextEncoder, kind)
+                if kind.is_qwen_image() =>
+            {
+                &["Qwen2_5_VLForConditionalGeneration"]
+            }
+            (PipelinePart::VisionEncoder | PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
             (PipelinePart::TextEncoder2, Flux) => &["T5EncoderModel"],
             (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
             (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
             (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
             (PipelinePart::Transformer, Flux2Klein) => &["Flux2Transformer2DModel"],
-            (PipelinePart::Transformer, QwenImage) => &["QwenImageTransformer2DModel"],
+            (PipelinePart::Transformer, kind) if kind.is_qwen_image() => {
+                &["QwenImageTransformer2DModel"]
+            }
             (PipelinePart::Transformer, _) => &["FluxTransformer2DModel"],
             (PipelinePart::VaeEncoder | PipelinePart::Vae, Flux2Klein) => &["AutoencoderKLFlux2"],
-            (PipelinePart::VaeEncoder | PipelinePart::Vae, QwenImage) => {
+            (PipelinePart::VaeEncoder | PipelinePart::Vae, kind) if kind.is_qwen_image() => {
                 &["AutoencoderKLQwenImage"]
             }
             (PipelinePart::VaeEncoder | PipelinePart::Vae, _) => &["AutoencoderKL"],
@@ -106,7 +123,7 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
             Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
-            ZImage | Flux2Klein | QwenImage => {
+            ZImage | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])]
             }
         }
@@ -114,17 +131,32 @@ impl PipelineKind {
 
     /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
     pub(crate) fn matches_flows(self) -> bool {
-        matches!(self, Flux | ZImage | Flux2Klein | QwenImage)
+        matches!(self, Flux | ZImage | Flux2Klein) || self.is_qwen_image()
+    }
+
+    /// Whether it is a Qwen-Image, which may change pictures.
+    pub(crate) fn is_qwen_image(self) -> bool {
+        matches!(self, QwenImage | QwenImageEdit | QwenImageEditPlus)
     }
 
     /// Whether it takes pictures to go by instead of one to begin with.
     pub fn takes_references(self) -> bool {
-        self == Flux2Klein
+        self == Flux2Klein || self.needs_references()
+    }
+
+    /// Whether it does nothing without them; its text encoder sees them too.
+    pub fn needs_references(self) -> bool {
+        matches!(self, QwenImageEdit | QwenImageEditPlus)
+    }
+
+    /// The most of them.
+    pub(crate) fn most_references(self) -> usize {
+        if self == QwenImageEdit { 1 } else { usize::MAX }
     }
 
     /// Whether there is guidance with a negative prompt alone, as in diffusers.
     pub fn needs_negative_prompt(self) -> bool {
-        self == QwenImage
+        self.is_qwen_image()
     }
 
     /// How much more a prompt counts than the negative one if nobody says it, as in diffusers.
@@ -134,7 +166,7 @@ impl PipelineKind {
             StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
             Flux => 3.5,
-            Flux2Klein | QwenImage => 4.0,
+            Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => 4.0,
         }
     }
 
@@ -148,7 +180,7 @@ impl PipelineKind {
             (StableDiffusionXl, true) => 0.9999,
             (Flux | QwenImage, _) | (ZImage, false) => 0.6,
             // The latter begins with noise alone.
-            (ZImage, true) | (Flux2Klein, _) => 1.0,
+            (ZImage, true) | (Flux2Klein | QwenImageEdit | QwenImageEditPlus, _) => 1.0,
         }
     }
 
@@ -156,7 +188,8 @@ impl PipelineKind {
     /// [`ImageModel::steps`](crate::ImageModel::steps).
     pub fn steps(self) -> usize {
         match self {
-            StableDiffusion | StableDiffusionXl | ZImage | Flux2Klein | QwenImage => 50,
+            StableDiffusion | StableDiffusionXl | ZImage | Flux2Klein | QwenImage
+            | QwenImageEdit | QwenImageEditPlus => 50,
             LatentConsistency => 4,
             Flux => 28,
         }

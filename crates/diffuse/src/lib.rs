@@ -28,6 +28,7 @@ mod presets;
 mod preview;
 mod progress;
 mod published;
+mod qwen_image_prompt;
 mod references;
 mod schedulers;
 mod settings;
@@ -35,6 +36,7 @@ mod task;
 mod text_encoder;
 mod tokenizer;
 mod tokenizer_parts;
+mod vision;
 
 pub use adapter::{ADAPTER_FILES, adapter_file};
 pub use error::Error;

@@ -22,6 +22,8 @@ use crate::schedulers::{Scheduler, SchedulerConfig};
 use crate::settings::ImageRequest;
 use crate::text_encoder::TextEncoder;
 use crate::tokenizer::PromptTokenizerFiles;
+use crate::vision::Vision;
+use outsize_picture::{COLOURS, Picture};
 
 /// Steps of a denoiser that was distilled to make pictures in few, if nobody says how many.
 const FEW_STEPS: usize = 4;
@@ -37,6 +39,8 @@ pub struct PipelineDescription {
     pub parts: Vec<PartDescription>,
     /// The text of the `scheduler_config.json`.
     pub scheduler: String,
+    /// The text of the file that says how the text encoder sees pictures, if it does.
+    pub image_processor: Option<String>,
     /// What the largest of its tokenizers takes, in bytes.
     pub tokenizer_bytes: u64,
 }
@@ -46,6 +50,8 @@ pub struct PipelineDescription {
 pub struct ImageModel {
     pub(crate) place: PathBuf,
     kind: PipelineKind,
+    /// What the text encoder sees pictures by, if it does.
+    pub(crate) vision: Option<Vision>,
     pub(crate) text_encoders: Vec<TextEncoder>,
     pub(crate) denoiser: Denoiser,
     /// What reads a picture to begin with, if the autoencoder has it.
@@ -129,6 +135,7 @@ impl ImageModel {
             place: folder.to_owned(),
             parts,
             scheduler: text(SCHEDULER_CONFIG)?,
+            image_processor: files.image_processor.as_deref().map(text).transpose()?,
             tokenizer_bytes,
             files,
         })?;
@@ -140,12 +147,25 @@ impl ImageModel {
     /// # Errors
     /// What is not built in, and parts that do not belong together.
     pub fn new(description: PipelineDescription) -> Result<Self, Error> {
-        let PipelineDescription { place, files, parts, scheduler, tokenizer_bytes } = description;
-        let mut text_encoders = Vec::new();
+        let PipelineDescription {
+            place,
+            files,
+            parts,
+            scheduler,
+            image_processor,
+            tokenizer_bytes,
+        } = description;
+        let seen = files.image_processor.as_deref().zip(image_processor.as_deref());
+        let (mut vision, mut text_encoders) = (None, Vec::new());
         let (mut denoiser, mut vae_encoder, mut vae) = (None, None, None);
         for (part, description) in files.kind.parts().iter().zip(&parts) {
             match part {
-                PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
+                PipelinePart::VisionEncoder
+                | PipelinePart::TextEncoder
+                | PipelinePart::TextEncoder2 => {
+                    if let Some(processor) = seen {
+                        vision = Some(Vision::new(&place, description, processor)?);
+                    }
                     text_encoders.push(TextEncoder::new(files.kind, *part, &place, description)?);
                 }
                 PipelinePart::Unet | PipelinePart::Transformer => {
@@ -165,6 +185,7 @@ impl ImageModel {
             return Err(Error::no_file(&place, "vae/config.json"));
         };
         let model = Self {
+            vision,
             text_encoders,
             denoiser,
             vae_encoder,
@@ -201,10 +222,19 @@ impl ImageModel {
         self.kind
     }
 
+    /// A request that says nothing: of a model that changes pictures, with one that is as large as those that it was trained with.
+    pub fn usual_request(&self) -> ImageRequest {
+        let side = self.denoiser.sample_size().unwrap_or_default() * self.scale();
+        let blank = Picture { width: side, height: side, rgb: vec![0; COLOURS * side * side] };
+        let references = if self.kind.needs_references() { vec![blank] } else { Vec::new() };
+        ImageRequest { references, ..ImageRequest::new("") }
+    }
+
     /// Its parts that a request takes, in the order of their turns.
     pub(crate) fn parts(&self, request: &ImageRequest) -> Result<Vec<&dyn AnyPart>, Error> {
-        let mut parts: Vec<&dyn AnyPart> =
-            self.text_encoders.iter().map(TextEncoder::any).collect();
+        let mut parts: Vec<&dyn AnyPart> = Vec::new();
+        parts.extend(self.vision.as_ref().map(|vision| &vision.part as &dyn AnyPart));
+        parts.extend(self.text_encoders.iter().map(TextEncoder::any));
         if request.image.is_some() || !request.references.is_empty() {
             parts.push(self.vae_encoder()?);
         }
@@ -218,7 +248,7 @@ impl ImageModel {
         self.vae_encoder.as_ref().ok_or_else(none)
     }
 
-    /// Its parts, but for the encoder of pictures.
+    /// Its parts, but for the encoders of pictures.
     fn all_parts(&self) -> impl Iterator<Item = &dyn AnyPart> {
         let text_encoders = self.text_encoders.iter().map(TextEncoder::any);
         text_encoders.chain([self.denoiser.any(), &self.vae as &dyn AnyPart])
@@ -338,7 +368,7 @@ impl ImageModel {
             _ => (1.0, false),
         };
         let scale = self.guidance_scale(request);
-        let keeps_lengths = self.kind == PipelineKind::QwenImage;
+        let keeps_lengths = self.kind.is_qwen_image();
         let has_negative =
             !self.kind.needs_negative_prompt() || !request.negative_prompt.is_empty();
         let is_heard = self.hears_negative() && scale > least && has_negative;
@@ -380,7 +410,9 @@ impl ImageModel {
             PipelineKind::Flux
             | PipelineKind::ZImage
             | PipelineKind::Flux2Klein
-            | PipelineKind::QwenImage => {
+            | PipelineKind::QwenImage
+            | PipelineKind::QwenImageEdit
+            | PipelineKind::QwenImageEditPlus => {
                 let packing = self.denoiser.packing();
                 let [rows, columns] = self.latents(request)?.map(|side| side / packing);
                 match self.kind {

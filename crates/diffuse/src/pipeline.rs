@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{InTurn, Turns, process_bytes};
-use outsize_generate::gpu_contexts;
+use outsize_generate::{ImageIds, gpu_contexts, place_images};
 use outsize_kernels::{BufferReuse, free_buffers};
 use outsize_models::arch::{AddedConditions, AutoencoderKl};
 
@@ -24,6 +24,7 @@ use crate::references::References;
 use crate::settings::{ImageRequest, ImageSettings};
 use crate::text_encoder::TextStates;
 use crate::tokenizer::PromptTokenizerFiles;
+use crate::vision::SeenPicture;
 use outsize_picture::{COLOURS, Picture, byte};
 
 /// A text-to-image model within a memory budget. Between two calls it holds no weights.
@@ -133,9 +134,10 @@ impl ImagePipeline {
         let (size, of_latent) = (model.size(request)?, model.scale());
         let resize = |image| ResizedImage::new(image, size, of_latent, model.fills_masks());
         let image = request.image.as_ref().map(resize);
-        let seen = model.seen_references(request)?;
-        let seen = seen.iter().zip(&request.references);
-        let seen: Vec<_> = seen.map(|(size, one)| (size.seen, size.values(one))).collect();
+        let sizes = model.seen_references(request)?;
+        let given = || sizes.iter().zip(&request.references);
+        let seen: Vec<_> = given().map(|(size, one)| (size.seen, size.values(one))).collect();
+        let told: Vec<_> = given().filter_map(|(size, one)| size.told(one)).collect();
         let (turns, _reuse) = (Turns::default(), BufferReuse::begin());
         let mut plans = plans.iter();
         let mut next = |observe: &mut dyn FnMut(ImageProgress<'_>)| {
@@ -148,12 +150,21 @@ impl ImagePipeline {
             observe(ImageProgress::Began { part: plan.part, map: &plan.map });
             Turn { turns: &turns, settings, plan, checkpoint }
         };
+        let mut pictures = Vec::new();
+        if let Some(vision) = &model.vision {
+            let turn = next(&mut observe);
+            let stats;
+            (pictures, stats) = vision.see(&turn, &told)?;
+            observe(ImageProgress::Ended { part: turn.plan.part, stats });
+        }
+        drop(told);
         let read = self.read(request);
         let mut states = Vec::with_capacity(model.text_encoders.len());
         for index in 0..model.text_encoders.len() {
             let turn = next(&mut observe);
-            states.push(self.encode(index, &read, &turn, &mut observe)?);
+            states.push(self.encode(index, (&read, &pictures), &turn, &mut observe)?);
         }
+        drop(pictures);
         let conditions = self.conditions(request, states)?;
         let mut begun = None;
         if let Some(image) = image {
@@ -197,29 +208,40 @@ impl ImagePipeline {
         negative.into_iter().chain([&*request.prompt]).collect()
     }
 
-    /// What one of the text encoders makes of the texts.
+    /// What one of the text encoders makes of the texts, all of which have these pictures.
     fn encode(
         &self,
         index: usize,
-        texts: &[&str],
+        (texts, pictures): (&[&str], &[SeenPicture]),
         turn: &Turn<'_>,
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<TextStates, Error> {
         let (folder, _) = self.model.kind().tokenizers()[index];
         let encoder = &self.model.text_encoders[index];
         let files = PromptTokenizerFiles::read(&self.model.place.join(folder))?;
-        let tokenizer = encoder.tokenizer(files)?;
+        let tokenizer = encoder.tokenizer(files, pictures.len())?;
         let (mut ids, padding) = (Vec::with_capacity(texts.len()), tokenizer.padding());
+        let mut places = ImageIds::default();
+        let places = pictures.iter().map(|picture| places.take(picture.features.tokens()));
+        let places = places.collect::<Result<Vec<_>, _>>()?;
         for text in texts {
             let encoded = tokenizer.encode(text)?;
             // Of several tokenizers the last one says what is not heard by any.
             if let Some(cut) = encoded.cut.filter(|_| index + 1 == self.model.text_encoders.len()) {
                 observe(ImageProgress::Cut { text: &cut });
             }
-            ids.push(encoded.ids);
+            ids.push(match &self.model.vision {
+                Some(vision) => {
+                    let images = places.iter().cloned().zip(pictures.iter().map(|one| one.tokens));
+                    place_images(&encoded.ids, images, &vision.layout, tokenizer.inner())?
+                }
+                None => encoded.ids,
+            });
         }
         drop(tokenizer);
-        let (states, stats) = encoder.encode(turn, &ids, padding)?;
+        let features = pictures.iter().map(|picture| picture.features.clone());
+        let pictures: Vec<_> = places.iter().map(|ids| ids.start).zip(features).collect();
+        let (states, stats) = encoder.encode(turn, &ids, padding, &pictures)?;
         let states = states.map_err(|error| Error::Prompt {
             path: self.model.config_path(turn.plan.part),
             reason: error.to_string(),
@@ -270,14 +292,22 @@ impl ImagePipeline {
         turn: &Turn<'_>,
         observe: &mut dyn FnMut(ImageProgress<'_>),
     ) -> Result<References, Error> {
-        let module = turn.module(self.model.vae_encoder()?);
+        let part = self.model.vae_encoder()?;
+        let (module, config) = (turn.module(part), &part.config.config);
         let mut references = References::default();
         for ([width, height], picture) in pictures {
             let data = TensorData::new(picture, [1, height, width, COLOURS]);
             let picture = Tensor::<4>::from_data(data, (&turn.settings.device, DType::F32));
             let mean = module.run(|module| module.run(|model| model.encode_mean(picture)))??;
-            let [_, rows, columns, _] = mean.dims();
-            references.tokens.extend(values(packed(mean, TokenOrder::Channels))?);
+            let [_, rows, columns, channels] = mean.dims();
+            let mut latents = values(mean)?;
+            let factors = config.scaling_factors.iter().zip(&config.shift_factors);
+            for (value, (scale, shift)) in latents.iter_mut().zip(factors.cycle()) {
+                *value = (*value - *shift as f32) * *scale as f32;
+            }
+            let data = TensorData::new(latents, [1, rows, columns, channels]);
+            let latents = Tensor::<4>::from_data(data, (&turn.settings.device, DType::F32));
+            references.tokens.extend(values(packed(latents, TokenOrder::Channels))?);
             references.sizes.push([rows / PACKING, columns / PACKING]);
         }
         let stats = module.run(|module| module.stats())?;
@@ -329,7 +359,11 @@ impl ImagePipeline {
                 let context = Tensor::cat(context, 0);
                 Ok(Conditions { context, lengths: Vec::new(), added: None, pooled })
             }
-            PipelineKind::ZImage | PipelineKind::Flux2Klein | PipelineKind::QwenImage => {
+            PipelineKind::ZImage
+            | PipelineKind::Flux2Klein
+            | PipelineKind::QwenImage
+            | PipelineKind::QwenImageEdit
+            | PipelineKind::QwenImageEditPlus => {
                 let mut states = states.into_iter();
                 let TextStates { last: context, lengths, .. } =
                     states.next().expect("it has a text encoder");

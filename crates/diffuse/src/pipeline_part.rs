@@ -3,6 +3,8 @@
 /// The parts of a pipeline, in the order in which they take turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PipelinePart {
+    /// Pictures to go by to what a text encoder sees of them.
+    VisionEncoder,
     /// Prompts to what the denoiser is told.
     TextEncoder,
     /// The same by another encoder.
@@ -32,14 +34,16 @@ impl PipelinePart {
     pub fn folder(self) -> &'static str {
         match self {
             Self::VaeEncoder => Self::Vae.name(),
+            Self::VisionEncoder => Self::TextEncoder.name(),
             part => part.name(),
         }
     }
 
-    /// Its name: that of its folder, but for the encoder of pictures.
+    /// Its name: that of its folder, but for the encoders of pictures.
     pub fn name(self) -> &'static str {
         match self {
             Self::VaeEncoder => "vae_encoder",
+            Self::VisionEncoder => "vision_encoder",
             Self::TextEncoder => "text_encoder",
             Self::TextEncoder2 => "text_encoder_2",
             Self::Unet => "unet",

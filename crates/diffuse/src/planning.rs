@@ -9,14 +9,15 @@ use crate::error::Error;
 use crate::model::ImageModel;
 use crate::part::{PartNeeds, PartPlan, PassBytes};
 use crate::pipeline_part::PipelinePart;
+use crate::references::ReferenceSize;
 use crate::settings::{ImageRequest, ImageSettings};
-use crate::text_encoder::TextEncoder;
+use crate::vision::Vision;
 use outsize_picture::COLOURS;
 
 /// How long pictures are predicted to take, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ImagePrediction {
-    /// The text encoders, their weights read.
+    /// The text encoders, their weights read, and what they see of pictures.
     pub text_encoder_seconds: f64,
     /// A pass of the denoiser, but for the first, which also reads the weights that stay in memory.
     pub seconds_per_step: f64,
@@ -85,7 +86,10 @@ impl ImageModel {
                     + passes.saturating_sub(1) as f64 * prediction.decode.seconds
             };
             match part {
-                PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => text += seconds(1),
+                PipelinePart::VisionEncoder => text += seconds(request.references.len()),
+                PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
+                    text += seconds(self.texts(request) / self.texts_together(request));
+                }
                 PipelinePart::Unet | PipelinePart::Transformer => {
                     denoiser = seconds(steps.saturating_mul(pictures));
                     seconds_per_step = prediction.decode.seconds;
@@ -104,17 +108,27 @@ impl ImageModel {
         })
     }
 
+    /// Texts that a pass of a text encoder reads: one if it sees pictures.
+    fn texts_together(&self, request: &ImageRequest) -> usize {
+        if self.vision.is_some() { 1 } else { self.texts(request) }
+    }
+
     /// A pass of each part.
     fn passes(&self, request: &ImageRequest) -> Result<Vec<PicturePass>, Error> {
         let [rows, columns] = self.latents(request)?;
         let of =
             |batch, tokens| PicturePass { latents: PictureSize { batch, rows, columns }, tokens };
-        let texts = self.texts(request);
-        let tokens = self.text_encoders.iter().map(TextEncoder::tokens);
-        let seen = tokens.clone().max().unwrap_or(0);
-        let text_passes = tokens.map(|tokens| of(texts, tokens));
-        let begun = request.image.is_some().then(|| of(1, seen));
+        let (texts, together) = (self.texts(request), self.texts_together(request));
         let references = self.seen_references(request)?;
+        let mut told = 0;
+        for size in references.iter().filter_map(|size| size.told) {
+            told += self.vision.as_ref().map_or(Ok(0), |vision| vision.tokens(size))?;
+        }
+        let (_, vision) = self.vision_pass(&references)?;
+        let tokens = self.text_encoders.iter().map(|encoder| encoder.tokens() + told);
+        let seen = tokens.clone().max().unwrap_or(0);
+        let text_passes = tokens.map(|tokens| of(together, tokens));
+        let begun = request.image.is_some().then(|| of(1, seen));
         let scale = self.scale();
         let largest = references.iter().max_by_key(|size| size.pixels()).map(|size| {
             let [columns, rows] = size.seen.map(|side| side / scale);
@@ -130,7 +144,26 @@ impl ImageModel {
             let more: u64 = references.iter().map(|size| size.pixels() / pixels).sum();
             (*rows, *columns) = (*rows * *columns + more as usize, 1);
         }
-        Ok(text_passes.chain(begun).chain(largest).chain([denoiser, of(1, seen)]).collect())
+        let passes = vision.into_iter().chain(text_passes).chain(begun).chain(largest);
+        Ok(passes.chain([denoiser, of(1, seen)]).collect())
+    }
+
+    /// What sees pictures, if anything does, and its pass over the largest of them.
+    fn vision_pass(
+        &self,
+        references: &[ReferenceSize],
+    ) -> Result<(Option<&Vision>, Option<PicturePass>), Error> {
+        let Some(vision) = &self.vision else { return Ok((None, None)) };
+        let grids = references.iter().filter_map(|size| size.told).map(|told| vision.grid(told));
+        let largest = grids
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .max_by_key(|[rows, columns]| rows * columns);
+        let pass = largest.map(|[rows, columns]| PicturePass {
+            latents: PictureSize { batch: 1, rows, columns },
+            tokens: 0,
+        });
+        Ok((Some(vision), pass))
     }
 
     /// What each part needs besides its weights.
@@ -143,10 +176,21 @@ impl ImageModel {
         let passes = self.passes(request)?;
         let pictures = request.seeds.len() as u64;
         let mut all = Vec::with_capacity(passes.len());
-        // What text encoders pass on.
+        let references = self.seen_references(request)?;
+        // What text encoders pass on, and what they see.
         let mut passed_on = 0;
-        for (encoder, pass) in self.text_encoders.iter().zip(&passes) {
-            let (tokens, texts) = (pass.all_tokens(), pass.latents.batch as u64);
+        if let (Some(vision), Some(pass)) = self.vision_pass(&references)? {
+            let mut bytes = vision.pass_bytes(settings, &pass, threads);
+            for told in references.iter().filter_map(|size| size.told) {
+                bytes.activations = bytes.activations.max(vision.patches_bytes(told)?);
+                passed_on += vision.held_bytes(told)?;
+            }
+            all.push(bytes);
+        }
+        let texts = self.texts(request) as u64;
+        let text_passes = &passes[all.len()..];
+        for (encoder, pass) in self.text_encoders.iter().zip(text_passes) {
+            let tokens = texts * pass.tokens as u64;
             passed_on += 4
                 * (encoder.copies() * tokens * encoder.width() as u64
                     + texts * encoder.pooled_width() as u64);
@@ -177,10 +221,9 @@ impl ImageModel {
             // As values, once more where a mask is painted over, and what of it is bright.
             passed_on += (2 * 4 * COLOURS as u64 + 1) * pixels;
         }
-        let references = self.seen_references(request)?;
         if !references.is_empty() {
             let vae = self.vae_encoder()?.config.model();
-            let largest = passes[self.text_encoders.len()].latents;
+            let largest = passes[all.len()].latents;
             let bands = vae.activation_bytes(largest, threads);
             all.push(in_bands(bands, vae.band_activation_bytes(largest)));
             let first = &mut all[0];

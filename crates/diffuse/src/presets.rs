@@ -1,11 +1,13 @@
 //! Built-in pipelines, for checkpoints of random weights.
 
+mod edit;
+
 use outsize_checkpoint::{Dtype, TensorSpec};
 use outsize_generate::byte_level_tokenizer;
 use outsize_models::arch::{
-    AutoencoderKl, ClipTextModel, Flux2Transformer2dModel, FluxTransformer2dModel,
-    QwenImageTransformer2dModel, QwenTextEncoder, T5EncoderModel, Unet2dConditionModel,
-    ZImageTransformer2dModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
+    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, QwenVisionModel,
+    T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
@@ -30,7 +32,9 @@ use crate::text_encoder::KLEIN_STATES;
 /// | `flux2-klein-tiny` | 23.2 M | 46.5 MB | the same parts, smaller |
 /// | `qwen-image` | 27.6 B | 55.1 GB | Qwen-Image, without what sees pictures and the head of its text encoder, and without the encoder of its autoencoder |
 /// | `qwen-image-tiny` | 17.4 M | 34.8 MB | the same parts, smaller |
-pub const PIPELINE_PRESETS: [&str; 12] = [
+/// | `qwen-image-edit` | 0 B | 0 GB | Qwen-Image-Edit 2511, without the head of its text encoder |
+/// | `qwen-image-edit-tiny` | 0 M | 0 MB | the same parts, smaller |
+pub const PIPELINE_PRESETS: [&str; 14] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
     "stable-diffusion-xl",
@@ -43,6 +47,8 @@ pub const PIPELINE_PRESETS: [&str; 12] = [
     "flux2-klein-tiny",
     "qwen-image",
     "qwen-image-tiny",
+    "qwen-image-edit",
+    "qwen-image-edit-tiny",
 ];
 
 /// The name of a part's file of weights, but for text encoders.
@@ -100,6 +106,10 @@ impl PipelinePreset {
             "flux2-klein-tiny" => (PipelineKind::Flux2Klein, klein_tiny(), flow_match(true, 3.0)),
             "qwen-image" => (PipelineKind::QwenImage, vec![none(); 3], ends_early()),
             "qwen-image-tiny" => (PipelineKind::QwenImage, qwen_image_tiny(), ends_early()),
+            "qwen-image-edit" => (PipelineKind::QwenImageEditPlus, edit::changes(), ends_early()),
+            "qwen-image-edit-tiny" => {
+                (PipelineKind::QwenImageEditPlus, edit::tiny_changes(), ends_early())
+            }
             _ => return None,
         };
         Some(Self::new(kind, &changes, &scheduler, dtype))
@@ -131,7 +141,8 @@ impl PipelinePreset {
                 continue;
             }
             if classes.contains(&"Qwen2Tokenizer") {
-                files.extend(chat_tokenizer(folder, &parts[0].weights)?);
+                let special = if kind.needs_references() { &edit::TOKENS[..] } else { &[] };
+                files.extend(chat_tokenizer(folder, &parts[0].weights, special)?);
                 continue;
             }
             let length = json!({ "model_max_length": 77 }).to_string();
@@ -141,7 +152,20 @@ impl PipelinePreset {
                 (format!("{folder}/tokenizer_config.json"), length),
             ]);
         }
+        if kind.needs_references() {
+            files.push(edit::processor());
+        }
         Ok(Self { parts, files })
+    }
+}
+
+impl PresetPart {
+    /// The same with the weights of another module that lies in the same file.
+    fn with<C: Component>(mut self, dtype: Dtype) -> Result<Self, Error> {
+        let other = described::<C>(self.folder, self.file, self.config.clone(), dtype)?;
+        self.weights.extend(other.weights);
+        self.tensors.extend(other.tensors);
+        Ok(self)
     }
 }
 
@@ -327,6 +351,9 @@ fn index(kind: PipelineKind) -> Value {
     for (folder, classes) in kind.tokenizers() {
         index[folder] = json!(["transformers", classes[0]]);
     }
+    if kind.needs_references() {
+        index["processor"] = json!(["transformers", "Qwen2VLProcessor"]);
+    }
     index
 }
 
@@ -362,23 +389,29 @@ fn of(
             let config = merged(include_str!("presets/z_image.json"), changes)?;
             described::<ZImageTransformer2dModel>(name, WEIGHTS, config, dtype)
         }
-        PipelinePart::TextEncoder if kind == PipelineKind::QwenImage => {
+        PipelinePart::TextEncoder if kind.is_qwen_image() => {
             let config = merged(include_str!("presets/qwen_vl_encoder.json"), changes)?;
-            described::<QwenTextEncoder>(name, "model.safetensors", config, dtype)
+            let part = described::<QwenTextEncoder>(name, "model.safetensors", config, dtype)?;
+            if kind.needs_references() { part.with::<QwenVisionModel>(dtype) } else { Ok(part) }
         }
-        PipelinePart::Transformer if kind == PipelineKind::QwenImage => {
+        PipelinePart::Transformer if kind.is_qwen_image() => {
             let config = merged(include_str!("presets/qwen_image.json"), changes)?;
             described::<QwenImageTransformer2dModel>(name, WEIGHTS, config, dtype)
         }
-        PipelinePart::Vae if kind == PipelineKind::QwenImage => {
+        PipelinePart::Vae if kind.is_qwen_image() => {
             let config = merged(include_str!("presets/qwen_image_vae.json"), changes)?;
-            described::<AutoencoderKl>(name, WEIGHTS, config, dtype)
+            let part = described::<AutoencoderKl>(name, WEIGHTS, config, dtype)?;
+            if kind.needs_references() {
+                part.with::<AutoencoderKlEncoder>(dtype)
+            } else {
+                Ok(part)
+            }
         }
         PipelinePart::Transformer => {
             let config = merged(include_str!("presets/flux.json"), changes)?;
             described::<FluxTransformer2dModel>(name, WEIGHTS, config, dtype)
         }
-        PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
+        PipelinePart::VisionEncoder | PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
             let config = merged(include_str!("presets/text_encoder.json"), changes)?;
             described::<ClipTextModel>(name, "model.safetensors", config, dtype)
         }
@@ -432,12 +465,8 @@ fn unigrams() -> String {
         letter => json!([letter, -3.0]),
     });
     let vocabulary: Vec<Value> = special.into_iter().chain(letters).collect();
-    let added = [(0, "<pad>"), (1, "</s>"), (2, "<unk>")].map(|(id, content)| {
-        json!({
-            "id": id, "content": content, "special": true, "normalized": false,
-            "single_word": false, "lstrip": false, "rstrip": false,
-        })
-    });
+    let added =
+        [(0, "<pad>"), (1, "</s>"), (2, "<unk>")].map(|(id, content)| special_token(id, content));
     json!({
         "version": "1.0", "added_tokens": added, "normalizer": null,
         "pre_tokenizer": {
@@ -455,13 +484,23 @@ fn unigrams() -> String {
     .to_string()
 }
 
-/// The files of a tokenizer that has as many tokens as the table of these weights, with a chat template.
-fn chat_tokenizer(folder: &str, weights: &[WeightSpec]) -> Result<[(String, String); 2], Error> {
+/// The files of a tokenizer that has as many tokens as the table of these weights, of which the last ones are `special`, with a
+/// chat template.
+fn chat_tokenizer(
+    folder: &str,
+    weights: &[WeightSpec],
+    special: &[&str],
+) -> Result<[(String, String); 2], Error> {
     const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}\n{{ message.content }}\n{% endfor %}\
                             {% if add_generation_prompt %}assistant\n{% endif %}";
     let tokens = weights.first().map_or(0, |table| table.shape[0]);
     let refused = |error: outsize_generate::Error| Error::Json { message: error.to_string() };
-    let tokenizer = byte_level_tokenizer(tokens).map_err(refused)?;
+    let others = tokens.saturating_sub(special.len());
+    let tokenizer = byte_level_tokenizer(others).map_err(refused)?;
+    let tokenizer = match special {
+        [] => tokenizer,
+        special => with_tokens(&tokenizer, others, special)?,
+    };
     let config = json!({
         "chat_template": TEMPLATE, "pad_token": "</s>", "tokenizer_class": "Qwen2Tokenizer",
     });
@@ -469,6 +508,24 @@ fn chat_tokenizer(folder: &str, weights: &[WeightSpec]) -> Result<[(String, Stri
         (format!("{folder}/tokenizer.json"), tokenizer),
         (format!("{folder}/tokenizer_config.json"), config.to_string()),
     ])
+}
+
+/// A tokenizer.json with more special tokens, from that id on.
+fn with_tokens(tokenizer: &str, first: usize, tokens: &[&str]) -> Result<String, Error> {
+    let parsed: Result<Value, _> = serde_json::from_str(tokenizer);
+    let mut tokenizer = parsed.map_err(|error| Error::Json { message: error.to_string() })?;
+    if let Some(added) = tokenizer["added_tokens"].as_array_mut() {
+        added.extend((first..).zip(tokens).map(|(id, token)| special_token(id, token)));
+    }
+    Ok(tokenizer.to_string())
+}
+
+/// A special token of a tokenizer.json.
+fn special_token(id: usize, content: &str) -> Value {
+    json!({
+        "id": id, "content": content, "special": true, "normalized": false,
+        "single_word": false, "lstrip": false, "rstrip": false,
+    })
 }
 
 /// A vocabulary of single bytes, with the special tokens where CLIP has them.

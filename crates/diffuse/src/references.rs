@@ -1,14 +1,25 @@
 //! Pictures that a picture is to go by: what of them is seen, and what becomes of it.
 
 use crate::error::Error;
+use crate::kind::PipelineKind;
 use outsize_picture::{COLOURS, Picture, PictureFilter};
 
-/// The most pixels of which all are seen: of a larger picture as many, in its shape.
+/// The most pixels of which all are seen: of a larger picture as many, in its shape. Qwen-Image sees about as many of any picture.
 const MOST_PIXELS: usize = 1 << 20;
+
+/// About as many does the text encoder of those that go by several pictures see.
+const TOLD_PIXELS: usize = 384 * 384;
+
+/// What the sides of pictures that Qwen-Image sees are multiples of.
+const SIDE_UNIT: f64 = 32.0;
 
 /// The shortest side, in pixels, and how much longer than the other one a side may be.
 const LEAST_SIDE: usize = 64;
 const MOST_RATIO: usize = 8;
+
+/// The same of pictures for Qwen-Image.
+const LEAST_SIDE_QWEN: usize = 1;
+const MOST_RATIO_QWEN: usize = 128;
 
 /// How a picture to go by is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +28,8 @@ pub(crate) struct ReferenceSize {
     whole: [usize; 2],
     /// Width and height of the middle of that, which is seen.
     pub seen: [usize; 2],
+    /// Width and height of what the text encoder sees, if it does.
+    pub told: Option<[usize; 2]>,
 }
 
 /// What the autoencoder makes of pictures to go by, one behind the other.
@@ -29,16 +42,35 @@ pub(crate) struct References {
 }
 
 impl ReferenceSize {
-    /// Of a picture of which `unit` columns, or rows, make a token.
+    /// Of a picture for such a pipeline, of which `unit` columns, or rows, make a token.
     ///
     /// # Errors
     /// [`Error::Reference`]: it is too small, or too long.
-    pub fn new(picture: &Picture, unit: usize) -> Result<Self, Error> {
-        let sides @ [width, height] = [picture.width, picture.height];
+    pub fn new(kind: PipelineKind, picture: &Picture, unit: usize) -> Result<Self, Error> {
+        let [width, height] = [picture.width, picture.height];
         let (shortest, longest) = (width.min(height), width.max(height));
-        if shortest < LEAST_SIDE || longest > shortest.saturating_mul(MOST_RATIO) {
-            return Err(Error::Reference { width, height, least: LEAST_SIDE, ratio: MOST_RATIO });
+        let [least, ratio] = match kind.needs_references() {
+            true => [LEAST_SIDE_QWEN, MOST_RATIO_QWEN],
+            false => [LEAST_SIDE, MOST_RATIO],
+        };
+        if shortest < least || longest > shortest.saturating_mul(ratio) {
+            return Err(Error::Reference { width, height, least, ratio });
         }
+        Ok(match kind {
+            PipelineKind::QwenImageEdit | PipelineKind::QwenImageEditPlus => {
+                let seen = of_area(picture, MOST_PIXELS).map(|side| (side / unit).max(1) * unit);
+                let told = match kind {
+                    PipelineKind::QwenImageEdit => seen,
+                    _ => of_area(picture, TOLD_PIXELS),
+                };
+                Self { whole: seen, seen, told: Some(told) }
+            }
+            _ => Self::middle([width, height], unit),
+        })
+    }
+
+    /// The middle of a picture, smaller if it is too large.
+    fn middle(sides @ [width, height]: [usize; 2], unit: usize) -> Self {
         let pixels = width * height;
         let whole = match pixels > MOST_PIXELS {
             // In 64 bits and rounded as diffusers does.
@@ -48,12 +80,12 @@ impl ReferenceSize {
             }
             false => sides,
         };
-        Ok(Self { whole, seen: whole.map(|side| (side / unit).max(1) * unit) })
+        Self { whole, seen: whole.map(|side| (side / unit).max(1) * unit), told: None }
     }
 
     /// Values from -1 to 1 of what is seen, `[rows, columns, colours]`.
     pub fn values(&self, picture: &Picture) -> Vec<f32> {
-        let Self { whole: [width, height], seen } = *self;
+        let Self { whole: [width, height], seen, .. } = *self;
         let picture = picture.resized(width, height, PictureFilter::Lanczos);
         let [left, top] = [(width, seen[0]), (height, seen[1])].map(|(all, some)| (all - some) / 2);
         let rows = picture.rgb.chunks(COLOURS * width).skip(top).take(seen[1]);
@@ -61,10 +93,16 @@ impl ReferenceSize {
         Picture { width: seen[0], height: seen[1], rgb: rgb.copied().collect() }.values()
     }
 
-    /// An upper bound on the bytes that [`values`](Self::values) takes at once, its result included.
+    /// What the text encoder sees, if it does.
+    pub fn told(&self, picture: &Picture) -> Option<Picture> {
+        self.told.map(|[width, height]| picture.resized(width, height, PictureFilter::Lanczos))
+    }
+
+    /// An upper bound on the bytes that [`values`](Self::values) or [`told`](Self::told) takes at once, its result included.
     pub fn work_bytes(&self, picture: &Picture) -> u64 {
-        let [width, height] = self.whole;
-        picture.resizing_bytes(width, height) + 5 * COLOURS as u64 * self.pixels()
+        let resizing = |[width, height]: [usize; 2]| picture.resizing_bytes(width, height);
+        let told = self.told.map_or(0, resizing);
+        told.max(resizing(self.whole) + 5 * COLOURS as u64 * self.pixels())
     }
 
     /// Pixels that are seen.
@@ -72,4 +110,12 @@ impl ReferenceSize {
         let [width, height] = self.seen;
         width as u64 * height as u64
     }
+}
+
+/// Width and height of about so many pixels in the shape of a picture, counted as diffusers does.
+fn of_area(picture: &Picture, pixels: usize) -> [usize; 2] {
+    let ratio = picture.width as f64 / picture.height as f64;
+    let width = (pixels as f64 * ratio).sqrt();
+    // As Python rounds: to the even one of two that are as near.
+    [width, width / ratio].map(|side| ((side / SIDE_UNIT).round_ties_even() * SIDE_UNIT) as usize)
 }

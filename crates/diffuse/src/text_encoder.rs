@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use outsize_models::arch::{
     ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, QwenTextEncoder, QwenTextEncoderConfig,
     T5EncoderModel,
 };
-use outsize_models::{Component, PicturePass};
+use outsize_models::{Component, ImageFeatures, PicturePass};
 use outsize_stream::Stats;
 
 use crate::adapter::{AdapterFile, ModuleNames};
@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::kind::PipelineKind;
 use crate::part::{AnyPart, Part, PartDescription, PassBytes, Turn};
 use crate::pipeline_part::PipelinePart;
+use crate::qwen_image_prompt::QwenImagePrompt;
 use crate::settings::ImageSettings;
 use crate::tokenizer::{PromptTokenizer, PromptTokenizerFiles};
 
@@ -29,24 +30,14 @@ pub(crate) enum TextEncoder {
     Qwen3(Box<Part<QwenTextEncoder>>),
     /// The same up to a layer in its middle, of texts that are filled up.
     Qwen3Filled(Box<Part<QwenTextEncoder>>),
-    /// What of Qwen2.5-VL reads text.
-    QwenVl(Box<Part<QwenTextEncoder>>),
+    /// What of Qwen2.5-VL reads text, in what stands around a prompt.
+    QwenVl(Box<Part<QwenTextEncoder>>, &'static QwenImagePrompt),
 }
 
 use TextEncoder::{Clip, Qwen3, Qwen3Filled, QwenVl, T5};
 
 /// Tokens of a text of T5, and the most of one of Qwen, as diffusers' pipelines read it; to so many some fill it up.
 const MOST_TOKENS: usize = 512;
-
-/// What stands before and behind a prompt of Qwen-Image.
-const QWEN_IMAGE_PROMPT: [&str; 2] = [
-    "<|im_start|>system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of \
-     the objects and background:<|im_end|>\n<|im_start|>user\n",
-    "<|im_end|>\n<|im_start|>assistant\n",
-];
-
-/// Tokens in front of it that the transformer does not see.
-const UNSEEN_TOKENS: usize = 34;
 
 /// Layers of Qwen3 after which FLUX.2 klein takes hidden states.
 pub(crate) const KLEIN_STATES: [usize; 3] = [9, 18, 27];
@@ -80,8 +71,9 @@ impl TextEncoder {
                 Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
             (PipelineKind::ZImage, _) => Ok(Qwen3(Box::new(Part::new(part, place, description)?))),
-            (PipelineKind::QwenImage, _) => {
-                Ok(QwenVl(Box::new(Part::new(part, place, description)?)))
+            (kind, _) if kind.is_qwen_image() => {
+                let prompt = QwenImagePrompt::of(kind);
+                Ok(QwenVl(Box::new(Part::new(part, place, description)?), prompt))
             }
             (PipelineKind::Flux2Klein, _) => {
                 let change = |config: &mut QwenTextEncoderConfig| {
@@ -106,7 +98,7 @@ impl TextEncoder {
         match self {
             Clip(part) => &**part,
             T5(part) => &**part,
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => &**part,
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => &**part,
         }
     }
 
@@ -118,7 +110,9 @@ impl TextEncoder {
                 part.adapt(file, &ModuleNames::Clip { projection_in_out })
             }
             T5(part) => part.adapt(file, &ModuleNames::Plain),
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => part.adapt(file, &ModuleNames::Plain),
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => {
+                part.adapt(file, &ModuleNames::Plain)
+            }
         }
     }
 
@@ -127,7 +121,7 @@ impl TextEncoder {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
             T5(part) => part.config.config.d_model,
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => part.config.config.width(),
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => part.config.config.width(),
         }
     }
 
@@ -135,7 +129,7 @@ impl TextEncoder {
     pub fn pooled_width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.pooled(),
-            T5(_) | Qwen3(_) | Qwen3Filled(_) | QwenVl(_) => 0,
+            T5(_) | Qwen3(_) | Qwen3Filled(_) | QwenVl(..) => 0,
         }
     }
 
@@ -145,23 +139,29 @@ impl TextEncoder {
         if matches!(self, Qwen3Filled(_)) { 1 } else { 3 }
     }
 
-    /// The most tokens of a text.
+    /// The most tokens of a text, but for those of pictures.
     pub fn tokens(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.positions,
             T5(_) | Qwen3(_) | Qwen3Filled(_) => MOST_TOKENS,
-            QwenVl(_) => UNSEEN_TOKENS + MOST_TOKENS,
+            QwenVl(_, prompt) => prompt.unseen_tokens + MOST_TOKENS,
         }
     }
 
-    /// Its tokenizer, of these files.
-    pub fn tokenizer(&self, files: PromptTokenizerFiles) -> Result<PromptTokenizer, Error> {
+    /// Its tokenizer, of these files, for prompts with so many pictures.
+    pub fn tokenizer(
+        &self,
+        files: PromptTokenizerFiles,
+        pictures: usize,
+    ) -> Result<PromptTokenizer, Error> {
         match self {
             Clip(_) => files.load(),
             T5(_) => files.with_length(MOST_TOKENS).load(),
             Qwen3(_) => files.with_length(MOST_TOKENS).load_chat(true),
             Qwen3Filled(_) => files.with_length(MOST_TOKENS).load_filled_chat(),
-            QwenVl(_) => files.with_length(self.tokens()).load_between(QWEN_IMAGE_PROMPT),
+            QwenVl(_, prompt) => {
+                files.with_length(self.tokens()).load_between(prompt.around(pictures))
+            }
         }
     }
 
@@ -176,7 +176,7 @@ impl TextEncoder {
         let activations = match self {
             Clip(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
             T5(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part) => {
+            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => {
                 part.config.model().activation_bytes(texts, pass.tokens, threads)
             }
         };
@@ -187,12 +187,14 @@ impl TextEncoder {
         alone.and(self.any().adapter_bytes(pass))
     }
 
-    /// Reads texts, of which these are the ids, when it is its turn. `padding` fills up those that are filled up here.
+    /// Reads texts, of which these are the ids, when it is its turn. `padding` fills up those that are filled up here. Of pictures
+    /// in all of them the first id and the features are given.
     pub fn encode(
         &self,
         turn: &Turn<'_>,
         texts: &[Vec<u32>],
         padding: Option<u32>,
+        pictures: &[(u32, ImageFeatures)],
     ) -> Result<Encoded, outsize_core::Error> {
         let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
         match self {
@@ -215,16 +217,33 @@ impl TextEncoder {
                 let last = model.forward(texts)?;
                 Ok(TextStates { last, lengths: lengths.clone(), penultimate: None, pooled: None })
             }),
-            QwenVl(part) => run(part, turn, |model| {
-                if lengths.iter().any(|tokens| *tokens <= UNSEEN_TOKENS) {
-                    return Err(outsize_models::Error::NoTokens);
+            QwenVl(part, prompt) => {
+                let unseen = prompt.unseen_tokens;
+                if lengths.iter().any(|tokens| *tokens <= unseen) {
+                    return Ok((Err(outsize_models::Error::NoTokens), Stats::default()));
                 }
-                let states = model.forward(texts)?;
-                let seen = states.dims()[1] - UNSEEN_TOKENS;
-                let last = states.narrow(1, UNSEEN_TOKENS, seen);
-                let lengths = lengths.iter().map(|tokens| tokens - UNSEEN_TOKENS).collect();
-                Ok(TextStates { last, lengths, penultimate: None, pooled: None })
-            }),
+                let (states, stats) = match pictures {
+                    [] => states(part, turn, [|model: &QwenTextEncoder| model.forward(texts)])?,
+                    // A pass sees the pictures of one text.
+                    pictures => {
+                        let seen = |text| {
+                            move |model: &QwenTextEncoder| model.forward_seeing(text, pictures)
+                        };
+                        states(part, turn, texts.iter().map(|text| seen(text)))?
+                    }
+                };
+                let states = states.map(|states| {
+                    let last = left_padded(states);
+                    let tokens = last.dims()[1];
+                    TextStates {
+                        last: last.narrow(1, unseen, tokens - unseen),
+                        lengths: lengths.iter().map(|tokens| tokens - unseen).collect(),
+                        penultimate: None,
+                        pooled: None,
+                    }
+                });
+                Ok((states, stats))
+            }
             Qwen3Filled(part) => run(part, turn, |model| {
                 let padding = padding.expect("its tokenizer says what fills up a text");
                 let last = model.forward_filled(texts, padding, MOST_TOKENS)?;
@@ -233,6 +252,33 @@ impl TextEncoder {
             }),
         }
     }
+}
+
+/// What passes of a module make of texts, when it is its turn, and what was read.
+fn states<C: Component + Send + 'static, P>(
+    part: &Part<C>,
+    turn: &Turn<'_>,
+    passes: impl IntoIterator<Item = P>,
+) -> Result<(Result<Vec<Tensor<3>>, outsize_models::Error>, Stats), outsize_core::Error>
+where
+    P: Fn(&C) -> Result<Tensor<3>, outsize_models::Error>,
+{
+    turn.module(part).run(|module| {
+        let states = passes.into_iter().map(|pass| module.run(pass));
+        let states = states.collect::<Result<Vec<_>, outsize_core::Error>>()?;
+        Ok((states.into_iter().collect(), module.stats()))
+    })?
+}
+
+/// Texts `[texts, tokens, width]` f32 one behind the other, with zeros before those that are shorter.
+fn left_padded(states: Vec<Tensor<3>>) -> Tensor<3> {
+    let longest = states.iter().map(|states| states.dims()[1]).max().unwrap_or_default();
+    let padded = states.into_iter().map(|states| {
+        let [texts, tokens, width] = states.dims();
+        let zeros = Tensor::zeros([texts, longest - tokens, width], (&states.device(), DType::F32));
+        if tokens == longest { states } else { Tensor::cat(vec![zeros, states], 1) }
+    });
+    Tensor::cat(padded.collect(), 0)
 }
 
 /// What a module makes of texts, when it is its turn.

@@ -35,7 +35,7 @@ enum AroundPrompt {
     /// What a chat template writes: the prompt is said by a user, and an answer begins.
     Chat(ChatTemplate),
     /// Texts before and behind it.
-    Texts([&'static str; 2]),
+    Texts([String; 2]),
 }
 
 /// A prompt as the text encoder reads it.
@@ -148,7 +148,7 @@ impl PromptTokenizerFiles {
     ///
     /// # Errors
     /// Files that are no tokenizer.
-    pub(crate) fn load_between(self, texts: [&'static str; 2]) -> Result<PromptTokenizer, Error> {
+    pub(crate) fn load_between(self, texts: [String; 2]) -> Result<PromptTokenizer, Error> {
         self.load_around(AroundPrompt::Texts(texts))
     }
 
@@ -182,6 +182,11 @@ impl PromptTokenizer {
     /// As [`PromptTokenizerFiles::read`] and [`PromptTokenizerFiles::load`].
     pub fn open(folder: &Path) -> Result<Self, Error> {
         PromptTokenizerFiles::read(folder)?.load()
+    }
+
+    /// The tokenizer itself.
+    pub(crate) fn inner(&self) -> &Tokenizer {
+        &self.inner
     }
 
     /// Tokens of a prompt, with those of beginning and end; in a chat template the most.

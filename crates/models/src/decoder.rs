@@ -191,7 +191,7 @@ pub(crate) fn begun<'a>(
     cache: &mut KvCache,
     logits: Logits,
 ) -> Result<Pass<'a>, Error> {
-    check_ids_below(batch, head.vocab_size(), FIRST_IMAGE_ID as usize)?;
+    check_text_ids(batch, head.vocab_size())?;
     cache.check(spec, batch)?;
     cache.begin(batch);
     Ok(Pass::new(batch, cache, logits))
@@ -199,6 +199,11 @@ pub(crate) fn begun<'a>(
 
 pub(crate) fn check_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
     check_ids_below(batch, vocab_size, usize::MAX)
+}
+
+/// The same of a text that may have tokens of images.
+pub(crate) fn check_text_ids(batch: &Batch, vocab_size: usize) -> Result<(), Error> {
+    check_ids_below(batch, vocab_size, FIRST_IMAGE_ID as usize)
 }
 
 /// The same of ids below `end`: those from there on are of other things.

@@ -140,29 +140,33 @@ fn memory_is_what_is_said() {
         );
     }
 
-    for (heads, width, texts, size) in [
-        (4, 32, &[77, 40][..], [40, 30]),
-        (2, 48, &[512], [40, 30]),
-        (1, 96, &[33], [20, 30]),
-        (6, 32, &[300, 200], [9, 7]),
+    for (heads, width, texts, sizes, zero_cond_t) in [
+        (4, 32, &[77, 40][..], &[[40, 30]][..], false),
+        (2, 48, &[512], &[[40, 30]], false),
+        (1, 96, &[33], &[[20, 30]], true),
+        (6, 32, &[300, 200], &[[9, 7]], false),
+        (2, 64, &[60, 20], &[[8, 9], [30, 20], [10, 30]], false),
+        (2, 64, &[60, 20], &[[8, 9], [30, 20], [10, 30]], true),
+        (1, 96, &[33], &[[30, 30], [30, 31]], true),
     ] {
         let [quarter, rest] = [width / 4, 3 * width / 8];
         let more = format!(
             r#", "num_attention_heads": {heads}, "attention_head_dim": {width}, "axes_dims_rope": [{quarter}, {rest}, {rest}],
-               "num_layers": 2, "joint_attention_dim": 64"#
+               "num_layers": 2, "joint_attention_dim": 64, "zero_cond_t": {zero_cond_t}"#
         );
         let part = read::<QwenImageTransformer2dModel>("QwenImageTransformer2DModel", &more);
         let model = QwenImageTransformer2dModel::new(&part.config, &init);
         let (batch, longest) = (texts.len(), texts.iter().copied().max().unwrap());
-        let latents = zeros([batch, size[0] * size[1], 64]);
+        let rows = sizes.iter().map(|[rows, columns]| rows * columns).sum();
+        let latents = zeros([batch, rows, 64]);
         let context = zeros([batch, longest, 64]);
-        let measured = peak(|| model.forward(latents.clone(), size, 7.0, context.clone(), texts));
-        let [rows, columns] = size;
+        let measured = peak(|| model.forward(latents.clone(), sizes, 7.0, context.clone(), texts));
         let said = |threads| {
-            part.model().activation_bytes(PictureSize { batch, rows, columns }, longest, threads)
+            let size = PictureSize { batch, rows, columns: 1 };
+            part.model().activation_bytes(size, longest, threads)
         };
         check(
-            &format!("transformer of Qwen-Image, {heads} heads, texts of {texts:?}"),
+            &format!("transformer of Qwen-Image, {heads} heads, texts of {texts:?}, {sizes:?}"),
             measured,
             said,
         );

@@ -204,7 +204,7 @@ pub fn plan(
     settings.planning.strategy = args.places.strategy;
     settings.planning.reserve_bytes = args.places.reserve;
     settings.planning.must_fit = args.places.must_fit;
-    let request = ImageRequest::new("");
+    let request = model.usual_request();
     let plans = model.plan(&settings, &request)?;
     let placement = (&plans[..], &plans[..], source);
     notes.extend(workload::gpu_notes(&settings.max_memory, &settings.planning.figures));
@@ -218,7 +218,7 @@ pub fn estimate(
     model: &ImageModel,
     notes: Vec<String>,
 ) -> Result<(), Failure> {
-    let request = ImageRequest::new("");
+    let request = model.usual_request();
     let (figures, provenance) = cache::figures(&Machine::detect(), path);
     let mut unbounded = Budget::default();
     unbounded.set(Tier::Cpu, u64::MAX / 2);

@@ -8,7 +8,7 @@ use crate::views::list::{ListOutput, ListedModel};
 use crate::views::output::{print, print_json};
 use crate::views::style::style;
 use outsize::core::Planning;
-use outsize::diffuse::{ImageModel, ImageRequest, ImageSettings, PipelineFiles};
+use outsize::diffuse::{ImageModel, ImageSettings, PipelineFiles};
 use outsize::generate::{
     Described, GenerationWorkload, Planner, SizeSource, default_budget, describe,
 };
@@ -123,7 +123,8 @@ fn plan_pictures(
     machine: &Machine,
     budget: &Budget,
 ) -> Result<(u64, f64), outsize::diffuse::Error> {
-    let (model, request) = (ImageModel::open(folder, None)?, ImageRequest::new(""));
+    let model = ImageModel::open(folder, None)?;
+    let request = model.usual_request();
     let (figures, _) = cache::figures(machine, folder);
     let planning = Planning { figures, ..Planning::default() };
     let settings = ImageSettings { planning, ..ImageSettings::new(budget.clone()) };

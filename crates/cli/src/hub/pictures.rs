@@ -57,6 +57,7 @@ pub fn describe(
     let model = ImageModel::new(PipelineDescription {
         parts,
         scheduler: text(SCHEDULER_CONFIG)?,
+        image_processor: files.image_processor.as_deref().map(text).transpose()?,
         tokenizer_bytes: 0,
         place,
         files,

@@ -92,7 +92,7 @@ fn prefixes(part: PipelinePart) -> (&'static [&'static str], &'static [&'static 
         PipelinePart::Transformer => {
             (&["transformer.", "diffusion_model.", ""], &["lora_unet_", "lora_transformer_"])
         }
-        PipelinePart::VaeEncoder | PipelinePart::Vae => (&[], &[]),
+        PipelinePart::VisionEncoder | PipelinePart::VaeEncoder | PipelinePart::Vae => (&[], &[]),
     }
 }
 

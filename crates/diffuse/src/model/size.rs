@@ -2,6 +2,7 @@
 
 use super::ImageModel;
 use crate::error::Error;
+use crate::kind::PipelineKind;
 use crate::references::ReferenceSize;
 use crate::settings::{ImageRequest, InitialImage};
 
@@ -17,16 +18,23 @@ impl ImageModel {
     /// How pictures to go by are seen.
     ///
     /// # Errors
-    /// Some that are not possible, or that are not taken.
+    /// Some that are not possible, or that are not taken; none where one is needed.
     pub(crate) fn seen_references(
         &self,
         request: &ImageRequest,
     ) -> Result<Vec<ReferenceSize>, Error> {
-        if !self.kind.takes_references() && !request.references.is_empty() {
+        let (kind, given) = (self.kind, request.references.len());
+        if !kind.takes_references() && given > 0 {
             return Err(Error::References);
         }
+        let most = kind.most_references();
+        if given > most || (kind.needs_references() && given == 0) {
+            let wanted = if most == 1 { "one picture" } else { "one picture or more" };
+            return Err(Error::ReferenceCount { given, wanted });
+        }
         let unit = self.scale() * self.denoiser.packing();
-        request.references.iter().map(|picture| ReferenceSize::new(picture, unit)).collect()
+        let references = request.references.iter();
+        references.map(|picture| ReferenceSize::new(kind, picture, unit)).collect()
     }
 
     /// Width and height of the pictures.
@@ -44,6 +52,7 @@ impl ImageModel {
             (Some(InitialImage { picture, .. }), _) => {
                 [picture.width, picture.height].map(|side| (side / scale).max(1) * scale)
             }
+            (None, [.., last]) if self.kind == PipelineKind::QwenImageEditPlus => last.seen,
             (None, [first, ..]) => first.seen,
             (None, []) => [usual; 2],
         };

@@ -134,7 +134,9 @@ impl SingleFile {
                     Family::Flux2 => {
                         "black-forest-labs/FLUX.2-klein-4B, FLUX.2-klein-9B, one of klein-base or a folder"
                     }
-                    Family::QwenImage => "Qwen/Qwen-Image, Qwen/Qwen-Image-2512 or a folder",
+                    Family::QwenImage => {
+                        "Qwen/Qwen-Image, Qwen/Qwen-Image-Edit-2511, another of these or a folder"
+                    }
                     _ => "a folder or a repository of diffusers",
                 };
                 return Err(self.fault(format!(
@@ -183,7 +185,7 @@ impl SingleFile {
             PipelineKind::Flux => Family::Flux,
             PipelineKind::Flux2Klein => Family::Flux2,
             PipelineKind::ZImage => Family::ZImage,
-            PipelineKind::QwenImage => Family::QwenImage,
+            kind if kind.is_qwen_image() => Family::QwenImage,
             _ => Family::StableDiffusion,
         };
         match family == self.family {
@@ -222,7 +224,7 @@ impl SingleFile {
                     self.denoiser_names(parameter, Some((parameter.of(&name), rows)))
                 })?
             }
-            (PipelinePart::Transformer, PipelineKind::QwenImage) => {
+            (PipelinePart::Transformer, kind) if kind.is_qwen_image() => {
                 let config = read::<QwenImageTransformer2dModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| self.denoiser_names(parameter, None))?
             }
@@ -246,7 +248,12 @@ impl SingleFile {
                     TEXT_ENCODERS.map(|prefix| (parameter.behind(prefix), parameter.rows())).into()
                 })?
             }
-            (PipelinePart::TextEncoder | PipelinePart::TextEncoder2, _) => {
+            (
+                PipelinePart::VisionEncoder
+                | PipelinePart::TextEncoder
+                | PipelinePart::TextEncoder2,
+                _,
+            ) => {
                 let config = read::<ClipTextModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| text_names(part, parameter))?
             }

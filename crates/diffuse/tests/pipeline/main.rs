@@ -6,6 +6,7 @@ mod common;
 mod flux2;
 mod folder;
 mod qwen_image;
+mod qwen_image_edit;
 mod schedulers;
 mod single_file;
 mod tokenizer;

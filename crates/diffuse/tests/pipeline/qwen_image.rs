@@ -14,7 +14,7 @@ fn what_qwen_image_cannot_do_is_named() {
         ("transformer/config.json", "joint_attention_dim", 8.into(), "txt_norm.weight"),
         ("transformer/config.json", "in_channels", 8.into(), "img_in.weight"),
         ("transformer/config.json", "guidance_embeds", true.into(), "`guidance_embeds`"),
-        ("transformer/config.json", "zero_cond_t", true.into(), "`zero_cond_t`"),
+        ("transformer/config.json", "zero_cond_t", "yes".into(), "`zero_cond_t`"),
         ("text_encoder/config.json", "model_type", "qwen3".into(), "`text_config`"),
         ("vae/config.json", "z_dim", 5.into(), "`latents_mean`"),
         ("vae/config.json", "_class_name", "AutoencoderKL".into(), "`latents_mean`"),
@@ -27,8 +27,14 @@ fn what_qwen_image_cannot_do_is_named() {
         (
             "model_index.json",
             "_class_name",
-            "QwenImageEditPipeline".into(),
+            "QwenImageLayeredPipeline".into(),
             "\"QwenImagePipeline\"",
+        ),
+        (
+            "model_index.json",
+            "_class_name",
+            "QwenImageEditPipeline".into(),
+            "has no processor/preprocessor_config.json",
         ),
         (
             "model_index.json",

@@ -95,7 +95,7 @@ impl ChatImages {
             let image = std::slice::from_ref(image);
             let encoded = self.encoder.encode(image, (self.budget, 0), |_| {});
             for encoded in encoded.map_err(|error| too_large(error, &image[0]))? {
-                let ids = self.ids.take(&encoded)?;
+                let ids = self.ids.take(encoded.features.tokens())?;
                 let EncodedImage { input, tokens, features } = encoded;
                 pipeline.add_image(ids.start, features)?;
                 self.seen.push(SeenImage { input, ids, tokens });

@@ -5,7 +5,6 @@ use std::ops::Range;
 
 use outsize_models::{FIRST_IMAGE_ID, ImageSpelling, PatchLayout};
 
-use super::EncodedImage;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
 
@@ -22,12 +21,12 @@ impl Default for ImageIds {
 }
 
 impl ImageIds {
-    /// Those of the next image.
+    /// Those of the next image, of so many tokens.
     ///
     /// # Errors
     /// There are no more, after two billion.
-    pub fn take(&mut self, image: &EncodedImage) -> Result<Range<u32>> {
-        let (start, tokens) = (self.next, image.features.tokens());
+    pub fn take(&mut self, tokens: usize) -> Result<Range<u32>> {
+        let start = self.next;
         let end = u32::try_from(tokens).ok().and_then(|tokens| start.checked_add(tokens));
         self.next = end.ok_or(Error::ImageIds)?;
         Ok(start..self.next)

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use outsize_checkpoint::read_object;
+use outsize_checkpoint::{parse_object, read_object};
 use outsize_models::{ImageScaling, PatchLayout};
 use outsize_picture::{Picture, PictureFilter};
 use serde_json::{Map, Value};
@@ -11,9 +11,6 @@ use super::ImageInput;
 use super::sizes::ImageSizes;
 use crate::error::{Error, Result};
 use crate::json_value::bad_key;
-
-/// The file that says it, and the one of newer checkpoints that has the same as one of its objects.
-const FILES: [&str; 2] = ["preprocessor_config.json", "processor_config.json"];
 
 /// Width and height of a photograph, as phones take it.
 const PHOTOGRAPH: [usize; 2] = [4080, 3072];
@@ -42,23 +39,48 @@ pub struct ImageProcessor {
 }
 
 impl ImageProcessor {
+    /// The file that says it, and the one of newer checkpoints that has the same as one of its objects.
+    pub const FILES: [&'static str; 2] = ["preprocessor_config.json", "processor_config.json"];
+
     /// Reads what the checkpoint in `folder` says, for an encoder that takes images so.
     ///
     /// # Errors
     /// Neither file, one that is not JSON, or a value that is not possible.
     pub fn open(folder: &Path, layout: &PatchLayout) -> Result<Self> {
-        for file in FILES {
+        for file in Self::FILES {
             let path = folder.join(file);
-            let Some(mut object) = read_object(&path)? else { continue };
-            if file == FILES[1] {
-                match object.remove("image_processor") {
-                    Some(Value::Object(of_images)) => object = of_images,
-                    _ => continue,
-                }
+            let Some(object) = read_object(&path)? else { continue };
+            if let Some(processor) = Self::of_file(path, object, layout) {
+                return processor;
             }
-            return Keys { path, object }.processor(layout);
         }
         Err(Error::NoImageProcessor { folder: folder.to_owned() })
+    }
+
+    /// The same of what one of [`FILES`](Self::FILES) holds, at `path`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn parse(path: &Path, text: &str, layout: &PatchLayout) -> Result<Self> {
+        let object = parse_object(path, text.as_bytes())?;
+        let folder = path.parent().unwrap_or(path);
+        let missing = || Err(Error::NoImageProcessor { folder: folder.to_owned() });
+        Self::of_file(path.to_owned(), object, layout).unwrap_or_else(missing)
+    }
+
+    /// Of a file that says something of images.
+    fn of_file(
+        path: PathBuf,
+        mut object: Map<String, Value>,
+        layout: &PatchLayout,
+    ) -> Option<Result<Self>> {
+        if path.ends_with(Self::FILES[1]) {
+            match object.remove("image_processor") {
+                Some(Value::Object(of_images)) => object = of_images,
+                _ => return None,
+            }
+        }
+        Some(Keys { path, object }.processor(layout))
     }
 
     /// The same for images of at most so many tokens.
@@ -153,6 +175,11 @@ impl ImageProcessor {
             }
         }
         Ok(values)
+    }
+
+    /// An upper bound on the bytes that making patches of a picture of so many pixels takes, both included.
+    pub fn patches_bytes(&self, size: [usize; 2]) -> u64 {
+        self.bytes_of(size, 0)
     }
 
     /// An upper bound on the bytes that an image takes until it is patches, these included.

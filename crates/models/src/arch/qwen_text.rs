@@ -14,11 +14,13 @@ use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::decoder::check_ids;
+use crate::decoder::check_text_ids;
 use crate::layers::{Embedding, Mlp, Rope, Rotation, fetched, joined};
 use crate::pass::Pass;
-use crate::{Activations, Batch, CacheSpec, Error, KvCache, Logits, PassShape, PicturePass};
-use crate::{Residual, WeightUse};
+use crate::{
+    Activations, Batch, CacheSpec, Error, ImageFeatures, KvCache, Logits, PassShape, PicturePass,
+    Residual, WeightUse,
+};
 
 /// The embeddings of a Qwen and its layers up to the last of which hidden states are taken.
 #[derive(Module, Debug)]
@@ -182,7 +184,7 @@ impl QwenTextEncoder {
     /// # Errors
     /// No texts, one without ids, or an id outside the vocabulary.
     pub fn forward(&self, texts: &[impl AsRef<[u32]>]) -> Result<Tensor<3>, Error> {
-        self.run(&Batch::left_padded(texts)?, &[])
+        self.run(&Batch::left_padded(texts)?, &[], &[])
     }
 
     /// The same of texts that are filled up to so many `tokens` with `padding` behind them, whose hidden states count too: each
@@ -209,17 +211,39 @@ impl QwenTextEncoder {
             let rest = std::iter::repeat_n(padding, tokens - text.len());
             text.iter().copied().chain(rest).collect::<Vec<_>>()
         });
-        self.run(&Batch::left_padded(&filled.collect::<Vec<_>>())?, &lengths)
+        self.run(&Batch::left_padded(&filled.collect::<Vec<_>>())?, &lengths, &[])
+    }
+
+    /// The same of one text with images: `[1, tokens, states · hidden]` f32. Each image has as many ids as tokens, from the one
+    /// given on, which is [`FIRST_IMAGE_ID`](crate::FIRST_IMAGE_ID) or above.
+    ///
+    /// # Errors
+    /// As [`forward`](Self::forward), ids of images that overlap, and those of no image.
+    pub fn forward_seeing(
+        &self,
+        text: &[u32],
+        images: &[(u32, ImageFeatures)],
+    ) -> Result<Tensor<3>, Error> {
+        self.run(&Batch::left_padded(&[text])?, &[], images)
     }
 
     /// Of each text so many tokens are seen, or all if there are no `lengths`.
-    fn run(&self, batch: &Batch, lengths: &[usize]) -> Result<Tensor<3>, Error> {
+    fn run(
+        &self,
+        batch: &Batch,
+        lengths: &[usize],
+        images: &[(u32, ImageFeatures)],
+    ) -> Result<Tensor<3>, Error> {
         let table = self.table();
-        check_ids(batch, table.weight.lazy_shape()[0])?;
+        check_text_ids(batch, table.weight.lazy_shape()[0])?;
         let mut cache = KvCache::without_storage(&self.cache, batch);
+        for (first, features) in images {
+            cache.add_image(*first, features.clone())?;
+        }
+        cache.check_images(batch)?;
         cache.begin(batch);
         let pass = Pass::new(batch, &cache, Logits::All).with_lengths(lengths);
-        let x = pass.embed(table);
+        let x = pass.embed_images(pass.embed(table));
         let rotations: Vec<Rotation> =
             self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
         let mut residual = Residual::new(x);

@@ -28,6 +28,12 @@ impl GeluFeedForward {
         Self { net: (GeluProjection { proj }, Parameterless {}, down) }
     }
 
+    /// `[batch, tokens, hidden]` f32 to the same.
+    pub(crate) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        let (GeluProjection { proj }, _, down) = &self.net;
+        down.forward_pixels(Activation::GeluTanh.activate(proj.forward_pixels(x)))
+    }
+
     /// `[batch, tokens, hidden]` f32 and the share of what comes of its norm.
     pub(crate) fn add(
         &self,
@@ -35,9 +41,7 @@ impl GeluFeedForward {
         (modulation, share): (Modulation, Tensor<2>),
         epsilon: f64,
     ) -> Tensor<3> {
-        let (GeluProjection { proj }, _, down) = &self.net;
-        let inner =
-            Activation::GeluTanh.activate(proj.forward_pixels(modulation.norm(&x, epsilon)));
-        add_share(x, share, down.forward_pixels(inner))
+        let branch = self.forward(modulation.norm(&x, epsilon));
+        add_share(x, share, branch)
     }
 }

@@ -100,7 +100,9 @@ pub use mamba2::{Mamba2Config, Mamba2Mixer, Mamba2Norm};
 pub use mlp::{Mlp, MlpClamp};
 pub(crate) use mlp::{gated, gated_activations};
 pub use modulation::{AdaLayerNorm, SHIFT_FIRST};
-pub(crate) use modulation::{Modulation, add_share, modulation_parts, names_with_shift_first};
+pub(crate) use modulation::{
+    Modulation, Run, add_share, add_share_runs, modulation_parts, names_with_shift_first,
+};
 pub use norm::Norm;
 pub use parameterless::Parameterless;
 pub(crate) use picture_attention::{attend_tokens, heads, normed_heads};

@@ -68,6 +68,15 @@ pub(crate) fn modulation_parts<const N: usize>(
     std::array::from_fn(|part| all.clone().narrow(1, part * hidden, hidden))
 }
 
+/// Tokens of a stream, one behind the other, that have a conditioning in common.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    /// How many.
+    pub tokens: usize,
+    /// The conditioning's row.
+    pub row: usize,
+}
+
 impl Modulation {
     /// The norm of `[batch, tokens, hidden]` f32, scaled and shifted.
     pub fn norm(&self, x: &Tensor<3>, epsilon: f64) -> Tensor<3> {
@@ -86,10 +95,51 @@ impl Modulation {
         let normed = (0..pictures).map(|picture| norm(x.clone().narrow(0, picture, 1), picture));
         joined(normed.collect(), 0)
     }
+
+    /// The norm of `[1, tokens, hidden]` f32 whose tokens come in `runs`, with scales and shifts of several conditionings.
+    pub fn norm_runs(&self, x: &Tensor<3>, runs: &[Run], epsilon: f64) -> Tensor<3> {
+        by_run([x.clone()], runs, |[x], row| self.of(row).norm(&x, epsilon))
+    }
+
+    /// That of one conditioning.
+    fn of(&self, row: usize) -> Self {
+        let [scale, shift] = [&self.scale, &self.shift].map(|part| part.clone().narrow(0, row, 1));
+        Self { scale, shift }
+    }
 }
 
 /// `x + share · branch`: `[batch, tokens, hidden]` f32, with a share `[batch, hidden]`, or `[1, hidden]` for all pictures.
 pub(crate) fn add_share(x: Tensor<3>, share: Tensor<2>, branch: Tensor<3>) -> Tensor<3> {
     let share = share.unsqueeze_dim(1).to_device(&branch.device());
     x + branch * share
+}
+
+/// The same of `[1, tokens, hidden]` f32 whose tokens come in `runs`, with shares of several conditionings.
+pub(crate) fn add_share_runs(
+    x: Tensor<3>,
+    share: &Tensor<2>,
+    branch: Tensor<3>,
+    runs: &[Run],
+) -> Tensor<3> {
+    by_run([x, branch], runs, |[x, branch], row| {
+        add_share(x, share.clone().narrow(0, row, 1), branch)
+    })
+}
+
+/// What `one` makes of each run of tokens and the row of its conditioning, in their order.
+fn by_run<const N: usize>(
+    streams: [Tensor<3>; N],
+    runs: &[Run],
+    one: impl Fn([Tensor<3>; N], usize) -> Tensor<3>,
+) -> Tensor<3> {
+    if let [run] = runs {
+        return one(streams, run.row);
+    }
+    let mut start = 0;
+    let parts = runs.iter().map(|run| {
+        let part = streams.each_ref().map(|x| x.clone().narrow(1, start, run.tokens));
+        start += run.tokens;
+        one(part, run.row)
+    });
+    joined(parts.collect(), 1)
 }

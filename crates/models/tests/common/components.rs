@@ -9,10 +9,13 @@ use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{
     AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, T5EncoderModel, TIME_IDS,
-    Unet2dConditionModel, ZImageTransformer2dModel,
+    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, QwenVisionModel,
+    T5EncoderModel, TIME_IDS, Unet2dConditionModel, ZImageTransformer2dModel,
 };
-use outsize_models::{ActivationDtype, Component, ComponentConfig, Error, Init};
+use outsize_models::{
+    ActivationDtype, Component, ComponentConfig, Error, FIRST_IMAGE_ID, ImageFeatures, Init,
+    VisionModel,
+};
 use outsize_plan::Budget;
 
 use super::dispatched::placed_in;
@@ -30,8 +33,10 @@ pub const QWEN3_ENCODERS: [&str; 3] =
 pub const QWEN3_STATES: &str = "qwen3-states";
 pub const FLUX2S: [&str; 3] = ["flux2", "flux2-references", "flux2-guided"];
 pub const FLUX2_VAES: [&str; 2] = ["vae-flux2", "vae-flux2-small"];
-pub const QWEN_IMAGES: [&str; 2] = ["qwen-image", "qwen-image-alone"];
+pub const QWEN_IMAGES: [&str; 4] =
+    ["qwen-image", "qwen-image-alone", "qwen-image-edit", "qwen-image-edit-zero"];
 pub const QWEN_VL_ENCODERS: [&str; 2] = ["qwen-vl-encoder", "qwen-vl-newer"];
+pub const QWEN_VL_SEEING: &str = "qwen-vl-seeing";
 pub const Z_IMAGES: [&str; 2] = ["z-image", "z-image-even"];
 
 pub fn folder(name: &str) -> PathBuf {
@@ -141,6 +146,46 @@ pub fn encode_qwen3(name: &str, model: &QwenTextEncoder) -> Vec<f32> {
     found
 }
 
+/// The images of [`QWEN_VL_SEEING`], as its text has them.
+pub fn see(name: &str, model: &QwenVisionModel) -> Vec<ImageFeatures> {
+    let (patches, shape) = expected(name, "patches");
+    let (width, grids) = (shape[1], expected(name, "grids").0);
+    let (mut rest, mut seen) = (&patches[..], Vec::new());
+    for grid in grids.chunks(2).map(|grid| [grid[0] as usize, grid[1] as usize]) {
+        let (own, behind) = rest.split_at(grid[0] * grid[1] * width);
+        rest = behind;
+        let data = TensorData::new(own.to_vec(), [own.len() / width, width]);
+        let pixels = Tensor::from_data(data, (&Device::flex(), DType::F32));
+        seen.push(model.see(pixels, grid));
+    }
+    seen
+}
+
+/// The states of a text whose tokens `image` stand for images.
+pub fn encode_seeing(
+    name: &str,
+    model: &QwenTextEncoder,
+    image: u32,
+    images: &[ImageFeatures],
+) -> Result<Vec<f32>, outsize_models::Error> {
+    let mut ids = Vec::new();
+    let mut next = images.iter();
+    let mut placed = Vec::new();
+    let mut first = FIRST_IMAGE_ID;
+    for id in expected(name, "ids").0.into_iter().map(|id| id as u32) {
+        match (id == image).then(|| next.next()).flatten() {
+            Some(image) => {
+                let end = first + image.tokens() as u32;
+                ids.extend(first..end);
+                placed.push((first, image.clone()));
+                first = end;
+            }
+            None => ids.push(id),
+        }
+    }
+    model.forward_seeing(&ids, &placed).map(values)
+}
+
 /// The configuration of [`QWEN3_STATES`].
 pub fn config_of_states() -> ComponentConfig<QwenTextEncoder> {
     let states = expected(QWEN3_STATES, "states").0;
@@ -168,11 +213,11 @@ pub fn denoise_flux2(name: &str, model: &Flux2Transformer2dModel) -> Vec<f32> {
     values(model.forward(latents, &sizes, timestep, Some(guidance), context))
 }
 
-/// The inputs of a pass of the transformer of Z-Image or Qwen-Image: tokens, their rows and columns, a time, texts and their
-/// lengths.
+/// The inputs of a pass of the transformer of Z-Image or Qwen-Image: tokens, rows and columns of each picture, a time, texts and
+/// their lengths.
 pub struct PackedInputs {
     pub latents: Tensor<3>,
-    pub size: [usize; 2],
+    pub sizes: Vec<[usize; 2]>,
     pub time: f32,
     pub context: Tensor<3>,
     pub lengths: Vec<usize>,
@@ -186,7 +231,7 @@ impl PackedInputs {
         let device = Device::flex();
         Self {
             latents: tensor(name, "latents", &device),
-            size: whole("size").try_into().unwrap(),
+            sizes: whole("size").chunks(2).map(|size| size.try_into().unwrap()).collect(),
             time: expected(name, time).0[0],
             context: tensor(name, "context", &device),
             lengths: whole("lengths"),
@@ -194,11 +239,12 @@ impl PackedInputs {
     }
 
     pub fn run(self, model: &ZImageTransformer2dModel) -> Vec<f32> {
-        values(model.forward(self.latents, self.size, self.time, self.context, &self.lengths))
+        let [size] = self.sizes[..] else { panic!("of one picture") };
+        values(model.forward(self.latents, size, self.time, self.context, &self.lengths))
     }
 
     pub fn run_qwen_image(self, model: &QwenImageTransformer2dModel) -> Vec<f32> {
-        values(model.forward(self.latents, self.size, self.time, self.context, &self.lengths))
+        values(model.forward(self.latents, &self.sizes, self.time, self.context, &self.lengths))
     }
 }
 

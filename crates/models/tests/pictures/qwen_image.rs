@@ -2,16 +2,18 @@
 //! (`scripts/fixtures/qwen_image.py`), dispatched from their checkpoints.
 
 use crate::common::components::{
-    PackedInputs, QWEN_IMAGES, QWEN_VL_ENCODERS, assert_reads_once, assert_writes_saved_names,
-    checkpoint, config, denoise_qwen_image, encode_qwen3, expected, load, placed, refused, rounded,
+    PackedInputs, QWEN_IMAGES, QWEN_VL_ENCODERS, QWEN_VL_SEEING, assert_reads_once,
+    assert_writes_saved_names, checkpoint, config, denoise_qwen_image, encode_qwen3, encode_seeing,
+    expected, load, placed, refused, rounded, see,
 };
 use crate::common::reference::assert_close;
 use burn::tensor::{DType, Device, Tensor};
 use outsize_checkpoint::Dtype;
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, QwenImageTransformer2dModel, QwenTextEncoder,
+    QwenVisionModel,
 };
-use outsize_models::{Component, ComponentConfig, PicturePass, PictureSize};
+use outsize_models::{Component, ComponentConfig, FIRST_IMAGE_ID, PicturePass, PictureSize};
 use serde_json::json;
 use std::collections::HashSet;
 
@@ -53,25 +55,47 @@ fn a_pass_reads_each_streamed_weight_once() {
         "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 96}"#;
     assert_reads_once(text, |model: &QwenImageTransformer2dModel| {
         let (latents, context) = (ones([2, 12, 64]), ones([2, 9, 96]));
-        drop(model.forward(latents, [4, 3], 7.0, context, &[9, 5]));
+        drop(model.forward(latents, &[[4, 3]], 7.0, context, &[9, 5]));
+    });
+    // Two times are embedded at once.
+    let text = text.replacen('{', r#"{"zero_cond_t": true, "#, 1);
+    assert_reads_once(&text, |model: &QwenImageTransformer2dModel| {
+        let (latents, context) = (ones([1, 18, 64]), ones([1, 9, 96]));
+        drop(model.forward(latents, &[[4, 3], [2, 3]], 7.0, context, &[9]));
     });
 }
 
 #[test]
 fn pictures_of_a_batch_have_the_bits_that_they_have_alone() {
-    let name = "qwen-image";
-    let model = load::<QwenImageTransformer2dModel>(name);
-    let both = model.run(|model| denoise_qwen_image(name, model)).unwrap();
-    let one = |picture: usize| {
-        let mut inputs = PackedInputs::of(name, "timestep");
-        inputs.lengths = vec![inputs.lengths[picture]];
-        inputs.latents = inputs.latents.narrow(0, picture, 1);
-        inputs.context = inputs.context.narrow(0, picture, 1);
-        model.run(|model| inputs.run_qwen_image(model)).unwrap()
-    };
-    let alone = [one(0), one(1)].concat();
-    assert_eq!(alone.len(), both.len());
-    assert!(alone.iter().zip(&both).all(|(a, b)| a.to_bits() == b.to_bits()));
+    for name in ["qwen-image", "qwen-image-edit", "qwen-image-edit-zero"] {
+        let model = load::<QwenImageTransformer2dModel>(name);
+        let both = model.run(|model| denoise_qwen_image(name, model)).unwrap();
+        let one = |picture: usize| {
+            let mut inputs = PackedInputs::of(name, "timestep");
+            inputs.lengths = vec![inputs.lengths[picture]];
+            inputs.latents = inputs.latents.narrow(0, picture, 1);
+            inputs.context = inputs.context.narrow(0, picture, 1);
+            model.run(|model| inputs.run_qwen_image(model)).unwrap()
+        };
+        let alone = [one(0), one(1)].concat();
+        assert_eq!(alone.len(), both.len(), "{name}");
+        assert!(alone.iter().zip(&both).all(|(a, b)| a.to_bits() == b.to_bits()), "{name}");
+    }
+}
+
+#[test]
+fn texts_with_images_give_the_reference() {
+    let name = QWEN_VL_SEEING;
+    let image = config::<QwenVisionModel>(name).config.image_token;
+    let images = load(name).run(|model| see(name, model)).unwrap();
+    let model = load::<QwenTextEncoder>(name);
+    let found = model.run(|model| encode_seeing(name, model, image, &images)).unwrap().unwrap();
+    assert_close(&found, &expected(name, "output").0, name);
+    // An image that the text has not.
+    let known = [(FIRST_IMAGE_ID, images[0].clone())];
+    let unknown = [FIRST_IMAGE_ID + images[0].tokens() as u32];
+    let refused = model.run(|model| model.forward_seeing(&unknown, &known)).unwrap();
+    assert!(matches!(refused, Err(outsize_models::Error::ImageToken { .. })), "{refused:?}");
 }
 
 #[test]
@@ -130,7 +154,7 @@ fn what_is_not_built_in_is_refused_by_name() {
         ("patch_size", json!(1)),
         ("use_additional_t_cond", json!(true)),
         ("use_layer3d_rope", json!(true)),
-        ("zero_cond_t", json!(true)),
+        ("zero_cond_t", json!("true")),
     ] {
         refused::<QwenImageTransformer2dModel>("qwen-image", field, value);
     }
@@ -169,8 +193,10 @@ fn what_is_not_built_in_is_refused_by_name() {
 
 #[test]
 fn configurations_are_read() {
-    let [both, alone] = QWEN_IMAGES.map(|name| config::<QwenImageTransformer2dModel>(name).config);
+    let [both, alone, edit, zero] =
+        QWEN_IMAGES.map(|name| config::<QwenImageTransformer2dModel>(name).config);
     assert_eq!([both.packed_out_channels(), alone.packed_out_channels()], [12, 32]);
+    assert_eq!([edit.zero_cond_t, zero.zero_cond_t], [false, true]);
     let defaults = r#"{"_class_name": "QwenImageTransformer2DModel"}"#;
     let usual = ComponentConfig::<QwenImageTransformer2dModel>::from_json(defaults).unwrap();
     assert_eq!((usual.config.num_layers, usual.config.packed_out_channels()), (60, 64));

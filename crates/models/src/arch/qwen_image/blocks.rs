@@ -8,7 +8,7 @@ use super::config::EPSILON;
 use crate::architecture::Init;
 use crate::layers::{
     GeluFeedForward, JointAttention, JointAttentionConfig, Linear, Modulation, Parameterless,
-    Rotation, add_share, modulation_parts,
+    Rotation, Run, add_share, add_share_runs, modulation_parts,
 };
 
 /// What the inner layer of an MLP is wider by.
@@ -31,8 +31,10 @@ pub(super) struct QwenImageTransformerBlock {
 pub(super) struct Places<'a> {
     /// Tokens of each text.
     pub texts: &'a [usize],
-    /// Of each text, and of its picture behind it.
+    /// Of each text, and of its pictures behind it.
     pub rotation: Rotation,
+    /// Which conditioning the tokens of pictures have.
+    pub runs: Vec<Run>,
 }
 
 impl QwenImageTransformerBlock {
@@ -50,8 +52,8 @@ impl QwenImageTransformerBlock {
         }
     }
 
-    /// Tokens of all pictures and of all texts, `[1, tokens, hidden]` f32 each, to the same, for a conditioning
-    /// `[1, hidden]` f32.
+    /// Tokens of all pictures and of all texts, `[1, tokens, hidden]` f32 each, to the same, for conditionings `[rows, hidden]`
+    /// f32, of which texts have the first.
     pub fn forward(
         &self,
         streams: [Tensor<3>; 2],
@@ -59,19 +61,24 @@ impl QwenImageTransformerBlock {
         places: &Places<'_>,
     ) -> [Tensor<3>; 2] {
         let [image, text] = streams.map(|x| self.attn.entered(x));
-        let branches = |(_, linear): &(Parameterless, Linear)| {
+        let branches = |(_, linear): &(Parameterless, Linear), conditioning: &Tensor<2>| {
             let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] =
                 modulation_parts(linear, conditioning);
             let mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
             (Modulation { scale, shift }, share, mlp)
         };
-        let (image_norm, image_share, image_mlp) = branches(&self.img_mod);
-        let (text_norm, text_share, text_mlp) = branches(&self.txt_mod);
-        let normed = [image_norm.norm(&image, EPSILON), text_norm.norm(&text, EPSILON)];
+        let (image_norm, image_share, image_mlp) = branches(&self.img_mod, conditioning);
+        let of_text = conditioning.clone().narrow(0, 0, 1);
+        let (text_norm, text_share, text_mlp) = branches(&self.txt_mod, &of_text);
+        let runs = &places.runs;
+        let normed = [image_norm.norm_runs(&image, runs, EPSILON), text_norm.norm(&text, EPSILON)];
         let [image_mixed, text_mixed] =
             self.attn.forward_each(normed, places.texts, &places.rotation);
-        let image = add_share(image, image_share, image_mixed);
+        let image = add_share_runs(image, &image_share, image_mixed, runs);
         let text = add_share(text, text_share, text_mixed);
-        [self.img_mlp.add(image, image_mlp, EPSILON), self.txt_mlp.add(text, text_mlp, EPSILON)]
+        let (image_norm, image_share) = image_mlp;
+        let mixed = self.img_mlp.forward(image_norm.norm_runs(&image, runs, EPSILON));
+        let image = add_share_runs(image, &image_share, mixed, runs);
+        [image, self.txt_mlp.add(text, text_mlp, EPSILON)]
     }
 }

@@ -35,6 +35,8 @@ pub struct QwenImageTransformer2dConfig {
     pub joint_attention_dim: usize,
     /// Elements of a head that each coordinate of a token rotates: picture, row and column.
     pub axes_dims_rope: [usize; AXES],
+    /// Whether pictures to go by are told that there is no noise left, instead of the time of the one that is made.
+    pub zero_cond_t: bool,
 }
 
 impl QwenImageTransformer2dConfig {
@@ -56,6 +58,7 @@ impl QwenImageTransformer2dConfig {
                 [16, 56, 56],
                 ("attention_head_dim", attention_head_dim),
             )?,
+            zero_cond_t: fields.flag_or("zero_cond_t", false)?,
         })
     }
 
@@ -75,7 +78,7 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("_diffusers_version", Harmless),
     ("attention_head_dim", Read),
     ("axes_dims_rope", Read),
-    // Of pictures that are told how closely to follow the text, edited, or in layers.
+    // Of pictures that are told how closely to follow the text, or in layers.
     ("guidance_embeds", Effect::OFF),
     ("in_channels", Read),
     ("joint_attention_dim", Read),
@@ -87,5 +90,5 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("pooled_projection_dim", Harmless),
     ("use_additional_t_cond", Effect::OFF),
     ("use_layer3d_rope", Effect::OFF),
-    ("zero_cond_t", Effect::OFF),
+    ("zero_cond_t", Read),
 ];

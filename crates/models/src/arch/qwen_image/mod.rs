@@ -17,7 +17,9 @@ use self::positions::rotation;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
-use crate::layers::{AdaLayerNorm, Linear, RmsNorm, Sinusoids, TimestepEmbedding, fetched, joined};
+use crate::layers::{
+    AdaLayerNorm, Linear, RmsNorm, Run, Sinusoids, TimestepEmbedding, fetched, joined,
+};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
 
@@ -110,28 +112,36 @@ impl Component for QwenImageTransformer2dModel {
 }
 
 impl QwenImageTransformer2dModel {
-    /// The velocity of noisy packed latents `[batch, rows · columns, in]` f32 at a time of the training's schedule, from 0 to
-    /// 1000. Of each text, `context [batch, tokens, text]` f32 has the last `lengths` tokens. To `[batch, rows · columns, 4 · out]`
-    /// f32, in main memory.
+    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000. `latents [batch, tokens, in]` f32
+    /// has the tokens of a picture of `sizes[0]` rows and columns and, behind them, of pictures of the other sizes, which the first
+    /// one is to go by. Of each text, `context [batch, tokens, text]` f32 has the last `lengths` tokens. To
+    /// `[batch, rows · columns, 4 · out]` f32 of the first picture, in main memory.
     ///
     /// # Panics
-    /// If the latents have other channels or are not as many as `[rows, columns]` says, or the texts another width, another
-    /// number or fewer tokens than said.
+    /// If the latents have other channels or are not as many as `sizes` says, if there is no size, or if the texts have another
+    /// width, another number or fewer tokens than said.
     pub fn forward(
         &self,
         latents: Tensor<3>,
-        [rows, columns]: [usize; 2],
+        sizes: &[[usize; 2]],
         timestep: f32,
         context: Tensor<3>,
         lengths: &[usize],
     ) -> Tensor<3> {
         let device = latents.device();
         let ([batch, tokens, channels], [texts, longest, _]) = (latents.dims(), context.dims());
-        assert_eq!((batch, tokens), (lengths.len(), rows * columns), "latents do not fit");
+        let tokens_of = |&[rows, columns]: &[usize; 2]| rows * columns;
+        let (made, all): (_, usize) = (tokens_of(&sizes[0]), sizes.iter().map(tokens_of).sum());
+        assert_eq!((batch, tokens), (lengths.len(), all), "latents do not fit the sizes {sizes:?}");
         assert_eq!(texts, lengths.len(), "there is not one text for each picture");
         let image = self.img_in.forward_pixels(latents.reshape([1, batch * tokens, channels]));
-        let time = self.time_text_embed.timestep_embedder.embed(timestep, SINUSOIDS, &device);
-        let conditioning = silu(time);
+        let given = [Run { tokens: made, row: 0 }, Run { tokens: all - made, row: 1 }];
+        let (times, runs) = match self.config.zero_cond_t && all > made {
+            true => (vec![timestep, 0.0], given.repeat(batch)),
+            false => (vec![timestep], vec![Run { tokens: batch * all, row: 0 }]),
+        };
+        let times = SINUSOIDS.of(&times, TIME_CHANNELS, &device);
+        let conditioning = silu(self.time_text_embed.timestep_embedder.forward(times));
         let texts = lengths.iter().enumerate().map(|(row, &length)| {
             context.clone().narrow(0, row, 1).narrow(1, longest - length, length)
         });
@@ -139,20 +149,24 @@ impl QwenImageTransformer2dModel {
         drop(context);
         let text = self.txt_in.forward_pixels(self.txt_norm.forward(text));
         // Once for all blocks.
-        let rotation = rotation(&self.config, lengths, [rows, columns], &device);
-        let places = Places { texts: lengths, rotation };
+        let rotation = rotation(&self.config, lengths, sizes, &device);
+        let places = Places { texts: lengths, rotation, runs };
         let blocks = self.transformer_blocks.iter();
         let [image, _] = blocks
             .fold([image, text], |streams, block| block.forward(streams, &conditioning, &places));
         let image = self.norm_out.entered(image);
-        let modulation = self.norm_out.modulation(&conditioning, false);
-        let made = self.proj_out.forward_pixels(modulation.norm(&image, EPSILON));
-        let made = made.reshape([batch, tokens, self.config.packed_out_channels()]);
-        fetched(made, &self.proj_out.weight)
+        let first = (0..batch).map(|picture| image.clone().narrow(1, picture * all, made));
+        let first = first.collect::<Vec<_>>();
+        drop(image);
+        let image = joined(first, 1);
+        let modulation = self.norm_out.modulation(&conditioning.narrow(0, 0, 1), false);
+        let output = self.proj_out.forward_pixels(modulation.norm(&image, EPSILON));
+        let output = output.reshape([batch, made, self.config.packed_out_channels()]);
+        fetched(output, &self.proj_out.weight)
     }
 
-    /// An upper bound on the bytes of activations that a pass over packed latents of that size holds at once, beside texts of up
-    /// to so many `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of which there are as many as
+    /// `size` says in all pictures of a text, beside texts of up to so many `tokens`; with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let QwenImageTransformer2dConfig { num_attention_heads, attention_head_dim: width, .. } =
             self.config;
