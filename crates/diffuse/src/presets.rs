@@ -32,8 +32,8 @@ use crate::text_encoder::KLEIN_STATES;
 /// | `flux2-klein-tiny` | 23.2 M | 46.5 MB | the same parts, smaller |
 /// | `qwen-image` | 27.6 B | 55.1 GB | Qwen-Image, without what sees pictures and the head of its text encoder, and without the encoder of its autoencoder |
 /// | `qwen-image-tiny` | 17.4 M | 34.8 MB | the same parts, smaller |
-/// | `qwen-image-edit` | 0 B | 0 GB | Qwen-Image-Edit 2511, without the head of its text encoder |
-/// | `qwen-image-edit-tiny` | 0 M | 0 MB | the same parts, smaller |
+/// | `qwen-image-edit` | 28.3 B | 56.6 GB | Qwen-Image-Edit 2511, without the head of its text encoder |
+/// | `qwen-image-edit-tiny` | 18.5 M | 36.9 MB | the same parts, smaller |
 pub const PIPELINE_PRESETS: [&str; 14] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",

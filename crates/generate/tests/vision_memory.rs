@@ -164,7 +164,7 @@ fn child() {
         println!("encoder={of_encoder} model={of_model}");
         let encoded = encoder.encode(images, (budget, process), |_| {}).unwrap().remove(0);
         let mut pipeline = model.dispatch(&settings(budget, held), |_| {}).unwrap();
-        let ids = ImageIds::default().take(&encoded).unwrap();
+        let ids = ImageIds::default().take(encoded.features.tokens()).unwrap();
         pipeline.add_image(ids.start, encoded.features).unwrap();
         let ids = ids.chain([5; 100]).collect();
         let request = outsize_generate::Request {

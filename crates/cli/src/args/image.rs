@@ -92,9 +92,10 @@ pub struct PictureArgs {
     /// Pictures to make, of this seed and those after it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
-    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; for FLUX.2 one to go by, or
-    /// several, if given more than once. Without --width and --height the first one says how large the
-    /// picture is
+    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; for FLUX.2 and
+    /// Qwen-Image-Edit, which needs one, a picture to go by, or several, if given more than once. Without
+    /// --width and --height the first one says how large the picture is, for Qwen-Image-Edit 2509 and
+    /// later the last one
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
     /// What of --image is made anew: white in this picture, while black is kept

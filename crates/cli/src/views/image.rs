@@ -56,7 +56,7 @@ pub struct PictureOutput {
 /// One part's turn.
 #[derive(Debug, Serialize)]
 pub struct PartOutput {
-    /// text_encoder, text_encoder_2, vae_encoder, unet, transformer or vae.
+    /// vision_encoder, text_encoder, text_encoder_2, vae_encoder, unet, transformer or vae.
     pub part: &'static str,
     /// How long its turn was.
     pub seconds: f64,
@@ -165,7 +165,7 @@ pub struct PartsOutput {
 /// A part, and what its turn takes.
 #[derive(Debug, Serialize)]
 pub struct PartRow {
-    /// text_encoder, text_encoder_2, vae_encoder, unet, transformer or vae.
+    /// vision_encoder, text_encoder, text_encoder_2, vae_encoder, unet, transformer or vae.
     pub part: &'static str,
     /// What it takes as it is stored.
     pub estimate: Estimate,

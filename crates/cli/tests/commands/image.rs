@@ -115,6 +115,18 @@ fn a_picture_goes_by_others() {
     assert!(said.contains("image\0reference.png, other.png") && !said.contains("strength"));
     assert!(failed(&run(&["--strength", "0.5"]), 2).contains("--strength: not for this model"));
     assert!(failed(&run(&["--mask", path(&one)]), 2).contains("--mask: not for this model"));
+    let edit = fixture().with_file_name("pipeline-qwen-edit");
+    let changed = ["image", path(&edit), "--prompt", "red", "--output", path(&output), "--force"];
+    let small = ["--width", "32", "--height", "16", "--steps", "2", "--json"];
+    let run = |more: &[&str]| outsize(&[&changed[..], &small, more].concat());
+    let report: Value = serde_json::from_str(&done(&run(&by[..2]))).unwrap();
+    let parts: Vec<_> =
+        report["parts"].as_array().unwrap().iter().map(|one| &one["part"]).collect();
+    assert_eq!(parts, ["vision_encoder", "text_encoder", "vae_encoder", "transformer", "vae"]);
+    assert!(failed(&run(&[]), 1).contains("give one picture, not 0 (--image)"));
+    assert!(failed(&run(&by), 1).contains("give one picture, not 2 (--image)"));
+    let plan = done(&outsize(&["plan", path(&edit)]));
+    assert!(plan.contains("vision_encoder") && plan.contains("1024 x 1024"), "{plan}");
     // Others begin with one.
     assert!(failed(&image(&output, &[&by[..], &["--force"]].concat()), 2).contains("give one"));
 }

@@ -287,3 +287,24 @@ fn what_is_asked_of_the_wrong_kind_of_model_downloads_nothing() {
     assert!(error.contains("vae/diffusion_pytorch_model.safetensors"), "{error}");
     assert!(!snapshot(home.path()).exists());
 }
+
+#[test]
+fn of_a_processor_the_file_of_pictures_is_fetched() {
+    let home = folder();
+    let mut repository = files(&fixture("pipeline-qwen-edit"));
+    repository.retain(|name, _| !name.starts_with("expected.") && !name.ends_with(".png"));
+    let needed: Vec<_> = repository.keys().cloned().collect();
+    for name in
+        ["processor/tokenizer.json", "processor/vocab.json", "processor/chat_template.jinja"]
+    {
+        repository.insert(name.to_owned(), b"not needed".to_vec());
+    }
+    let server = Server::of(repository, |_, reply| reply);
+    let plan = done(&outsize(home.path(), Some(&server.url()), &["plan", "org/model"]));
+    assert!(plan.contains("vision_encoder"), "{plan}");
+    let picture = fixture("pipeline-qwen-edit").join("other.png");
+    let small = ["--image", path(&picture), "--width", "16", "--height", "16"];
+    done(&image(home.path(), Some(&server.url()), &small));
+    let names: Vec<_> = files(&snapshot(home.path())).into_keys().collect();
+    assert_eq!(names, needed);
+}
