@@ -27,12 +27,19 @@ pub(crate) enum Denoiser {
     /// The same.
     ZImage(Box<Part<ZImageTransformer2dModel>>),
     /// The same, beside pictures to go by.
-    Flux2(Box<Part<Flux2Transformer2dModel>>),
+    Flux2(Box<Part<Flux2Transformer2dModel>>, Told),
     /// The same, with them or without.
     QwenImage(Box<Part<QwenImageTransformer2dModel>>),
 }
 
 use Denoiser::{Flux, Flux2, QwenImage, Unet, ZImage};
+
+/// Whether a denoiser is told how closely to follow the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    Guidance,
+    Nothing,
+}
 
 /// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
 const SAMPLE_SIZE: usize = 128;
@@ -82,12 +89,17 @@ impl Denoiser {
                 };
                 Ok(Flux(Box::new(Part::changed(part, place, description, change)?)))
             }
-            PipelineKind::Flux2Klein => {
+            kind if kind.is_flux2() => {
                 let change = |config: &mut Flux2Transformer2dConfig| {
                     config.shift_first = first;
                     Ok(())
                 };
-                Ok(Flux2(Box::new(Part::changed(part, place, description, change)?)))
+                let part =
+                    Part::<Flux2Transformer2dModel>::changed(part, place, description, change)?;
+                // Klein is never told, even if it could be.
+                let is_told = kind == PipelineKind::Flux2 && part.config.config.guidance_embeds;
+                let told = if is_told { Told::Guidance } else { Told::Nothing };
+                Ok(Flux2(Box::new(part), told))
             }
             PipelineKind::ZImage => Ok(ZImage(Box::new(Part::new(part, place, description)?))),
             kind if kind.is_qwen_image() => {
@@ -102,7 +114,7 @@ impl Denoiser {
             Unet(part) => &**part,
             Flux(part) => &**part,
             ZImage(part) => &**part,
-            Flux2(part) => &**part,
+            Flux2(part, _) => &**part,
             QwenImage(part) => &**part,
         }
     }
@@ -120,7 +132,7 @@ impl Denoiser {
             }
             ZImage(part) => part.adapt(file, &ModuleNames::ZImage),
             QwenImage(part) => part.adapt(file, &ModuleNames::Plain),
-            Flux2(part) => {
+            Flux2(part, _) => {
                 let shift_first = part.config.config.shift_first;
                 part.adapt(file, &ModuleNames::Flux { shift_first })
             }
@@ -133,7 +145,7 @@ impl Denoiser {
         match self {
             Unet(part) => part.config.config.in_channels,
             Flux(part) => part.config.config.in_channels / packed,
-            Flux2(part) => part.config.config.in_channels / packed,
+            Flux2(part, _) => part.config.config.in_channels / packed,
             QwenImage(part) => part.config.config.in_channels / packed,
             ZImage(part) => part.config.config.in_channels,
         }
@@ -143,7 +155,7 @@ impl Denoiser {
     pub fn packing(&self) -> usize {
         match self {
             Unet(_) => 1,
-            Flux(_) | ZImage(_) | Flux2(_) | QwenImage(_) => PACKING,
+            Flux(_) | ZImage(_) | Flux2(..) | QwenImage(_) => PACKING,
         }
     }
 
@@ -151,8 +163,8 @@ impl Denoiser {
     pub fn is_guided(&self) -> bool {
         match self {
             Unet(part) => part.config.config.guidance_channels.is_some(),
-            // Klein is never told, even if it could be.
-            ZImage(_) | Flux2(_) | QwenImage(_) => false,
+            Flux2(_, told) => *told == Told::Guidance,
+            ZImage(_) | QwenImage(_) => false,
             Flux(part) => part.config.config.guidance_embeds,
         }
     }
@@ -166,7 +178,7 @@ impl Denoiser {
     pub fn sample_size(&self) -> Option<usize> {
         match self {
             Unet(part) => part.config.config.sample_size,
-            Flux(_) | ZImage(_) | Flux2(_) | QwenImage(_) => Some(SAMPLE_SIZE),
+            Flux(_) | ZImage(_) | Flux2(..) | QwenImage(_) => Some(SAMPLE_SIZE),
         }
     }
 
@@ -183,7 +195,7 @@ impl Denoiser {
             Unet(part) => part.config.model().activation_bytes(size, tokens, threads),
             Flux(part) => part.config.model().activation_bytes(size, tokens, threads),
             ZImage(part) => part.config.model().activation_bytes(size, tokens, threads),
-            Flux2(part) => part.config.model().activation_bytes(size, tokens, threads),
+            Flux2(part, _) => part.config.model().activation_bytes(size, tokens, threads),
             QwenImage(part) => part.config.model().activation_bytes(size, tokens, threads),
         };
         // Matmuls of pixels are convolutions; what is left has a row for each text.

@@ -9,7 +9,7 @@ use outsize_models::arch::{
 use outsize_stream::Stats;
 
 use crate::begun::{BegunLatents, Beside, scaled};
-use crate::denoiser::{Conditions, Denoiser, Guidance, PACKING};
+use crate::denoiser::{Conditions, Denoiser, Guidance, PACKING, Told};
 use crate::error::Error;
 use crate::latent_tokens::TokenOrder::{Channels, Pixels};
 use crate::latent_tokens::{latents_of, packed, scale_tokens, unpacked};
@@ -96,11 +96,12 @@ impl Denoising<'_> {
                 };
                 self.run_module(part, turn, &pass, observe)
             }
-            Denoiser::Flux2(part) => {
+            Denoiser::Flux2(part, told) => {
                 let references = self.reference_tokens();
+                let scale = (*told == Told::Guidance).then_some(self.guidance_scale);
                 let pass = |model: &Flux2Transformer2dModel, latents: Tensor<4>, timestep| {
                     let (latents, sizes) = self.beside_references(latents, references.as_ref());
-                    let made = model.forward(latents, &sizes, timestep, None, context.clone());
+                    let made = model.forward(latents, &sizes, timestep, scale, context.clone());
                     unpacked(made, sizes[0], Channels)
                 };
                 self.run_module(part, turn, &pass, observe)

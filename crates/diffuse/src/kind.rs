@@ -15,6 +15,8 @@ pub enum PipelineKind {
     Flux,
     /// Z-Image. Z-Image Team 2025.
     ZImage,
+    /// FLUX.2 dev. Black Forest Labs 2025.
+    Flux2,
     /// FLUX.2 klein. Black Forest Labs 2026.
     Flux2Klein,
     /// Qwen-Image. Qwen Team 2025.
@@ -26,18 +28,19 @@ pub enum PipelineKind {
 }
 
 use PipelineKind::{
-    Flux, Flux2Klein, LatentConsistency, QwenImage, QwenImageEdit, QwenImageEditPlus,
+    Flux, Flux2, Flux2Klein, LatentConsistency, QwenImage, QwenImageEdit, QwenImageEditPlus,
     StableDiffusion, StableDiffusionXl, ZImage,
 };
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         StableDiffusion,
         StableDiffusionXl,
         LatentConsistency,
         Flux,
         ZImage,
+        Flux2,
         Flux2Klein,
         QwenImage,
         QwenImageEdit,
@@ -67,6 +70,7 @@ impl PipelineKind {
             }
             Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
             ZImage => &["ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"],
+            Flux2 => &["Flux2Pipeline"],
             Flux2Klein => &["Flux2KleinPipeline"],
             QwenImage => {
                 &["QwenImagePipeline", "QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"]
@@ -83,7 +87,7 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
             Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
-            ZImage | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
+            ZImage | Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[TextEncoder, Transformer, Vae]
             }
         }
@@ -93,6 +97,7 @@ impl PipelineKind {
     pub(crate) fn classes_of(self, part: PipelinePart) -> &'static [&'static str] {
         match (part, self) {
             (PipelinePart::TextEncoder, ZImage | Flux2Klein) => &["Qwen3ForCausalLM", "Qwen3Model"],
+            (PipelinePart::TextEncoder, Flux2) => &["Mistral3ForConditionalGeneration"],
             (PipelinePart::VisionEncoder | PipelinePart::TextEncoder, kind)
                 if kind.is_qwen_image() =>
             {
@@ -103,12 +108,14 @@ impl PipelineKind {
             (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
             (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
             (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
-            (PipelinePart::Transformer, Flux2Klein) => &["Flux2Transformer2DModel"],
+            (PipelinePart::Transformer, kind) if kind.is_flux2() => &["Flux2Transformer2DModel"],
             (PipelinePart::Transformer, kind) if kind.is_qwen_image() => {
                 &["QwenImageTransformer2DModel"]
             }
             (PipelinePart::Transformer, _) => &["FluxTransformer2DModel"],
-            (PipelinePart::VaeEncoder | PipelinePart::Vae, Flux2Klein) => &["AutoencoderKLFlux2"],
+            (PipelinePart::VaeEncoder | PipelinePart::Vae, kind) if kind.is_flux2() => {
+                &["AutoencoderKLFlux2"]
+            }
             (PipelinePart::VaeEncoder | PipelinePart::Vae, kind) if kind.is_qwen_image() => {
                 &["AutoencoderKLQwenImage"]
             }
@@ -123,6 +130,7 @@ impl PipelineKind {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
             Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
+            Flux2 => &[("tokenizer", &["PixtralProcessor"])],
             ZImage | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])]
             }
@@ -131,7 +139,12 @@ impl PipelineKind {
 
     /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
     pub(crate) fn matches_flows(self) -> bool {
-        matches!(self, Flux | ZImage | Flux2Klein) || self.is_qwen_image()
+        matches!(self, Flux | ZImage) || self.is_flux2() || self.is_qwen_image()
+    }
+
+    /// Whether it is a FLUX.2.
+    pub(crate) fn is_flux2(self) -> bool {
+        matches!(self, Flux2 | Flux2Klein)
     }
 
     /// Whether it is a Qwen-Image, which may change pictures.
@@ -141,7 +154,7 @@ impl PipelineKind {
 
     /// Whether it takes pictures to go by instead of one to begin with.
     pub fn takes_references(self) -> bool {
-        self == Flux2Klein || self.needs_references()
+        self.is_flux2() || self.needs_references()
     }
 
     /// Whether it does nothing without them; its text encoder sees them too.
@@ -166,7 +179,7 @@ impl PipelineKind {
             StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
             Flux => 3.5,
-            Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => 4.0,
+            Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => 4.0,
         }
     }
 
@@ -180,7 +193,7 @@ impl PipelineKind {
             (StableDiffusionXl, true) => 0.9999,
             (Flux | QwenImage, _) | (ZImage, false) => 0.6,
             // The latter begins with noise alone.
-            (ZImage, true) | (Flux2Klein | QwenImageEdit | QwenImageEditPlus, _) => 1.0,
+            (ZImage, true) | (Flux2 | Flux2Klein | QwenImageEdit | QwenImageEditPlus, _) => 1.0,
         }
     }
 
@@ -188,7 +201,7 @@ impl PipelineKind {
     /// [`ImageModel::steps`](crate::ImageModel::steps).
     pub fn steps(self) -> usize {
         match self {
-            StableDiffusion | StableDiffusionXl | ZImage | Flux2Klein | QwenImage
+            StableDiffusion | StableDiffusionXl | ZImage | Flux2 | Flux2Klein | QwenImage
             | QwenImageEdit | QwenImageEditPlus => 50,
             LatentConsistency => 4,
             Flux => 28,

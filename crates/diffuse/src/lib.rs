@@ -58,4 +58,4 @@ pub use schedulers::{
 };
 pub use settings::{ImageRequest, ImageSettings, InitialImage};
 pub use task::ImageTask;
-pub use tokenizer::{EncodedPrompt, PromptTokenizer, PromptTokenizerFiles};
+pub use tokenizer::{ChatAround, EncodedPrompt, PromptTokenizer, PromptTokenizerFiles};

@@ -409,6 +409,7 @@ impl ImageModel {
             PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
             PipelineKind::Flux
             | PipelineKind::ZImage
+            | PipelineKind::Flux2
             | PipelineKind::Flux2Klein
             | PipelineKind::QwenImage
             | PipelineKind::QwenImageEdit
@@ -416,7 +417,7 @@ impl ImageModel {
                 let packing = self.denoiser.packing();
                 let [rows, columns] = self.latents(request)?.map(|side| side / packing);
                 match self.kind {
-                    PipelineKind::Flux2Klein => {
+                    kind if kind.is_flux2() => {
                         config.for_flux2(rows * columns, self.steps(request))?;
                     }
                     _ => config.for_flux(rows * columns)?,

@@ -184,7 +184,7 @@ impl ImagePipeline {
             scheduler,
             begun: begun.as_ref(),
             references: &references,
-            draws_tokens: model.kind() == PipelineKind::Flux2Klein,
+            draws_tokens: model.kind().is_flux2(),
             size: model.latents(request)?,
             channels: model.vae.config.config.latent_channels,
             device: &settings.device,
@@ -220,7 +220,7 @@ impl ImagePipeline {
         let encoder = &self.model.text_encoders[index];
         let files = PromptTokenizerFiles::read(&self.model.place.join(folder))?;
         let tokenizer = encoder.tokenizer(files, pictures.len())?;
-        let (mut ids, padding) = (Vec::with_capacity(texts.len()), tokenizer.padding());
+        let (mut ids, filling) = (Vec::with_capacity(texts.len()), tokenizer.filling());
         let mut places = ImageIds::default();
         let places = pictures.iter().map(|picture| places.take(picture.features.tokens()));
         let places = places.collect::<Result<Vec<_>, _>>()?;
@@ -241,7 +241,7 @@ impl ImagePipeline {
         drop(tokenizer);
         let features = pictures.iter().map(|picture| picture.features.clone());
         let pictures: Vec<_> = places.iter().map(|ids| ids.start).zip(features).collect();
-        let (states, stats) = encoder.encode(turn, &ids, padding, &pictures)?;
+        let (states, stats) = encoder.encode(turn, &ids, filling, &pictures)?;
         let states = states.map_err(|error| Error::Prompt {
             path: self.model.config_path(turn.plan.part),
             reason: error.to_string(),
@@ -360,6 +360,7 @@ impl ImagePipeline {
                 Ok(Conditions { context, lengths: Vec::new(), added: None, pooled })
             }
             PipelineKind::ZImage
+            | PipelineKind::Flux2
             | PipelineKind::Flux2Klein
             | PipelineKind::QwenImage
             | PipelineKind::QwenImageEdit

@@ -5,8 +5,8 @@ mod edit;
 use outsize_checkpoint::{Dtype, TensorSpec};
 use outsize_generate::byte_level_tokenizer;
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, QwenVisionModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
+    Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel, QwenVisionModel,
     T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::files::{MODEL_INDEX, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
 use crate::pipeline_part::PipelinePart;
-use crate::text_encoder::KLEIN_STATES;
+use crate::text_encoder::{FLUX2_STATES, KLEIN_STATES};
 
 /// The names of the built-in pipelines.
 ///
@@ -28,13 +28,15 @@ use crate::text_encoder::KLEIN_STATES;
 /// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
 /// | `z-image` | 10.1 B | 20.3 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
 /// | `z-image-tiny` | 15.9 M | 31.8 MB | the same parts, smaller |
+/// | `flux2-dev` | 0 B | 0 GB | FLUX.2 dev, without what its text encoder has behind its 30th layer, and without the encoder of its autoencoder |
+/// | `flux2-dev-tiny` | 0 M | 0 MB | the same parts, smaller |
 /// | `flux2-klein-4b` | 7.04 B | 14.1 GB | FLUX.2 klein 4B, without what its text encoder has behind its 27th layer, and without the encoder of its autoencoder |
 /// | `flux2-klein-tiny` | 23.2 M | 46.5 MB | the same parts, smaller |
 /// | `qwen-image` | 27.6 B | 55.1 GB | Qwen-Image, without what sees pictures and the head of its text encoder, and without the encoder of its autoencoder |
 /// | `qwen-image-tiny` | 17.4 M | 34.8 MB | the same parts, smaller |
 /// | `qwen-image-edit` | 28.3 B | 56.6 GB | Qwen-Image-Edit 2511, without the head of its text encoder |
 /// | `qwen-image-edit-tiny` | 18.5 M | 36.9 MB | the same parts, smaller |
-pub const PIPELINE_PRESETS: [&str; 14] = [
+pub const PIPELINE_PRESETS: [&str; 16] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
     "stable-diffusion-xl",
@@ -43,6 +45,8 @@ pub const PIPELINE_PRESETS: [&str; 14] = [
     "flux-tiny",
     "z-image",
     "z-image-tiny",
+    "flux2-dev",
+    "flux2-dev-tiny",
     "flux2-klein-4b",
     "flux2-klein-tiny",
     "qwen-image",
@@ -102,6 +106,8 @@ impl PipelinePreset {
             "flux-tiny" => (PipelineKind::Flux, flux_tiny(), flow_match(true, 3.0)),
             "z-image" => (PipelineKind::ZImage, z_image(), flow_match(false, 3.0)),
             "z-image-tiny" => (PipelineKind::ZImage, z_image_tiny(), flow_match(false, 3.0)),
+            "flux2-dev" => (PipelineKind::Flux2, flux2_dev(), flow_match(true, 3.0)),
+            "flux2-dev-tiny" => (PipelineKind::Flux2, flux2_dev_tiny(), flow_match(true, 3.0)),
             "flux2-klein-4b" => (PipelineKind::Flux2Klein, klein(), flow_match(true, 3.0)),
             "flux2-klein-tiny" => (PipelineKind::Flux2Klein, klein_tiny(), flow_match(true, 3.0)),
             "qwen-image" => (PipelineKind::QwenImage, vec![none(); 3], ends_early()),
@@ -140,7 +146,7 @@ impl PipelinePreset {
                 files.push((format!("{folder}/tokenizer_config.json"), config.to_string()));
                 continue;
             }
-            if classes.contains(&"Qwen2Tokenizer") {
+            if classes.iter().any(|class| ["Qwen2Tokenizer", "PixtralProcessor"].contains(class)) {
                 let special = if kind.needs_references() { &edit::TOKENS[..] } else { &[] };
                 files.extend(chat_tokenizer(folder, &parts[0].weights, special)?);
                 continue;
@@ -271,6 +277,25 @@ fn klein() -> Vec<Value> {
     vec![json!({}), json!({}), vae]
 }
 
+/// FLUX.2 dev, whose autoencoder is klein's.
+fn flux2_dev() -> Vec<Value> {
+    let transformer = json!({
+        "guidance_embeds": true, "joint_attention_dim": 15_360, "num_attention_heads": 48,
+        "num_layers": 8, "num_single_layers": 48,
+    });
+    vec![json!({}), transformer, klein().remove(2)]
+}
+
+fn flux2_dev_tiny() -> Vec<Value> {
+    let text = json!({ "text_config": {
+        "head_dim": 32, "hidden_size": 128, "intermediate_size": 256, "model_type": "mistral",
+        "num_attention_heads": 4, "num_hidden_layers": 31, "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": null, "vocab_size": 1024,
+    } });
+    let [_, transformer, vae] = klein_tiny().try_into().unwrap_or_default();
+    changed(flux2_dev(), [text, transformer, vae])
+}
+
 fn klein_tiny() -> Vec<Value> {
     changed(
         klein(),
@@ -372,16 +397,17 @@ fn of(
         }
         PipelinePart::TextEncoder if kind == PipelineKind::ZImage => {
             let config = merged(include_str!("presets/qwen3_encoder.json"), changes)?;
-            described::<QwenTextEncoder>(name, "model.safetensors", config, dtype)
+            described::<DecoderTextEncoder>(name, "model.safetensors", config, dtype)
         }
         PipelinePart::TextEncoder if kind == PipelineKind::Flux2Klein => {
             let config = merged(include_str!("presets/qwen3_encoder.json"), changes)?;
-            let component = ComponentConfig::<QwenTextEncoder>::from_json(&config)?;
-            let run = component.config.clone().with_states(&KLEIN_STATES)?;
-            let component = component.changed(|config| *config = run);
-            Ok(described_by(&component, name, "model.safetensors", config, dtype))
+            filled(name, config, &KLEIN_STATES, dtype)
         }
-        PipelinePart::Transformer if kind == PipelineKind::Flux2Klein => {
+        PipelinePart::TextEncoder if kind == PipelineKind::Flux2 => {
+            let config = merged(include_str!("presets/mistral3_encoder.json"), changes)?;
+            filled(name, config, &FLUX2_STATES, dtype)
+        }
+        PipelinePart::Transformer if kind.is_flux2() => {
             let config = merged(include_str!("presets/flux2.json"), changes)?;
             described::<Flux2Transformer2dModel>(name, WEIGHTS, config, dtype)
         }
@@ -391,7 +417,7 @@ fn of(
         }
         PipelinePart::TextEncoder if kind.is_qwen_image() => {
             let config = merged(include_str!("presets/qwen_vl_encoder.json"), changes)?;
-            let part = described::<QwenTextEncoder>(name, "model.safetensors", config, dtype)?;
+            let part = described::<DecoderTextEncoder>(name, "model.safetensors", config, dtype)?;
             if kind.needs_references() { part.with::<QwenVisionModel>(dtype) } else { Ok(part) }
         }
         PipelinePart::Transformer if kind.is_qwen_image() => {
@@ -424,6 +450,19 @@ fn of(
             described::<AutoencoderKl>(name, WEIGHTS, config, dtype)
         }
     }
+}
+
+/// A text encoder of FLUX.2, without what is behind the last of these layers.
+fn filled(
+    folder: &'static str,
+    config: String,
+    states: &[usize],
+    dtype: Dtype,
+) -> Result<PresetPart, Error> {
+    let component = ComponentConfig::<DecoderTextEncoder>::from_json(&config)?;
+    let run = component.config.clone().with_states(states)?;
+    let component = component.changed(|config| *config = run);
+    Ok(described_by(&component, folder, "model.safetensors", config, dtype))
 }
 
 fn merged(text: &str, changes: &Value) -> Result<String, Error> {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use burn::tensor::{DType, Tensor};
 use outsize_models::arch::{
-    ClipTextConfig, ClipTextModel, PROJECTION_IN_OUT, QwenTextEncoder, QwenTextEncoderConfig,
-    T5EncoderModel,
+    ClipTextConfig, ClipTextModel, DecoderTextEncoder, DecoderTextEncoderConfig, PROJECTION_IN_OUT,
+    T5EncoderModel, TextFilling,
 };
 use outsize_models::{Component, ImageFeatures, PicturePass};
 use outsize_stream::Stats;
@@ -17,7 +17,7 @@ use crate::part::{AnyPart, Part, PartDescription, PassBytes, Turn};
 use crate::pipeline_part::PipelinePart;
 use crate::qwen_image_prompt::QwenImagePrompt;
 use crate::settings::ImageSettings;
-use crate::tokenizer::{PromptTokenizer, PromptTokenizerFiles};
+use crate::tokenizer::{ChatAround, PromptTokenizer, PromptTokenizerFiles};
 
 /// A text encoder that is described.
 #[derive(Debug)]
@@ -27,20 +27,25 @@ pub(crate) enum TextEncoder {
     /// Of T5.
     T5(Box<Part<T5EncoderModel>>),
     /// Of Qwen3, without its last layer.
-    Qwen3(Box<Part<QwenTextEncoder>>),
-    /// The same up to a layer in its middle, of texts that are filled up.
-    Qwen3Filled(Box<Part<QwenTextEncoder>>),
+    Qwen3(Box<Part<DecoderTextEncoder>>),
+    /// The same, or what of Mistral 3 reads text, up to a layer in its middle, of texts that are filled up in what stands around them.
+    Filled(Box<Part<DecoderTextEncoder>>, ChatAround),
     /// What of Qwen2.5-VL reads text, in what stands around a prompt.
-    QwenVl(Box<Part<QwenTextEncoder>>, &'static QwenImagePrompt),
+    QwenVl(Box<Part<DecoderTextEncoder>>, &'static QwenImagePrompt),
 }
 
-use TextEncoder::{Clip, Qwen3, Qwen3Filled, QwenVl, T5};
+use TextEncoder::{Clip, Filled, Qwen3, QwenVl, T5};
 
 /// Tokens of a text of T5, and the most of one of Qwen, as diffusers' pipelines read it; to so many some fill it up.
 const MOST_TOKENS: usize = 512;
 
-/// Layers of Qwen3 after which FLUX.2 klein takes hidden states.
+/// Layers of Qwen3 after which FLUX.2 klein takes hidden states, and those of Mistral 3 after which FLUX.2 dev does.
 pub(crate) const KLEIN_STATES: [usize; 3] = [9, 18, 27];
+pub(crate) const FLUX2_STATES: [usize; 3] = [10, 20, 30];
+
+/// What the text encoder of FLUX.2 dev is told before a prompt.
+const FLUX2_SYSTEM: &str = "You are an AI that reasons about image descriptions. You give structured responses focusing on object \
+                            relationships, object\nattribution and actions without speculation.";
 
 /// What a text encoder makes of texts, in main memory.
 #[derive(Debug)]
@@ -75,12 +80,16 @@ impl TextEncoder {
                 let prompt = QwenImagePrompt::of(kind);
                 Ok(QwenVl(Box::new(Part::new(part, place, description)?), prompt))
             }
-            (PipelineKind::Flux2Klein, _) => {
-                let change = |config: &mut QwenTextEncoderConfig| {
-                    *config = config.clone().with_states(&KLEIN_STATES)?;
+            (kind, _) if kind.is_flux2() => {
+                let (states, around) = match kind {
+                    PipelineKind::Flux2 => (&FLUX2_STATES, ChatAround::System(FLUX2_SYSTEM)),
+                    _ => (&KLEIN_STATES, ChatAround::Answer { thinks: false }),
+                };
+                let change = |config: &mut DecoderTextEncoderConfig| {
+                    *config = config.clone().with_states(states)?;
                     Ok(())
                 };
-                Ok(Qwen3Filled(Box::new(Part::changed(part, place, description, change)?)))
+                Ok(Filled(Box::new(Part::changed(part, place, description, change)?), around))
             }
             _ => {
                 let mut tensors = description.tensors.iter();
@@ -98,7 +107,7 @@ impl TextEncoder {
         match self {
             Clip(part) => &**part,
             T5(part) => &**part,
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => &**part,
+            Qwen3(part) | Filled(part, _) | QwenVl(part, _) => &**part,
         }
     }
 
@@ -110,7 +119,7 @@ impl TextEncoder {
                 part.adapt(file, &ModuleNames::Clip { projection_in_out })
             }
             T5(part) => part.adapt(file, &ModuleNames::Plain),
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => {
+            Qwen3(part) | Filled(part, _) | QwenVl(part, _) => {
                 part.adapt(file, &ModuleNames::Plain)
             }
         }
@@ -121,7 +130,7 @@ impl TextEncoder {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
             T5(part) => part.config.config.d_model,
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => part.config.config.width(),
+            Qwen3(part) | Filled(part, _) | QwenVl(part, _) => part.config.config.width(),
         }
     }
 
@@ -129,21 +138,21 @@ impl TextEncoder {
     pub fn pooled_width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.pooled(),
-            T5(_) | Qwen3(_) | Qwen3Filled(_) | QwenVl(..) => 0,
+            T5(_) | Qwen3(_) | Filled(..) | QwenVl(..) => 0,
         }
     }
 
     /// How many times what it makes of each token is held at once: of CLIP, that of the last layer and of that before it, and once
     /// more when both encoders' come together.
     pub fn copies(&self) -> u64 {
-        if matches!(self, Qwen3Filled(_)) { 1 } else { 3 }
+        if matches!(self, Filled(..)) { 1 } else { 3 }
     }
 
     /// The most tokens of a text, but for those of pictures.
     pub fn tokens(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.positions,
-            T5(_) | Qwen3(_) | Qwen3Filled(_) => MOST_TOKENS,
+            T5(_) | Qwen3(_) | Filled(..) => MOST_TOKENS,
             QwenVl(_, prompt) => prompt.unseen_tokens + MOST_TOKENS,
         }
     }
@@ -157,8 +166,10 @@ impl TextEncoder {
         match self {
             Clip(_) => files.load(),
             T5(_) => files.with_length(MOST_TOKENS).load(),
-            Qwen3(_) => files.with_length(MOST_TOKENS).load_chat(true),
-            Qwen3Filled(_) => files.with_length(MOST_TOKENS).load_filled_chat(),
+            Qwen3(_) => {
+                files.with_length(MOST_TOKENS).load_chat(ChatAround::Answer { thinks: true })
+            }
+            Filled(_, around) => files.with_length(MOST_TOKENS).load_filled_chat(*around),
             QwenVl(_, prompt) => {
                 files.with_length(self.tokens()).load_between(prompt.around(pictures))
             }
@@ -176,7 +187,7 @@ impl TextEncoder {
         let activations = match self {
             Clip(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
             T5(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
-            Qwen3(part) | Qwen3Filled(part) | QwenVl(part, _) => {
+            Qwen3(part) | Filled(part, _) | QwenVl(part, _) => {
                 part.config.model().activation_bytes(texts, pass.tokens, threads)
             }
         };
@@ -187,13 +198,13 @@ impl TextEncoder {
         alone.and(self.any().adapter_bytes(pass))
     }
 
-    /// Reads texts, of which these are the ids, when it is its turn. `padding` fills up those that are filled up here. Of pictures
-    /// in all of them the first id and the features are given.
+    /// Reads texts, of which these are the ids, when it is its turn. `filling` is what fills up those that are filled up here. Of
+    /// pictures in all of them the first id and the features are given.
     pub fn encode(
         &self,
         turn: &Turn<'_>,
         texts: &[Vec<u32>],
-        padding: Option<u32>,
+        filling: Option<TextFilling>,
         pictures: &[(u32, ImageFeatures)],
     ) -> Result<Encoded, outsize_core::Error> {
         let lengths: Vec<usize> = texts.iter().map(Vec::len).collect();
@@ -223,11 +234,11 @@ impl TextEncoder {
                     return Ok((Err(outsize_models::Error::NoTokens), Stats::default()));
                 }
                 let (states, stats) = match pictures {
-                    [] => states(part, turn, [|model: &QwenTextEncoder| model.forward(texts)])?,
+                    [] => states(part, turn, [|model: &DecoderTextEncoder| model.forward(texts)])?,
                     // A pass sees the pictures of one text.
                     pictures => {
                         let seen = |text| {
-                            move |model: &QwenTextEncoder| model.forward_seeing(text, pictures)
+                            move |model: &DecoderTextEncoder| model.forward_seeing(text, pictures)
                         };
                         states(part, turn, texts.iter().map(|text| seen(text)))?
                     }
@@ -244,9 +255,9 @@ impl TextEncoder {
                 });
                 Ok((states, stats))
             }
-            Qwen3Filled(part) => run(part, turn, |model| {
-                let padding = padding.expect("its tokenizer says what fills up a text");
-                let last = model.forward_filled(texts, padding, MOST_TOKENS)?;
+            Filled(part, _) => run(part, turn, |model| {
+                let filling = filling.expect("its tokenizer says what fills up a text");
+                let last = model.forward_filled(texts, filling)?;
                 let lengths = vec![MOST_TOKENS; texts.len()];
                 Ok(TextStates { last, lengths, penultimate: None, pooled: None })
             }),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{read_object, shown};
 use outsize_generate::{ChatMessage, ChatTemplate, ChatTemplates, Tokenizer, TokenizerFile};
+use outsize_models::arch::TextFilling;
 use serde_json::{Map, Value, json};
 
 use crate::byte_level_file::byte_level_tokenizer_file;
@@ -24,7 +25,19 @@ pub struct PromptTokenizer {
     length: usize,
     around: AroundPrompt,
     /// What fills up a text, if it is a token.
-    padding: Option<u32>,
+    filling: Option<TextFilling>,
+}
+
+/// What a chat template writes around a prompt, which a user says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChatAround {
+    /// An answer begins behind it.
+    Answer {
+        /// Whether that may begin with thoughts.
+        thinks: bool,
+    },
+    /// The system says this before it, and nothing is behind it.
+    System(&'static str),
 }
 
 /// What stands around a prompt.
@@ -32,8 +45,8 @@ pub struct PromptTokenizer {
 enum AroundPrompt {
     /// Tokens of beginning and end, and behind them one that fills up the length.
     Padding(u32),
-    /// What a chat template writes: the prompt is said by a user, and an answer begins.
-    Chat(ChatTemplate),
+    /// What a chat template writes.
+    Chat(ChatTemplate, ChatAround),
     /// Texts before and behind it.
     Texts([String; 2]),
 }
@@ -54,7 +67,7 @@ pub struct PromptTokenizerFiles {
     file: TokenizerFile,
     pad: String,
     pad_path: PathBuf,
-    /// Whether padding stands before a text (`padding_side`).
+    /// Whether padding stands before a text (`padding_side`, or what is usual for the tokenizer's class).
     pads_left: bool,
     folder: PathBuf,
     length: usize,
@@ -92,20 +105,24 @@ impl PromptTokenizerFiles {
         };
         let pad = token("pad_token", "<|endoftext|>")?;
         let (pad_content, pad_path) = (pad.content.clone(), pad.path.clone());
-        let is_byte_level = config
-            .get("tokenizer_class")
-            .and_then(Value::as_str)
-            .is_some_and(|class| class.starts_with("Qwen2Tokenizer"));
+        let is_of_class = |name: &str| {
+            let class = config.get("tokenizer_class").and_then(Value::as_str);
+            class.is_some_and(|class| class.starts_with(name))
+        };
         let file = match folder.join("tokenizer.json").is_file() {
             true => TokenizerFile::read(folder)?,
-            false if is_byte_level => byte_level_tokenizer_file(folder, &config)?,
+            false if is_of_class("Qwen2Tokenizer") => byte_level_tokenizer_file(folder, &config)?,
             false => {
                 let bos = token("bos_token", "<|startoftext|>")?;
                 let eos = token("eos_token", "<|endoftext|>")?;
                 assembled(folder, [bos, eos, token("unk_token", "<|endoftext|>")?, pad])?
             }
         };
-        let pads_left = config.get("padding_side").and_then(Value::as_str) == Some("left");
+        let pads_left = match config.get("padding_side").and_then(Value::as_str) {
+            Some(side) => side == "left",
+            // As in transformers.
+            None => is_of_class("LlamaTokenizer"),
+        };
         Ok(Self { file, pad: pad_content, pad_path, pads_left, folder: folder.to_owned(), length })
     }
 
@@ -127,21 +144,20 @@ impl PromptTokenizerFiles {
         let Self { file, pad, pad_path, length, .. } = self;
         let inner = Tokenizer::load(file)?;
         let pad = inner.token_id(&pad).ok_or_else(|| not_in_vocabulary(&pad_path, &pad))?;
-        Ok(PromptTokenizer {
-            inner,
-            length,
-            around: AroundPrompt::Padding(pad),
-            padding: Some(pad),
-        })
+        Ok(PromptTokenizer { inner, length, around: AroundPrompt::Padding(pad), filling: None })
     }
 
-    /// The tokenizer of prompts that stand in the model's chat template, told whether an answer may begin with thoughts.
+    /// The tokenizer of prompts that stand in the model's chat template.
     ///
     /// # Errors
     /// Files that are no tokenizer, or no template.
-    pub fn load_chat(self, thinks: bool) -> Result<PromptTokenizer, Error> {
+    pub fn load_chat(self, around: ChatAround) -> Result<PromptTokenizer, Error> {
         let template = ChatTemplates::open(&self.folder)?.default_template()?;
-        self.load_around(AroundPrompt::Chat(template.with_flag("enable_thinking", thinks)))
+        let template = match around {
+            ChatAround::Answer { thinks } => template.with_flag("enable_thinking", thinks),
+            ChatAround::System(_) => template,
+        };
+        self.load_around(AroundPrompt::Chat(template, around))
     }
 
     /// The tokenizer of prompts that stand between two texts.
@@ -153,24 +169,21 @@ impl PromptTokenizerFiles {
     }
 
     fn load_around(self, around: AroundPrompt) -> Result<PromptTokenizer, Error> {
-        let Self { file, pad, length, .. } = self;
+        let Self { file, pad, length, pads_left: before, .. } = self;
         let inner = Tokenizer::load(file)?;
-        let padding = inner.token_id(&pad);
-        Ok(PromptTokenizer { inner, length, around, padding })
+        let token = inner.token_id(&pad);
+        let filling = token.map(|token| TextFilling { token, tokens: length, before });
+        Ok(PromptTokenizer { inner, length, around, filling })
     }
 
-    /// The same of texts that are filled up behind, for an answer without thoughts.
+    /// The same of texts that are filled up.
     ///
     /// # Errors
-    /// As there, and files that fill up texts in front, or with what is not a token.
-    pub fn load_filled_chat(self) -> Result<PromptTokenizer, Error> {
-        if self.pads_left {
-            let reason = "`padding_side` is \"left\", but only \"right\" is built in".to_owned();
-            return Err(Error::Field { path: self.folder.join("tokenizer_config.json"), reason });
-        }
+    /// As there, and files that fill them up with what is not a token.
+    pub fn load_filled_chat(self, around: ChatAround) -> Result<PromptTokenizer, Error> {
         let missing = not_in_vocabulary(&self.pad_path, &self.pad);
-        let tokenizer = self.load_chat(false)?;
-        tokenizer.padding.map(|_| ()).ok_or(missing)?;
+        let tokenizer = self.load_chat(around)?;
+        tokenizer.filling.map(|_| ()).ok_or(missing)?;
         Ok(tokenizer)
     }
 }
@@ -194,9 +207,9 @@ impl PromptTokenizer {
         self.length
     }
 
-    /// The token that fills up a text, if there is one.
-    pub fn padding(&self) -> Option<u32> {
-        self.padding
+    /// What fills up a text within a template, if it is a token.
+    pub fn filling(&self) -> Option<TextFilling> {
+        self.filling
     }
 
     /// The tokens of a prompt, cut or padded to [`length`](Self::length); in a chat template cut alone.
@@ -206,12 +219,20 @@ impl PromptTokenizer {
     pub fn encode(&self, text: &str) -> Result<EncodedPrompt, Error> {
         let pad = match &self.around {
             AroundPrompt::Padding(pad) => *pad,
-            AroundPrompt::Chat(template) => {
+            AroundPrompt::Chat(template, ChatAround::Answer { .. }) => {
                 let written = template.render(&[ChatMessage::new("user", text)], true)?;
-                return self.encode_written(text, &written);
+                return self.encode_written(text, &written, true);
+            }
+            AroundPrompt::Chat(template, ChatAround::System(system)) => {
+                // What stands for a picture there.
+                let text = text.replace("[IMG]", "");
+                let said = [("system", *system), ("user", &text)];
+                let said = said.map(|(role, said)| ChatMessage::new(role, said));
+                // The template has the tokens that any text begins with.
+                return self.encode_written(&text, &template.render(&said, false)?, false);
             }
             AroundPrompt::Texts([before, behind]) => {
-                return self.encode_written(text, &format!("{before}{text}{behind}"));
+                return self.encode_written(text, &format!("{before}{text}{behind}"), true);
             }
         };
         let mut ids = self.inner.encode(text, true)?;
@@ -226,9 +247,14 @@ impl PromptTokenizer {
         Ok(EncodedPrompt { ids, cut })
     }
 
-    /// The same of a prompt within what is `written` around it.
-    fn encode_written(&self, text: &str, written: &str) -> Result<EncodedPrompt, Error> {
-        let mut ids = self.inner.encode(written, true)?;
+    /// The same of a prompt within what is `written` around it, and maybe special tokens around that.
+    fn encode_written(
+        &self,
+        text: &str,
+        written: &str,
+        special: bool,
+    ) -> Result<EncodedPrompt, Error> {
+        let mut ids = self.inner.encode(written, special)?;
         if ids.len() <= self.length {
             return Ok(EncodedPrompt { ids, cut: None });
         }

@@ -27,14 +27,41 @@ impl Batch {
     /// # Errors
     /// No rows, or one without tokens.
     pub fn left_padded(rows: &[impl AsRef<[u32]>]) -> Result<Self, Error> {
+        let tokens = rows.iter().map(|row| row.as_ref().len()).max().ok_or(Error::NoTokens)?;
+        // Padding runs through the model like a token, and has to be one: any that is needed anyway.
+        Self::filled(rows, tokens, |row| row.first().copied())
+    }
+
+    /// Rows of up to so many tokens, made that long by `padding` at the left.
+    ///
+    /// # Errors
+    /// No rows, or one without tokens.
+    ///
+    /// # Panics
+    /// If a row is longer.
+    pub(crate) fn left_filled(
+        rows: &[impl AsRef<[u32]>],
+        padding: u32,
+        tokens: usize,
+    ) -> Result<Self, Error> {
+        Self::filled(rows, tokens, |row| row.first().map(|_| padding))
+    }
+
+    /// Rows that are made as long as said by what one of tokens gives; of one without it gives nothing.
+    fn filled(
+        rows: &[impl AsRef<[u32]>],
+        tokens: usize,
+        padding_of: impl Fn(&[u32]) -> Option<u32>,
+    ) -> Result<Self, Error> {
+        if rows.is_empty() {
+            return Err(Error::NoTokens);
+        }
         let rows = || rows.iter().map(AsRef::as_ref);
-        let tokens = rows().map(<[u32]>::len).max().ok_or(Error::NoTokens)?;
         let mut ids = Vec::with_capacity(rows().len() * tokens);
         let mut padding = Vec::with_capacity(rows().len());
         for row in rows() {
-            // Padding runs through the model like a token, and has to be one: any that is needed anyway.
-            let first = *row.first().ok_or(Error::NoTokens)?;
-            ids.extend(std::iter::repeat_n(first, tokens - row.len()));
+            let filler = padding_of(row).ok_or(Error::NoTokens)?;
+            ids.extend(std::iter::repeat_n(filler, tokens - row.len()));
             ids.extend(row);
             padding.push(tokens - row.len());
         }

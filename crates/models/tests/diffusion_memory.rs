@@ -3,10 +3,10 @@
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, PixtralVisionModel, QwenImageTransformer2dModel, QwenTextEncoder,
-    QwenVisionModel, SiglipVisionModel, T5EncoderModel, Unet2dConditionModel,
-    ZImageTransformer2dModel,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
+    Flux2Transformer2dModel, FluxTransformer2dModel, PixtralVisionModel,
+    QwenImageTransformer2dModel, QwenVisionModel, SiglipVisionModel, T5EncoderModel, TextFilling,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -209,20 +209,21 @@ fn memory_is_what_is_said() {
         sees::<SiglipVisionModel>(&config, [side / 8; 2], &init);
     }
 
+    let behind = TextFilling { token: 5, tokens: 512, before: false };
     for (layers, heads, lengths) in [(3, 4, [512, 512]), (2, 2, [400, 100])] {
         let more = format!(
             r#", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": {layers},
                "num_attention_heads": {heads}, "num_key_value_heads": 2, "head_dim": 24, "vocab_size": 100"#
         );
-        let encoder = read::<QwenTextEncoder>("qwen3", &more);
-        let model = QwenTextEncoder::new(&encoder.config, &init);
+        let encoder = read::<DecoderTextEncoder>("qwen3", &more);
+        let model = DecoderTextEncoder::new(&encoder.config, &init);
         let texts = lengths.map(|length| vec![3; length]);
         let measured = peak(|| model.forward(&texts).unwrap());
         let said = |threads| encoder.model().activation_bytes(2, lengths[0], threads);
         check(&format!("text encoder of {layers} layers"), measured, said);
         let states = encoder.changed(|config| *config = config.clone().with_states(&[1]).unwrap());
-        let model = QwenTextEncoder::new(&states.config, &init);
-        let measured = peak(|| model.forward_filled(&texts, 5, 512).unwrap());
+        let model = DecoderTextEncoder::new(&states.config, &init);
+        let measured = peak(|| model.forward_filled(&texts, behind).unwrap());
         let said = |threads| states.model().activation_bytes(2, 512, threads);
         check(&format!("text encoder of 1 of {layers} layers"), measured, said);
     }
@@ -231,8 +232,8 @@ fn memory_is_what_is_said() {
             r#", "hidden_size": 96, "intermediate_size": {inner}, "num_hidden_layers": 2, "num_attention_heads": 4,
                "num_key_value_heads": 2, "vocab_size": 100, "vision_config": {{}}"#
         );
-        let encoder = read::<QwenTextEncoder>("qwen2_5_vl", &more);
-        let model = QwenTextEncoder::new(&encoder.config, &init);
+        let encoder = read::<DecoderTextEncoder>("qwen2_5_vl", &more);
+        let model = DecoderTextEncoder::new(&encoder.config, &init);
         let texts = lengths.map(|length| vec![3; length]);
         let measured = peak(|| model.forward(&texts).unwrap());
         let said = |threads| encoder.model().activation_bytes(2, lengths[0], threads);
@@ -243,11 +244,11 @@ fn memory_is_what_is_said() {
             r#", "hidden_size": 128, "intermediate_size": {inner}, "num_hidden_layers": 6, "num_attention_heads": 2,
                "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 100"#
         );
-        let encoder = read::<QwenTextEncoder>("qwen3", &more);
+        let encoder = read::<DecoderTextEncoder>("qwen3", &more);
         let encoder =
             encoder.changed(|config| *config = config.clone().with_states(states).unwrap());
-        let model = QwenTextEncoder::new(&encoder.config, &init);
-        let measured = peak(|| model.forward_filled(&[vec![3; 400], vec![3; 9]], 5, 512).unwrap());
+        let model = DecoderTextEncoder::new(&encoder.config, &init);
+        let measured = peak(|| model.forward_filled(&[vec![3; 400], vec![3; 9]], behind).unwrap());
         let said = |threads| encoder.model().activation_bytes(2, 512, threads);
         check(&format!("text encoder of {} states", states.len()), measured, said);
     }

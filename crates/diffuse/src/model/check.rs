@@ -20,7 +20,7 @@ impl ImageModel {
             Denoiser::Unet(unet) => self.check_unet(&unet.config.config)?,
             Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
             Denoiser::ZImage(transformer) => self.check_z_image(&transformer.config.config)?,
-            Denoiser::Flux2(transformer) => self.check_flux2(&transformer.config.config)?,
+            Denoiser::Flux2(transformer, _) => self.check_flux2(&transformer.config.config)?,
             Denoiser::QwenImage(transformer) => {
                 self.check_qwen_image(&transformer.config.config)?;
             }
@@ -74,7 +74,7 @@ impl ImageModel {
         ])
     }
 
-    /// Whether text encoder, autoencoder and a transformer of FLUX.2 klein belong together.
+    /// Whether text encoder, autoencoder and a transformer of FLUX.2 belong together.
     fn check_flux2(&self, transformer: &Flux2Transformer2dConfig) -> Result<(), Error> {
         let width = self.text_encoders.first().map_or(0, TextEncoder::width);
         let packed = self.denoiser.packing().pow(2) * self.vae.config.config.latent_channels;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, SHIFT_FIRST,
+    AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
+    Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel, SHIFT_FIRST,
     T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig};
@@ -65,8 +65,8 @@ enum Family {
     QwenImage,
 }
 
-/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1, FLUX.2 klein, Z-Image or
-/// Qwen-Image, as safetensors or GGUF. Parts that are not in it are those of its base.
+/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1, FLUX.2, Z-Image or Qwen-Image,
+/// as safetensors or GGUF. Parts that are not in it are those of its base.
 #[derive(Debug)]
 pub struct SingleFile {
     path: PathBuf,
@@ -119,6 +119,11 @@ impl SingleFile {
                 Some(_) => "black-forest-labs/FLUX.1-dev",
                 None => "black-forest-labs/FLUX.1-schnell",
             });
+        }
+        if self.family == Family::Flux2
+            && self.whole.get(&self.denoisers("guidance_in.in_layer.weight")).is_some()
+        {
+            return Ok("black-forest-labs/FLUX.2-dev");
         }
         let [version_1, xl] = [TEXT_ENCODERS[0], OPEN_CLIPS[1]].map(has);
         let first = self.whole.get(&self.denoisers("input_blocks.0.0.weight"));
@@ -183,7 +188,7 @@ impl SingleFile {
     pub(crate) fn check(&self, kind: PipelineKind) -> Result<(), Error> {
         let family = match kind {
             PipelineKind::Flux => Family::Flux,
-            PipelineKind::Flux2Klein => Family::Flux2,
+            kind if kind.is_flux2() => Family::Flux2,
             PipelineKind::ZImage => Family::ZImage,
             kind if kind.is_qwen_image() => Family::QwenImage,
             _ => Family::StableDiffusion,
@@ -228,7 +233,7 @@ impl SingleFile {
                 let config = read::<QwenImageTransformer2dModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| self.denoiser_names(parameter, None))?
             }
-            (PipelinePart::Transformer, PipelineKind::Flux2Klein) => {
+            (PipelinePart::Transformer, kind) if kind.is_flux2() => {
                 let config = read::<Flux2Transformer2dModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| self.flux_names(parameter))?
             }
@@ -243,7 +248,7 @@ impl SingleFile {
                 self.tensors(part, &config, names)?
             }
             (PipelinePart::TextEncoder, PipelineKind::ZImage | PipelineKind::Flux2Klein) => {
-                let config = read::<QwenTextEncoder>(config).map_err(fault)?;
+                let config = read::<DecoderTextEncoder>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| {
                     TEXT_ENCODERS.map(|prefix| (parameter.behind(prefix), parameter.rows())).into()
                 })?

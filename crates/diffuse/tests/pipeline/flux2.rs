@@ -17,14 +17,19 @@ fn what_flux_2_cannot_do_is_named() {
             "PNDMScheduler".into(),
             "PNDMScheduler is for",
         ),
-        ("model_index.json", "_class_name", "Flux2Pipeline".into(), "\"Flux2KleinPipeline\""),
+        ("model_index.json", "_class_name", "Flux2KVPipeline".into(), "\"Flux2KleinPipeline\""),
+        (
+            "model_index.json",
+            "_class_name",
+            "Flux2Pipeline".into(),
+            "`text_encoder` is \"Qwen3ForCausalLM\"",
+        ),
         (
             "model_index.json",
             "_class_name",
             "ZImagePipeline".into(),
             "`transformer` is \"Flux2Transformer2DModel\"",
         ),
-        ("tokenizer/tokenizer_config.json", "padding_side", "left".into(), "`padding_side`"),
         ("tokenizer/tokenizer_config.json", "pad_token", "<none>".into(), "\"<none>\" is not in"),
     ] {
         let error = refusal("pipeline-klein", file, field, value);

@@ -4,6 +4,7 @@ mod adapter;
 #[path = "../common/mod.rs"]
 mod common;
 mod flux2;
+mod flux2_dev;
 mod folder;
 mod qwen_image;
 mod qwen_image_edit;

@@ -10,6 +10,7 @@ mod cohere;
 mod cohere2_moe;
 mod cwm;
 mod dbrx;
+mod decoder_text;
 mod deepseek;
 mod deepseek_v4;
 mod dense;
@@ -72,7 +73,6 @@ mod qwen3;
 mod qwen3_next;
 mod qwen3_vl_moe;
 mod qwen_image;
-mod qwen_text;
 mod qwen_vision;
 mod qwen_vl;
 mod rms_config;
@@ -104,6 +104,7 @@ pub use clip_text::{
     ClipTextMlp, ClipTextModel, ClipTextStates, ClipTextTransformer, PROJECTION_IN_OUT,
 };
 pub use dbrx::{DbrxExpert, DbrxFfn, DbrxForCausalLm};
+pub use decoder_text::{DecoderTextEncoder, DecoderTextEncoderConfig, TextFilling};
 pub use deepseek::{DeepseekForCausalLm, RmsMoE};
 pub use deepseek_v4::{DeepseekV4DecoderLayer, DeepseekV4ForCausalLm};
 pub use dense::LlamaForCausalLm;
@@ -143,7 +144,6 @@ pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};
 pub use phi3::{Phi3Attention, Phi3DecoderLayer, Phi3ForCausalLm};
 pub use pixtral::{PixtralVisionConfig, PixtralVisionModel};
 pub use qwen_image::{QwenImageTransformer2dConfig, QwenImageTransformer2dModel};
-pub use qwen_text::{QwenTextEncoder, QwenTextEncoderConfig};
 pub use qwen_vision::{QwenVisionConfig, QwenVisionModel, QwenVisionVersion};
 pub use qwen3_vl_moe::{Qwen3VlMoeBlock, Qwen3VlMoeForCausalLm};
 pub use rms_config::{

@@ -8,9 +8,9 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{
-    AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, Flux2Transformer2dModel,
-    FluxTransformer2dModel, QwenImageTransformer2dModel, QwenTextEncoder, QwenVisionModel,
-    T5EncoderModel, TIME_IDS, Unet2dConditionModel, ZImageTransformer2dModel,
+    AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
+    Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel, QwenVisionModel,
+    T5EncoderModel, TIME_IDS, TextFilling, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{
     ActivationDtype, Component, ComponentConfig, Error, FIRST_IMAGE_ID, ImageFeatures, Init,
@@ -29,8 +29,9 @@ pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
 pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
 pub const QWEN3_ENCODERS: [&str; 3] =
     ["qwen3-encoder", "qwen3-encoder-untied", "qwen3-encoder-base"];
-/// Of which several hidden states are taken, those of padding too.
-pub const QWEN3_STATES: &str = "qwen3-states";
+/// Of which several hidden states are taken, those of padding too, which stands behind texts or before them.
+pub const STATES: [&str; 2] = ["qwen3-states", MISTRAL3_STATES];
+const MISTRAL3_STATES: &str = "mistral3-states";
 pub const FLUX2S: [&str; 3] = ["flux2", "flux2-references", "flux2-guided"];
 pub const FLUX2_VAES: [&str; 2] = ["vae-flux2", "vae-flux2-small"];
 pub const QWEN_IMAGES: [&str; 4] =
@@ -135,7 +136,7 @@ pub fn texts(name: &str) -> Vec<Vec<u32>> {
 }
 
 /// The states of several texts with zeros where a text has no token, as the reference has them.
-pub fn encode_qwen3(name: &str, model: &QwenTextEncoder) -> Vec<f32> {
+pub fn encode_qwen3(name: &str, model: &DecoderTextEncoder) -> Vec<f32> {
     let texts = texts(name);
     let states = model.forward(&texts).unwrap();
     let [_, longest, hidden] = states.dims();
@@ -164,7 +165,7 @@ pub fn see(name: &str, model: &QwenVisionModel) -> Vec<ImageFeatures> {
 /// The states of a text whose tokens `image` stand for images.
 pub fn encode_seeing(
     name: &str,
-    model: &QwenTextEncoder,
+    model: &DecoderTextEncoder,
     image: u32,
     images: &[ImageFeatures],
 ) -> Result<Vec<f32>, outsize_models::Error> {
@@ -186,22 +187,24 @@ pub fn encode_seeing(
     model.forward_seeing(&ids, &placed).map(values)
 }
 
-/// The configuration of [`QWEN3_STATES`].
-pub fn config_of_states() -> ComponentConfig<QwenTextEncoder> {
-    let states = expected(QWEN3_STATES, "states").0;
+/// The configuration of one of [`STATES`].
+pub fn config_of_states(name: &str) -> ComponentConfig<DecoderTextEncoder> {
+    let states = expected(name, "states").0;
     let states: Vec<_> = states.into_iter().map(|state| state as usize).collect();
-    config::<QwenTextEncoder>(QWEN3_STATES)
+    config::<DecoderTextEncoder>(name)
         .changed(|config| *config = config.clone().with_states(&states).unwrap())
 }
 
-/// What fills up the texts of [`QWEN3_STATES`].
-pub const PADDING: u32 = 7;
+/// What fills up the texts of one of [`STATES`].
+pub fn filling(name: &str, tokens: usize) -> TextFilling {
+    TextFilling { token: 7, tokens, before: name == MISTRAL3_STATES }
+}
 
 /// The states of several texts and of the padding behind them.
-pub fn encode_filled(name: &str, model: &QwenTextEncoder) -> Vec<f32> {
+pub fn encode_filled(name: &str, model: &DecoderTextEncoder) -> Vec<f32> {
     let (ids, rows) = ids(name);
     let texts = texts(name);
-    values(model.forward_filled(&texts, PADDING, ids.len() / rows).unwrap())
+    values(model.forward_filled(&texts, filling(name, ids.len() / rows)).unwrap())
 }
 
 pub fn denoise_flux2(name: &str, model: &Flux2Transformer2dModel) -> Vec<f32> {

@@ -2,15 +2,14 @@
 //! from their checkpoints.
 
 use crate::common::components::{
-    FLUX2_VAES, FLUX2S, PADDING, QWEN3_STATES, assert_reads_once, assert_writes_saved_names,
-    checkpoint, config, config_of_states, decode, denoise_flux2, encode_filled, encode_picture,
-    expected, load, load_of, placed, placed_of, refused, rounded, rounded_of, tensor, texts,
-    values,
+    FLUX2_VAES, FLUX2S, STATES, assert_reads_once, assert_writes_saved_names, checkpoint, config,
+    config_of_states, decode, denoise_flux2, encode_filled, encode_picture, expected, filling,
+    load, load_of, placed, placed_of, refused, rounded, rounded_of, tensor, texts, values,
 };
 use crate::common::reference::assert_close;
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, Flux2Transformer2dModel, QwenTextEncoder,
+    AutoencoderKl, AutoencoderKlEncoder, DecoderTextEncoder, Flux2Transformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig, Error, PicturePass, PictureSize};
 use serde_json::json;
@@ -29,9 +28,11 @@ fn transformers_give_the_reference() {
 
 #[test]
 fn hidden_states_of_texts_and_of_padding_are_the_reference() {
-    let model = load_of(QWEN3_STATES, &config_of_states());
-    let found = model.run(|model| encode_filled(QWEN3_STATES, model)).unwrap();
-    assert_close(&found, &expected(QWEN3_STATES, "output").0, QWEN3_STATES);
+    for name in STATES {
+        let model = load_of(name, &config_of_states(name));
+        let found = model.run(|model| encode_filled(name, model)).unwrap();
+        assert_close(&found, &expected(name, "output").0, name);
+    }
 }
 
 #[test]
@@ -50,7 +51,7 @@ fn autoencoders_give_the_reference() {
 #[test]
 fn streamed_or_resident_the_bits_are_the_same() {
     FLUX2S.iter().for_each(|name| placed(name, denoise_flux2));
-    placed_of(QWEN3_STATES, &config_of_states(), encode_filled);
+    STATES.iter().for_each(|name| placed_of(name, &config_of_states(name), encode_filled));
     placed(FLUX2_VAES[0], decode);
     placed(FLUX2_VAES[0], encode_mean);
 }
@@ -58,7 +59,7 @@ fn streamed_or_resident_the_bits_are_the_same() {
 #[test]
 fn rounded_activations_stay_near_the_reference() {
     FLUX2S.iter().for_each(|name| rounded(name, denoise_flux2));
-    rounded_of(QWEN3_STATES, &config_of_states(), encode_filled);
+    STATES.iter().for_each(|name| rounded_of(name, &config_of_states(name), encode_filled));
     FLUX2_VAES.iter().for_each(|name| rounded(name, decode));
 }
 
@@ -92,14 +93,19 @@ fn what_is_side_by_side_has_the_bits_that_it_has_alone() {
         values(model.run(forward).unwrap())
     };
     same_bits(&[one(0), one(1)].concat(), &both);
-    let model = load_of::<QwenTextEncoder>(QWEN3_STATES, &config_of_states());
-    let all = texts(QWEN3_STATES);
-    let states = |texts: &[Vec<u32>]| {
-        let forward = |model: &QwenTextEncoder| model.forward_filled(texts, PADDING, 37).unwrap();
-        values(model.run(forward).unwrap())
-    };
-    let alone: Vec<_> = all.iter().flat_map(|text| states(std::slice::from_ref(text))).collect();
-    same_bits(&alone, &states(&all));
+    for name in STATES {
+        let model = load_of::<DecoderTextEncoder>(name, &config_of_states(name));
+        let all = texts(name);
+        let states = |texts: &[Vec<u32>]| {
+            let forward = |model: &DecoderTextEncoder| {
+                model.forward_filled(texts, filling(name, 37)).unwrap()
+            };
+            values(model.run(forward).unwrap())
+        };
+        let alone: Vec<_> =
+            all.iter().flat_map(|text| states(std::slice::from_ref(text))).collect();
+        same_bits(&alone, &states(&all));
+    }
 }
 
 fn same_bits(found: &[f32], expected: &[f32]) {
@@ -120,7 +126,7 @@ fn pictures_to_go_by_and_padding_count() {
         alone.unwrap().iter().zip(expected(name, "output").0).map(|(a, b)| (a - b).abs()).sum();
     assert!(difference > 1.0, "{difference}");
     // What stands behind a text differs from place to place.
-    let (states, shape) = expected(QWEN3_STATES, "output");
+    let (states, shape) = expected(STATES[0], "output");
     let second = &states[shape[1] * shape[2]..2 * shape[1] * shape[2]];
     let place = |at: usize| &second[at * shape[2]..(at + 1) * shape[2]];
     assert!(place(20).iter().zip(place(30)).any(|(a, b)| (a - b).abs() > 1e-2));
@@ -145,13 +151,17 @@ fn guidance_is_told_to_models_that_embed_it() {
 
 #[test]
 fn layers_behind_the_last_hidden_state_are_passed_over() {
-    let (config, checkpoint) = (config_of_states(), checkpoint(QWEN3_STATES));
-    let tree = config.tree(QWEN3_STATES, checkpoint.tensors()).unwrap();
-    let names: Vec<_> =
-        tree.blocks.iter().flat_map(|block| &block.tensors).map(|tensor| &tensor.name).collect();
-    assert!(names.iter().any(|name| name.contains("layers.3.")), "{names:?}");
-    assert!(!names.iter().any(|name| name.contains("layers.4.")), "{names:?}");
-    let whole = crate::common::components::config::<QwenTextEncoder>(QWEN3_STATES);
+    for name in STATES {
+        let (config, checkpoint) = (config_of_states(name), checkpoint(name));
+        let tree = config.tree(name, checkpoint.tensors()).unwrap();
+        let tensors = tree.blocks.iter().flat_map(|block| &block.tensors);
+        let names: Vec<_> = tensors.map(|tensor| &tensor.name).collect();
+        assert!(names.iter().any(|name| name.contains("layers.3.")), "{names:?}");
+        for other in ["layers.4.", "vision", "projector", "head"] {
+            assert!(!names.iter().any(|name| name.contains(other)), "{names:?}");
+        }
+    }
+    let whole = crate::common::components::config::<DecoderTextEncoder>(STATES[0]);
     let error = whole.config.with_states(&[2, 6]).unwrap_err().to_string();
     assert!(error.contains("`num_hidden_layers` is 6"), "{error}");
 }
@@ -209,14 +219,19 @@ fn tensors_of_a_checkpoint_that_is_written_have_the_names_of_diffusers() {
 
 #[test]
 fn texts_that_cannot_be_run_are_refused() {
-    let model = load_of::<QwenTextEncoder>(QWEN3_STATES, &config_of_states());
-    let forward = |texts: &[Vec<u32>]| {
-        model.run(|model| model.forward_filled(texts, PADDING, 9).map(|_| ())).unwrap().unwrap_err()
-    };
-    let error = forward(&[vec![1, 2, 3], vec![1, 60]]);
-    assert!(matches!(error, Error::TokenId { id: 60, index: 1, vocab_size: 60 }), "{error}");
-    assert!(matches!(forward(&[]), Error::NoTokens));
-    assert!(matches!(forward(&[vec![1], vec![]]), Error::NoTokens));
+    for name in STATES {
+        let model = load_of::<DecoderTextEncoder>(name, &config_of_states(name));
+        let forward = |texts: &[Vec<u32>]| {
+            let filled = |model: &DecoderTextEncoder| {
+                model.forward_filled(texts, filling(name, 9)).map(|_| ())
+            };
+            model.run(filled).unwrap().unwrap_err()
+        };
+        let error = forward(&[vec![1, 2, 3], vec![1, 60]]);
+        assert!(matches!(error, Error::TokenId { id: 60, index: 1, vocab_size: 60 }), "{error}");
+        assert!(matches!(forward(&[]), Error::NoTokens));
+        assert!(matches!(forward(&[vec![1], vec![]]), Error::NoTokens));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::common::reference::assert_close;
 use burn::tensor::{DType, Device, Tensor};
 use outsize_checkpoint::Dtype;
 use outsize_models::arch::{
-    AutoencoderKl, AutoencoderKlEncoder, QwenImageTransformer2dModel, QwenTextEncoder,
+    AutoencoderKl, AutoencoderKlEncoder, DecoderTextEncoder, QwenImageTransformer2dModel,
     QwenVisionModel,
 };
 use outsize_models::{Component, ComponentConfig, FIRST_IMAGE_ID, PicturePass, PictureSize};
@@ -88,7 +88,7 @@ fn texts_with_images_give_the_reference() {
     let name = QWEN_VL_SEEING;
     let image = config::<QwenVisionModel>(name).config.image_token;
     let images = load(name).run(|model| see(name, model)).unwrap();
-    let model = load::<QwenTextEncoder>(name);
+    let model = load::<DecoderTextEncoder>(name);
     let found = model.run(|model| encode_seeing(name, model, image, &images)).unwrap().unwrap();
     assert_close(&found, &expected(name, "output").0, name);
     // An image that the text has not.
@@ -101,7 +101,7 @@ fn texts_with_images_give_the_reference() {
 #[test]
 fn what_sees_pictures_and_the_head_are_passed_over() {
     for name in QWEN_VL_ENCODERS {
-        let (config, checkpoint) = (config::<QwenTextEncoder>(name), checkpoint(name));
+        let (config, checkpoint) = (config::<DecoderTextEncoder>(name), checkpoint(name));
         let tree = config.tree(name, checkpoint.tensors()).unwrap();
         let placed: usize = tree.blocks.iter().map(|block| block.tensors.len()).sum();
         let unused = |name: &str| name.contains("visual.") || name.starts_with("lm_head.");

@@ -10,7 +10,7 @@ use crate::common::components::{
 };
 use crate::common::reference::assert_close;
 use burn::tensor::{DType, Device, Tensor};
-use outsize_models::arch::{QwenTextEncoder, ZImageTransformer2dModel};
+use outsize_models::arch::{DecoderTextEncoder, ZImageTransformer2dModel};
 use outsize_models::{Component, ComponentConfig, Error, PicturePass, PictureSize};
 use serde_json::json;
 
@@ -56,7 +56,7 @@ fn a_pass_reads_each_streamed_weight_once() {
     });
     let text = r#"{"model_type": "qwen3", "hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 11,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 100}"#;
-    assert_reads_once(text, |model: &QwenTextEncoder| {
+    assert_reads_once(text, |model: &DecoderTextEncoder| {
         drop(model.forward(&[vec![3; 18], vec![5; 7]]).unwrap());
     });
 }
@@ -75,7 +75,7 @@ fn pictures_and_texts_of_a_batch_have_the_bits_that_they_have_alone() {
     };
     same_bits(&[one(0), one(1)].concat(), &both);
     let name = "qwen3-encoder";
-    let model = load::<QwenTextEncoder>(name);
+    let model = load::<DecoderTextEncoder>(name);
     let texts = texts(name);
     let states = |texts: &[Vec<u32>]| model.run(|model| model.forward(texts)).unwrap().unwrap();
     let short = states(&texts[1..]);
@@ -93,7 +93,7 @@ fn same_bits(found: &[f32], expected: &[f32]) {
 #[test]
 fn the_last_layer_and_the_head_are_passed_over() {
     for name in QWEN3_ENCODERS {
-        let (config, checkpoint) = (config::<QwenTextEncoder>(name), checkpoint(name));
+        let (config, checkpoint) = (config::<DecoderTextEncoder>(name), checkpoint(name));
         let tree = config.tree(name, checkpoint.tensors()).unwrap();
         let placed: usize = tree.blocks.iter().map(|block| block.tensors.len()).sum();
         let last = format!("layers.{}.", config.config.layers());
@@ -133,18 +133,18 @@ fn what_is_not_built_in_is_refused_by_name() {
     ] {
         refused::<ZImageTransformer2dModel>("z-image", field, value);
     }
-    refused::<QwenTextEncoder>("qwen3-encoder", "hidden_act", json!("tanh"));
+    refused::<DecoderTextEncoder>("qwen3-encoder", "hidden_act", json!("tanh"));
     let text = fs::read_to_string(folder("qwen3-encoder").join("config.json")).unwrap();
     let mut fields: serde_json::Value = serde_json::from_str(&text).unwrap();
     fields["num_hidden_layers"] = 1.into();
     fields["layer_types"] = json!(["full_attention"]);
-    let error = ComponentConfig::<QwenTextEncoder>::from_json(&fields.to_string()).unwrap_err();
+    let error = ComponentConfig::<DecoderTextEncoder>::from_json(&fields.to_string()).unwrap_err();
     assert!(error.to_string().contains("`num_hidden_layers` is 1"), "{error}");
 }
 
 #[test]
 fn texts_that_cannot_be_run_are_refused() {
-    let model = load::<QwenTextEncoder>("qwen3-encoder");
+    let model = load::<DecoderTextEncoder>("qwen3-encoder");
     let forward = |texts: &[Vec<u32>]| {
         model.run(|model| model.forward(texts).map(|_| ())).unwrap().unwrap_err()
     };
@@ -159,7 +159,7 @@ fn absurd_sizes_do_not_overflow() {
     let huge = PictureSize { batch: usize::MAX, rows: usize::MAX, columns: usize::MAX };
     let transformer = config::<ZImageTransformer2dModel>("z-image");
     assert!(transformer.model().activation_bytes(huge, usize::MAX, 2) > 1 << 60);
-    let encoder = config::<QwenTextEncoder>("qwen3-encoder");
+    let encoder = config::<DecoderTextEncoder>("qwen3-encoder");
     assert!(encoder.model().activation_bytes(usize::MAX, usize::MAX, 2) > 1 << 36);
 }
 
@@ -190,10 +190,10 @@ fn work_is_counted_weight_by_weight() {
         let used = ZImageTransformer2dModel::weight_use(&transformer.config, path, &pass);
         assert_eq!((used.rows, used.attended), expected, "{path}");
     }
-    let encoder = config::<QwenTextEncoder>("qwen3-encoder");
+    let encoder = config::<DecoderTextEncoder>("qwen3-encoder");
     for (path, attended) in [("q_proj", 3), ("k_proj", 0)] {
         let path = format!("model.layers.0.self_attn.{path}.weight");
-        let used = QwenTextEncoder::weight_use(&encoder.config, &path, &pass);
+        let used = DecoderTextEncoder::weight_use(&encoder.config, &path, &pass);
         assert_eq!((used.rows, used.attended), (14, attended));
     }
 }

@@ -1,5 +1,5 @@
-//! Qwen3, and what of Qwen2.5-VL reads text, as text encoders of models of pictures: their hidden states after some layers; those
-//! behind these are not run.
+//! Qwen3, and what of Qwen2.5-VL and Mistral 3 reads text, as text encoders of models of pictures: their hidden states after some
+//! layers; those behind these are not run.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -7,11 +7,11 @@ use burn::tensor::Tensor;
 use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
-use super::qwen_vl;
 use super::rms_config::RmsConfig;
 use super::rms_decoder::{RmsBlock, RmsModel};
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use crate::architecture::{Architecture, Init, MultimodalNames};
+use super::{gemma3, qwen_vl};
+use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::decoder::check_text_ids;
@@ -22,9 +22,9 @@ use crate::{
     Residual, WeightUse,
 };
 
-/// The embeddings of a Qwen and its layers up to the last of which hidden states are taken.
+/// The embeddings of a decoder and its layers up to the last of which hidden states are taken.
 #[derive(Module, Debug)]
-pub struct QwenTextEncoder {
+pub struct DecoderTextEncoder {
     model: RmsModel<RmsDecoderLayer<Mlp>>,
     #[module(skip)]
     ropes: Vec<Rope>,
@@ -34,17 +34,28 @@ pub struct QwenTextEncoder {
     states: Vec<usize>,
 }
 
-/// The configuration of a Qwen, and what of it is wanted.
+/// The configuration of a decoder, and what of it is wanted.
 #[derive(Debug, Clone, PartialEq)]
-pub struct QwenTextEncoderConfig {
+pub struct DecoderTextEncoderConfig {
     /// That of the whole model.
     pub model: RmsConfig,
-    /// After how many layers hidden states are taken, in rising order. By default those of Qwen3 are the ones before the last
-    /// layer, and those of Qwen2.5-VL the ones behind it and its norm.
+    /// After how many layers hidden states are taken, in rising order. By default those of Qwen2.5-VL are the ones behind the last
+    /// layer and its norm, and those of others the ones before it.
     states: Vec<usize>,
 }
 
-impl QwenTextEncoderConfig {
+/// What texts are filled up with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TextFilling {
+    /// The token that does.
+    pub token: u32,
+    /// Tokens of a text that is filled up.
+    pub tokens: usize,
+    /// Whether it stands before a text, where it sees nothing, instead of behind it.
+    pub before: bool,
+}
+
+impl DecoderTextEncoderConfig {
     /// The same of which hidden states are taken after so many layers each, in rising order.
     ///
     /// # Errors
@@ -82,14 +93,18 @@ impl QwenTextEncoderConfig {
     }
 }
 
-impl Architecture for QwenTextEncoder {
-    type Config = QwenTextEncoderConfig;
+impl Architecture for DecoderTextEncoder {
+    type Config = DecoderTextEncoderConfig;
 
     const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("qwen3", "Qwen3"), (QWEN_VL, "Qwen2_5_VL")];
+        &[("qwen3", "Qwen3"), (QWEN_VL, "Qwen2_5_VL"), ("mistral3", "Mistral3")];
     const CLASS_PREFIX: &'static str = "Rms";
-    const HEADS: &'static [&'static str] =
-        &["Qwen3ForCausalLM", "Qwen3Model", "Qwen2_5_VLForConditionalGeneration"];
+    const HEADS: &'static [&'static str] = &[
+        "Qwen3ForCausalLM",
+        "Qwen3Model",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Mistral3ForConditionalGeneration",
+    ];
     const NO_SPLIT: &'static [&'static str] = RmsDecoderLayer::<Mlp>::NO_SPLIT;
     // As a `Qwen3Model` has it.
     const OPTIONAL_PREFIX: &'static str = PREFIX;
@@ -98,21 +113,24 @@ impl Architecture for QwenTextEncoder {
         <Mlp as RmsFeedForward>::fields(model_type)
     }
 
-    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<QwenTextEncoderConfig, Error> {
+    fn read(
+        model_type: &'static str,
+        fields: &Fields<'_>,
+    ) -> Result<DecoderTextEncoderConfig, Error> {
         let model = <Mlp as RmsFeedForward>::read(model_type, fields)?;
         match model.num_hidden_layers {
             layers if model_type == QWEN_VL => {
-                Ok(QwenTextEncoderConfig { model, states: vec![layers] })
+                Ok(DecoderTextEncoderConfig { model, states: vec![layers] })
             }
             1 => {
                 let expected = "a text encoder has layers before the last one".to_owned();
                 Err(fields.refuse("num_hidden_layers", expected))
             }
-            layers => Ok(QwenTextEncoderConfig { model, states: vec![layers - 1] }),
+            layers => Ok(DecoderTextEncoderConfig { model, states: vec![layers - 1] }),
         }
     }
 
-    fn new(config: &QwenTextEncoderConfig, init: &Init) -> Self {
+    fn new(config: &DecoderTextEncoderConfig, init: &Init) -> Self {
         let run = RmsConfig { num_hidden_layers: config.layers(), ..config.model.clone() };
         let layers = 0..run.num_hidden_layers;
         Self {
@@ -139,13 +157,14 @@ const PREFIX: &str = "model.";
 /// What transformers calls Qwen2.5-VL.
 const QWEN_VL: &str = "qwen2_5_vl";
 
-impl Component for QwenTextEncoder {
-    fn names(_: &QwenTextEncoderConfig, tensors: &[TensorInfo]) -> Names {
+impl Component for DecoderTextEncoder {
+    fn names(_: &DecoderTextEncoderConfig, tensors: &[TensorInfo]) -> Names {
         let within = |(prefix, own): &(&str, &'static str)| {
             let is_within = tensors.iter().any(|tensor| tensor.name.starts_with(prefix));
             is_within.then(|| (format!("^{}", own.replace('.', r"\.")), (*prefix).to_owned()))
         };
-        let rule = qwen_vl::NAMES.prefixes.iter().find_map(within);
+        // Those of Mistral 3 are among these.
+        let rule = gemma3::NAMES.prefixes.iter().find_map(within);
         let names = Names::default().optional_prefix(PREFIX);
         match rule {
             // The expression is ours, and valid.
@@ -154,14 +173,13 @@ impl Component for QwenTextEncoder {
         }
     }
 
-    fn is_unused(config: &QwenTextEncoderConfig, tensor: &str) -> bool {
-        let MultimodalNames { prefixes, others } = qwen_vl::NAMES;
+    fn is_unused(config: &DecoderTextEncoderConfig, tensor: &str) -> bool {
+        let others = [qwen_vl::NAMES, gemma3::NAMES].map(|names| names.others).concat();
         if others.iter().any(|other| tensor.starts_with(other)) {
             return true;
         }
-        let prefixes = prefixes.iter().map(|(prefix, _)| *prefix).chain([PREFIX]);
-        let name = prefixes.filter_map(|prefix| tensor.strip_prefix(prefix)).next();
-        let name = name.unwrap_or(tensor);
+        let prefixes = gemma3::NAMES.prefixes.iter().map(|(prefix, _)| *prefix).chain([PREFIX]);
+        let name = prefixes.fold(tensor, |name, prefix| name.strip_prefix(prefix).unwrap_or(name));
         let layer = name.strip_prefix("layers.").and_then(|rest| rest.split('.').next());
         let layer = layer.and_then(|number| number.parse::<usize>().ok());
         let behind = config.layers()..config.model.num_hidden_layers;
@@ -170,14 +188,14 @@ impl Component for QwenTextEncoder {
             || name.starts_with("lm_head.")
     }
 
-    fn weight_use(_: &QwenTextEncoderConfig, path: &str, pass: &PicturePass) -> WeightUse {
+    fn weight_use(_: &DecoderTextEncoderConfig, path: &str, pass: &PicturePass) -> WeightUse {
         // A token attends to those before it.
         let attended = if path.contains(".q_proj.") { pass.tokens as u64 / 2 } else { 0 };
         WeightUse { rows: pass.all_tokens(), attended }
     }
 }
 
-impl QwenTextEncoder {
+impl DecoderTextEncoder {
     /// Runs texts of any length, each as it would be alone: `[texts, tokens, states · hidden]` f32, the hidden states side by side,
     /// in main memory. Of each text the last ones count, as many as it has tokens.
     ///
@@ -187,7 +205,7 @@ impl QwenTextEncoder {
         self.run(&Batch::left_padded(texts)?, &[], &[])
     }
 
-    /// The same of texts that are filled up to so many `tokens` with `padding` behind them, whose hidden states count too: each
+    /// The same of texts that are filled up, with what does so, whose hidden states count too. Behind a text each of these tokens
     /// sees the text and nothing else, not even itself, from a position of its own.
     ///
     /// # Errors
@@ -198,9 +216,11 @@ impl QwenTextEncoder {
     pub fn forward_filled(
         &self,
         texts: &[impl AsRef<[u32]>],
-        padding: u32,
-        tokens: usize,
+        TextFilling { token, tokens, before }: TextFilling,
     ) -> Result<Tensor<3>, Error> {
+        if before {
+            return self.run(&Batch::left_filled(texts, token, tokens)?, &[], &[]);
+        }
         let texts = texts.iter().map(AsRef::as_ref);
         let lengths: Vec<usize> = texts.clone().map(<[u32]>::len).collect();
         if lengths.contains(&0) {
@@ -208,7 +228,7 @@ impl QwenTextEncoder {
         }
         let filled = texts.map(|text| {
             assert!(text.len() <= tokens, "a text has more than {tokens} tokens");
-            let rest = std::iter::repeat_n(padding, tokens - text.len());
+            let rest = std::iter::repeat_n(token, tokens - text.len());
             text.iter().copied().chain(rest).collect::<Vec<_>>()
         });
         self.run(&Batch::left_padded(&filled.collect::<Vec<_>>())?, &lengths, &[])
