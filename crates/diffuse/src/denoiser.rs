@@ -22,13 +22,13 @@ use crate::settings::ImageSettings;
 #[derive(Debug)]
 pub(crate) enum Denoiser {
     Unet(Box<Part<Unet2dConditionModel>>),
-    /// Of tokens of two by two latents.
+    /// Of tokens of two by two latents, beside a picture to go by or without one.
     Flux(Box<Part<FluxTransformer2dModel>>),
-    /// The same.
+    /// Of tokens of two by two latents.
     ZImage(Box<Part<ZImageTransformer2dModel>>),
-    /// The same, beside pictures to go by.
+    /// The same, beside any number of pictures to go by.
     Flux2(Box<Part<Flux2Transformer2dModel>>, Told),
-    /// The same, with them or without.
+    /// The same.
     QwenImage(Box<Part<QwenImageTransformer2dModel>>),
 }
 
@@ -82,7 +82,7 @@ impl Denoiser {
         let mut tensors = description.tensors.iter();
         let first = tensors.any(|tensor| tensor.name.starts_with(SHIFT_FIRST));
         match kind {
-            PipelineKind::Flux => {
+            PipelineKind::Flux | PipelineKind::FluxKontext => {
                 let change = |config: &mut FluxTransformer2dConfig| {
                     config.shift_first = first;
                     Ok(())

@@ -63,14 +63,13 @@ impl Denoising<'_> {
             }
             Denoiser::Flux(part) => {
                 let pooled = pooled.expect("a transformer is told of texts as a whole");
+                let references = self.reference_tokens();
                 let pass = |model: &FluxTransformer2dModel, latents: Tensor<4>, timestep| {
-                    let [_, rows, columns, _] = latents.dims();
-                    let size = [rows / PACKING, columns / PACKING];
+                    let (latents, sizes) = self.beside_references(latents, references.as_ref());
                     let (pooled, context) = (pooled.clone(), context.clone());
                     let scale = Some(self.guidance_scale);
-                    let latents = packed(latents, Channels);
-                    let made = model.forward(latents, size, timestep, scale, pooled, context);
-                    unpacked(made, size, Channels)
+                    let made = model.forward(latents, &sizes, timestep, scale, pooled, context);
+                    unpacked(made, sizes[0], Channels)
                 };
                 self.run_module(part, turn, &pass, observe)
             }

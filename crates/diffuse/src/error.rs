@@ -79,7 +79,7 @@ pub enum Error {
     #[error("the model begins with one picture, and does not go by several: give one")]
     References,
     /// Not as many pictures to go by as the model takes.
-    #[error("the model changes a picture by the prompt: give {wanted}, not {given}")]
+    #[error("the model changes pictures by the prompt: give {wanted}, not {given}")]
     ReferenceCount {
         /// Pictures given.
         given: usize,

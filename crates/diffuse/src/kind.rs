@@ -13,6 +13,8 @@ pub enum PipelineKind {
     LatentConsistency,
     /// FLUX.1. Black Forest Labs 2024.
     Flux,
+    /// FLUX.1 Kontext, which changes a picture. Black Forest Labs 2025.
+    FluxKontext,
     /// Z-Image. Z-Image Team 2025.
     ZImage,
     /// FLUX.2 dev. Black Forest Labs 2025.
@@ -28,17 +30,18 @@ pub enum PipelineKind {
 }
 
 use PipelineKind::{
-    Flux, Flux2, Flux2Klein, LatentConsistency, QwenImage, QwenImageEdit, QwenImageEditPlus,
-    StableDiffusion, StableDiffusionXl, ZImage,
+    Flux, Flux2, Flux2Klein, FluxKontext, LatentConsistency, QwenImage, QwenImageEdit,
+    QwenImageEditPlus, StableDiffusion, StableDiffusionXl, ZImage,
 };
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         StableDiffusion,
         StableDiffusionXl,
         LatentConsistency,
         Flux,
+        FluxKontext,
         ZImage,
         Flux2,
         Flux2Klein,
@@ -69,6 +72,7 @@ impl PipelineKind {
                 &["LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"]
             }
             Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
+            FluxKontext => &["FluxKontextPipeline"],
             ZImage => &["ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"],
             Flux2 => &["Flux2Pipeline"],
             Flux2Klein => &["Flux2KleinPipeline"],
@@ -86,7 +90,7 @@ impl PipelineKind {
         match self {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
-            Flux => &[TextEncoder, TextEncoder2, Transformer, Vae],
+            Flux | FluxKontext => &[TextEncoder, TextEncoder2, Transformer, Vae],
             ZImage | Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[TextEncoder, Transformer, Vae]
             }
@@ -104,7 +108,7 @@ impl PipelineKind {
                 &["Qwen2_5_VLForConditionalGeneration"]
             }
             (PipelinePart::VisionEncoder | PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
-            (PipelinePart::TextEncoder2, Flux) => &["T5EncoderModel"],
+            (PipelinePart::TextEncoder2, Flux | FluxKontext) => &["T5EncoderModel"],
             (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
             (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
             (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
@@ -129,7 +133,9 @@ impl PipelineKind {
         match self {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
-            Flux => &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])],
+            Flux | FluxKontext => {
+                &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])]
+            }
             Flux2 => &[("tokenizer", &["PixtralProcessor"])],
             ZImage | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])]
@@ -139,7 +145,7 @@ impl PipelineKind {
 
     /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
     pub(crate) fn matches_flows(self) -> bool {
-        matches!(self, Flux | ZImage) || self.is_flux2() || self.is_qwen_image()
+        matches!(self, Flux | FluxKontext | ZImage) || self.is_flux2() || self.is_qwen_image()
     }
 
     /// Whether it is a FLUX.2.
@@ -154,7 +160,7 @@ impl PipelineKind {
 
     /// Whether it takes pictures to go by instead of one to begin with.
     pub fn takes_references(self) -> bool {
-        self.is_flux2() || self.needs_references()
+        self == FluxKontext || self.is_flux2() || self.needs_references()
     }
 
     /// Whether it does nothing without them; its text encoder sees them too.
@@ -164,7 +170,7 @@ impl PipelineKind {
 
     /// The most of them.
     pub(crate) fn most_references(self) -> usize {
-        if self == QwenImageEdit { 1 } else { usize::MAX }
+        if matches!(self, FluxKontext | QwenImageEdit) { 1 } else { usize::MAX }
     }
 
     /// Whether there is guidance with a negative prompt alone, as in diffusers.
@@ -178,7 +184,7 @@ impl PipelineKind {
             StableDiffusion => 7.5,
             StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
-            Flux => 3.5,
+            Flux | FluxKontext => 3.5,
             Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => 4.0,
         }
     }
@@ -193,7 +199,8 @@ impl PipelineKind {
             (StableDiffusionXl, true) => 0.9999,
             (Flux | QwenImage, _) | (ZImage, false) => 0.6,
             // The latter begins with noise alone.
-            (ZImage, true) | (Flux2 | Flux2Klein | QwenImageEdit | QwenImageEditPlus, _) => 1.0,
+            (ZImage, true)
+            | (FluxKontext | Flux2 | Flux2Klein | QwenImageEdit | QwenImageEditPlus, _) => 1.0,
         }
     }
 
@@ -204,7 +211,7 @@ impl PipelineKind {
             StableDiffusion | StableDiffusionXl | ZImage | Flux2 | Flux2Klein | QwenImage
             | QwenImageEdit | QwenImageEditPlus => 50,
             LatentConsistency => 4,
-            Flux => 28,
+            Flux | FluxKontext => 28,
         }
     }
 }

@@ -408,6 +408,7 @@ impl ImageModel {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
             PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
             PipelineKind::Flux
+            | PipelineKind::FluxKontext
             | PipelineKind::ZImage
             | PipelineKind::Flux2
             | PipelineKind::Flux2Klein

@@ -349,7 +349,7 @@ impl ImagePipeline {
                 let lengths = Vec::new();
                 Ok(Conditions { context, lengths, added: Some(added), pooled: None })
             }
-            PipelineKind::Flux => {
+            PipelineKind::Flux | PipelineKind::FluxKontext => {
                 let (mut pooled, mut context) = (None, Vec::new());
                 for states in states {
                     // The tokens are those of the second encoder.

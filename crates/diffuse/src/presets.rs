@@ -28,14 +28,14 @@ use crate::text_encoder::{FLUX2_STATES, KLEIN_STATES};
 /// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
 /// | `z-image` | 10.1 B | 20.3 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
 /// | `z-image-tiny` | 15.9 M | 31.8 MB | the same parts, smaller |
-/// | `flux2-dev` | 0 B | 0 GB | FLUX.2 dev, without what its text encoder has behind its 30th layer, and without the encoder of its autoencoder |
-/// | `flux2-dev-tiny` | 0 M | 0 MB | the same parts, smaller |
+/// | `flux2-dev` | 49.6 B | 99.2 GB | FLUX.2 dev, without what its text encoder has behind its 30th layer, and without the encoder of its autoencoder |
+/// | `flux2-dev-tiny` | 23.9 M | 47.9 MB | the same parts, smaller |
 /// | `flux2-klein-4b` | 7.04 B | 14.1 GB | FLUX.2 klein 4B, without what its text encoder has behind its 27th layer, and without the encoder of its autoencoder |
 /// | `flux2-klein-tiny` | 23.2 M | 46.5 MB | the same parts, smaller |
 /// | `qwen-image` | 27.6 B | 55.1 GB | Qwen-Image, without what sees pictures and the head of its text encoder, and without the encoder of its autoencoder |
 /// | `qwen-image-tiny` | 17.4 M | 34.8 MB | the same parts, smaller |
 /// | `qwen-image-edit` | 28.3 B | 56.6 GB | Qwen-Image-Edit 2511, without the head of its text encoder |
-/// | `qwen-image-edit-tiny` | 18.5 M | 36.9 MB | the same parts, smaller |
+/// | `qwen-image-edit-tiny` | 18.4 M | 36.9 MB | the same parts, smaller |
 pub const PIPELINE_PRESETS: [&str; 16] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",

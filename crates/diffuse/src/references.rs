@@ -17,9 +17,29 @@ const SIDE_UNIT: f64 = 32.0;
 const LEAST_SIDE: usize = 64;
 const MOST_RATIO: usize = 8;
 
-/// The same of pictures for Qwen-Image.
-const LEAST_SIDE_QWEN: usize = 1;
-const MOST_RATIO_QWEN: usize = 128;
+/// The latter of pictures that are made larger too.
+const MOST_RATIO_RESIZED: usize = 128;
+
+/// Width and height of pictures that FLUX.1 Kontext was trained with.
+const KONTEXT_SIZES: [[usize; 2]; 17] = [
+    [672, 1568],
+    [688, 1504],
+    [720, 1456],
+    [752, 1392],
+    [800, 1328],
+    [832, 1248],
+    [880, 1184],
+    [944, 1104],
+    [1024, 1024],
+    [1104, 944],
+    [1184, 880],
+    [1248, 832],
+    [1328, 800],
+    [1392, 752],
+    [1456, 720],
+    [1504, 688],
+    [1568, 672],
+];
 
 /// How a picture to go by is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,16 +69,20 @@ impl ReferenceSize {
     pub fn new(kind: PipelineKind, picture: &Picture, unit: usize) -> Result<Self, Error> {
         let [width, height] = [picture.width, picture.height];
         let (shortest, longest) = (width.min(height), width.max(height));
-        let [least, ratio] = match kind.needs_references() {
-            true => [LEAST_SIDE_QWEN, MOST_RATIO_QWEN],
-            false => [LEAST_SIDE, MOST_RATIO],
+        let [least, ratio] = match kind.is_flux2() {
+            true => [LEAST_SIDE, MOST_RATIO],
+            false => [1, MOST_RATIO_RESIZED],
         };
         if shortest < least || longest > shortest.saturating_mul(ratio) {
             return Err(Error::Reference { width, height, least, ratio });
         }
         Ok(match kind {
+            PipelineKind::FluxKontext => {
+                let seen = whole_units(of_kontext(picture), unit);
+                Self { whole: seen, seen, told: None }
+            }
             PipelineKind::QwenImageEdit | PipelineKind::QwenImageEditPlus => {
-                let seen = of_area(picture, MOST_PIXELS).map(|side| (side / unit).max(1) * unit);
+                let seen = whole_units(of_area(picture, MOST_PIXELS), unit);
                 let told = match kind {
                     PipelineKind::QwenImageEdit => seen,
                     _ => of_area(picture, TOLD_PIXELS),
@@ -80,7 +104,7 @@ impl ReferenceSize {
             }
             false => sides,
         };
-        Self { whole, seen: whole.map(|side| (side / unit).max(1) * unit), told: None }
+        Self { whole, seen: whole_units(whole, unit), told: None }
     }
 
     /// Values from -1 to 1 of what is seen, `[rows, columns, colours]`.
@@ -110,6 +134,20 @@ impl ReferenceSize {
         let [width, height] = self.seen;
         width as u64 * height as u64
     }
+}
+
+/// Sides that are multiples of a token's.
+fn whole_units(size: [usize; 2], unit: usize) -> [usize; 2] {
+    size.map(|side| (side / unit).max(1) * unit)
+}
+
+/// The size of FLUX.1 Kontext whose shape is nearest to that of a picture, of two as near the narrower one.
+fn of_kontext(picture: &Picture) -> [usize; 2] {
+    let ratio = |[width, height]: [usize; 2]| width as f64 / height as f64;
+    let own = ratio([picture.width, picture.height]);
+    let off = |size: &[usize; 2]| (own - ratio(*size)).abs();
+    let nearest = KONTEXT_SIZES.into_iter().min_by(|one, other| off(one).total_cmp(&off(other)));
+    nearest.unwrap_or(KONTEXT_SIZES[0])
 }
 
 /// Width and height of about so many pixels in the shape of a picture, counted as diffusers does.

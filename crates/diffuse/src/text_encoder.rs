@@ -72,7 +72,7 @@ impl TextEncoder {
         description: &PartDescription,
     ) -> Result<Self, Error> {
         match (kind, part) {
-            (PipelineKind::Flux, PipelinePart::TextEncoder2) => {
+            (PipelineKind::Flux | PipelineKind::FluxKontext, PipelinePart::TextEncoder2) => {
                 Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
             (PipelineKind::ZImage, _) => Ok(Qwen3(Box::new(Part::new(part, place, description)?))),

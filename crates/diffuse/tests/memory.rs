@@ -183,6 +183,7 @@ fn a_built_pipeline_stays_within_its_budget_with_the_same_bits() {
         ("flux-tiny", true, true, 30_000_000),
         ("flux2-klein-tiny", false, false, 10_000_000),
         ("flux2-klein-tiny", false, true, 5_000_000),
+        ("flux2-dev-tiny", false, false, 10_000_000),
         ("qwen-image-tiny", false, false, 20_000_000),
         ("qwen-image-tiny", false, true, 20_000_000),
         // In blocks all of it has room.

@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return time(passes, &budget, || {
             let inputs = (latents.clone(), pooled.clone(), context.clone());
             model.run(|model| {
-                drop(model.forward(inputs.0, sides, 500.0, Some(3.5), inputs.1, inputs.2));
+                drop(model.forward(inputs.0, &[sides], 500.0, Some(3.5), inputs.1, inputs.2));
             })?;
             Ok(model.stats().bytes_read)
         });

@@ -84,12 +84,13 @@ fn memory_is_what_is_said() {
         );
         let flux = read::<FluxTransformer2dModel>("FluxTransformer2DModel", &more);
         let model = FluxTransformer2dModel::new(&flux.config, &init);
-        let size = PictureSize { batch, rows: 40, columns: 30 };
+        // A picture and one to go by.
+        let size = PictureSize { batch, rows: 1200, columns: 1 };
         let (latents, pooled) = (zeros([batch, 1200, 64]), zeros([batch, 32]));
         let context = zeros([batch, tokens, 64]);
         let measured = peak(|| {
             let texts = (pooled.clone(), context.clone());
-            model.forward(latents.clone(), [40, 30], 7.0, None, texts.0, texts.1)
+            model.forward(latents.clone(), &[[40, 20], [20, 20]], 7.0, None, texts.0, texts.1)
         });
         let said = |threads| flux.model().activation_bytes(size, tokens, threads);
         check(&format!("transformer of {heads} heads, {tokens} tokens"), measured, said);

@@ -86,7 +86,7 @@ fn check_transformer(config: &str, size: PictureSize, placed: (&str, Option<&str
         for step in [501.0, 251.0, 1.0] {
             let texts: (Tensor<2>, Tensor<3>) = (pooled.clone(), context.clone());
             let latents: Tensor<3> = latents.clone();
-            let made = model.forward(latents, sides, step, Some(3.5), texts.0, texts.1);
+            let made = model.forward(latents, &[sides], step, Some(3.5), texts.0, texts.1);
             assert!(made.into_data().iter::<f32>().all(f32::is_finite));
         }
     });

@@ -72,7 +72,7 @@ pub struct PictureArgs {
     /// How much more the prompt counts than the negative one; up to 1 there is no guidance, for Z-Image
     /// at 0, for Qwen-Image without --negative-prompt [default: as in diffusers, 7.5 for Stable
     /// Diffusion, 5 for XL and Z-Image, 8.5 for latent consistency models, 3.5 for FLUX.1, 4 for
-    /// Qwen-Image and FLUX.2, whose distilled models have none]
+    /// Qwen-Image and FLUX.2, of which distilled klein has none]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub guidance_scale: Option<f32>,
     /// Steps of the scheduler [default: 50 for Stable Diffusion, Z-Image, Qwen-Image and FLUX.2, 28 for
@@ -92,10 +92,10 @@ pub struct PictureArgs {
     /// Pictures to make, of this seed and those after it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
-    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; for FLUX.2 and
-    /// Qwen-Image-Edit, which needs one, a picture to go by, or several, if given more than once. Without
-    /// --width and --height the first one says how large the picture is, for Qwen-Image-Edit 2509 and
-    /// later the last one
+    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; for FLUX.1 Kontext, FLUX.2
+    /// and Qwen-Image-Edit, which needs one, a picture to go by, or several, if given more than once.
+    /// Without --width and --height the first one says how large the picture is, for Qwen-Image-Edit 2509
+    /// and later the last one
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
     /// What of --image is made anew: white in this picture, while black is kept

@@ -187,7 +187,7 @@ impl SingleFile {
     /// Refuses kinds of pipelines that are not its own.
     pub(crate) fn check(&self, kind: PipelineKind) -> Result<(), Error> {
         let family = match kind {
-            PipelineKind::Flux => Family::Flux,
+            PipelineKind::Flux | PipelineKind::FluxKontext => Family::Flux,
             kind if kind.is_flux2() => Family::Flux2,
             PipelineKind::ZImage => Family::ZImage,
             kind if kind.is_qwen_image() => Family::QwenImage,
@@ -241,7 +241,7 @@ impl SingleFile {
                 let config = read::<FluxTransformer2dModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| self.flux_names(parameter))?
             }
-            (PipelinePart::TextEncoder2, PipelineKind::Flux) => {
+            (PipelinePart::TextEncoder2, PipelineKind::Flux | PipelineKind::FluxKontext) => {
                 let config = read::<T5EncoderModel>(config).map_err(fault)?;
                 let names =
                     |parameter: &Parameter<'_>| vec![(parameter.behind(T5), parameter.rows())];

@@ -104,15 +104,21 @@ fn both(name: &str, copied: &TempDir) -> (PathBuf, PathBuf) {
 
 #[test]
 fn pictures_are_those_of_the_same_weights_in_a_folder() {
-    let names = ["pipeline", "pipeline-xl", "pipeline-flux", "pipeline-klein", "pipeline-z-image"];
-    for name in names {
+    for name in [
+        "pipeline",
+        "pipeline-xl",
+        "pipeline-flux",
+        "pipeline-flux2",
+        "pipeline-klein",
+        "pipeline-z-image",
+    ] {
         let copied = tempfile::tempdir().unwrap();
         let ((folder, file), base) = (both(name, &copied), base(name));
         let adapter = match name {
-            "pipeline-klein" | "pipeline-z-image" => "peft.safetensors",
+            "pipeline-flux2" | "pipeline-klein" | "pipeline-z-image" => "peft.safetensors",
             _ => "kohya.safetensors",
         };
-        if name == "pipeline-klein" {
+        if ["pipeline-flux2", "pipeline-klein"].contains(&name) {
             // All but the transformer are those of the base.
             for part in ["text_encoder/model", "vae/diffusion_pytorch_model"] {
                 let file = format!("{part}.safetensors");
@@ -189,6 +195,7 @@ fn what_a_file_is_made_of_is_told() {
         (!tensor.name.contains("guidance_in.")).then(|| tensor.name.clone())
     });
     assert!(usual_base(&unguided).unwrap().ends_with("/FLUX.1-schnell"));
+    assert!(usual_base(&single("pipeline-flux2")).unwrap().ends_with("/FLUX.2-dev"));
     for (name, named) in
         [("pipeline-z-image", "Tongyi-MAI/Z-Image-Turbo"), ("pipeline-klein", "FLUX.2-klein-4B")]
     {

@@ -26,7 +26,7 @@ pub const CLIPS: [&str; 4] = ["clip-text-v1", "clip-text-v2", "clip-text-xl", "c
 pub const UNETS: [&str; 5] = ["unet-v1", "unet-v2", "unet-deep", "unet-xl", "unet-lcm"];
 pub const VAES: [&str; 5] = ["vae", "vae-old", "vae-flux", "vae-qwen-image", "vae-qwen-image-wide"];
 pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
-pub const FLUXES: [&str; 2] = ["flux-dev", "flux-schnell"];
+pub const FLUXES: [&str; 3] = ["flux-dev", "flux-schnell", "flux-kontext"];
 pub const QWEN3_ENCODERS: [&str; 3] =
     ["qwen3-encoder", "qwen3-encoder-untied", "qwen3-encoder-base"];
 /// Of which several hidden states are taken, those of padding too, which stands behind texts or before them.
@@ -121,11 +121,15 @@ pub fn encode_picture(name: &str, model: &AutoencoderKlEncoder) -> Vec<f32> {
 pub fn denoise_packed(name: &str, model: &FluxTransformer2dModel) -> Vec<f32> {
     let device = Device::flex();
     let [timestep, guidance] = ["timestep", "guidance"].map(|what| expected(name, what).0[0]);
-    let size = expected(name, "size").0;
-    let size = [size[0] as usize, size[1] as usize];
     let latents = tensor(name, "latents", &device);
     let (pooled, context) = (tensor(name, "pooled", &device), tensor(name, "context", &device));
-    values(model.forward(latents, size, timestep, Some(guidance), pooled, context))
+    values(model.forward(latents, &sizes(name, "size"), timestep, Some(guidance), pooled, context))
+}
+
+/// Rows and columns of pictures in tokens.
+fn sizes(name: &str, what: &str) -> Vec<[usize; 2]> {
+    let sizes = expected(name, what).0;
+    sizes.chunks(2).map(|size| [size[0] as usize, size[1] as usize]).collect()
 }
 
 /// The texts of a fixture, those that are shorter without what stands behind them.
@@ -150,9 +154,9 @@ pub fn encode_qwen3(name: &str, model: &DecoderTextEncoder) -> Vec<f32> {
 /// The images of [`QWEN_VL_SEEING`], as its text has them.
 pub fn see(name: &str, model: &QwenVisionModel) -> Vec<ImageFeatures> {
     let (patches, shape) = expected(name, "patches");
-    let (width, grids) = (shape[1], expected(name, "grids").0);
+    let width = shape[1];
     let (mut rest, mut seen) = (&patches[..], Vec::new());
-    for grid in grids.chunks(2).map(|grid| [grid[0] as usize, grid[1] as usize]) {
+    for grid in sizes(name, "grids") {
         let (own, behind) = rest.split_at(grid[0] * grid[1] * width);
         rest = behind;
         let data = TensorData::new(own.to_vec(), [own.len() / width, width]);
@@ -210,10 +214,8 @@ pub fn encode_filled(name: &str, model: &DecoderTextEncoder) -> Vec<f32> {
 pub fn denoise_flux2(name: &str, model: &Flux2Transformer2dModel) -> Vec<f32> {
     let device = Device::flex();
     let [timestep, guidance] = ["timestep", "guidance"].map(|what| expected(name, what).0[0]);
-    let sizes = expected(name, "sizes").0;
-    let sizes: Vec<_> = sizes.chunks(2).map(|size| [size[0] as usize, size[1] as usize]).collect();
     let [latents, context] = ["latents", "context"].map(|what| tensor(name, what, &device));
-    values(model.forward(latents, &sizes, timestep, Some(guidance), context))
+    values(model.forward(latents, &sizes(name, "sizes"), timestep, Some(guidance), context))
 }
 
 /// The inputs of a pass of the transformer of Z-Image or Qwen-Image: tokens, rows and columns of each picture, a time, texts and
@@ -229,15 +231,13 @@ pub struct PackedInputs {
 impl PackedInputs {
     /// `time` is what the fixture calls the time.
     pub fn of(name: &str, time: &str) -> Self {
-        let whole =
-            |what| expected(name, what).0.into_iter().map(|n| n as usize).collect::<Vec<_>>();
         let device = Device::flex();
         Self {
             latents: tensor(name, "latents", &device),
-            sizes: whole("size").chunks(2).map(|size| size.try_into().unwrap()).collect(),
+            sizes: sizes(name, "size"),
             time: expected(name, time).0[0],
             context: tensor(name, "context", &device),
-            lengths: whole("lengths"),
+            lengths: expected(name, "lengths").0.into_iter().map(|n| n as usize).collect(),
         }
     }
 

@@ -50,7 +50,7 @@ fn a_pass_reads_each_streamed_weight_once() {
         "joint_attention_dim": 96, "pooled_projection_dim": 64, "guidance_embeds": true}"#;
     assert_reads_once(text, |model: &FluxTransformer2dModel| {
         let texts = (ones([2, 64]), ones([2, 5, 96]));
-        drop(model.forward(ones([2, 12, 64]), [4, 3], 7.0, Some(3.5), texts.0, texts.1));
+        drop(model.forward(ones([2, 12, 64]), &[[4, 3]], 7.0, Some(3.5), texts.0, texts.1));
     });
     let text = r#"{"model_type": "t5", "d_model": 256, "d_ff": 1024, "num_layers": 12, "d_kv": 64, "num_heads": 4,
         "vocab_size": 100, "feed_forward_proj": "gated-gelu"}"#;
@@ -71,7 +71,7 @@ fn a_picture_of_a_batch_has_the_bits_that_it_has_alone() {
             ["latents", "context"].map(|what| input(what).narrow(0, picture, 1));
         let pooled = pooled.narrow(0, picture, 1);
         let forward = |model: &FluxTransformer2dModel| {
-            model.forward(latents, [3, 5], 641.25, Some(3.5), pooled, context)
+            model.forward(latents, &[[3, 5]], 641.25, Some(3.5), pooled, context)
         };
         crate::common::components::values(model.run(forward).unwrap())
     };
@@ -108,7 +108,7 @@ fn what_is_not_built_in_is_refused_by_name() {
 
 #[test]
 fn configurations_are_read() {
-    let [dev, schnell] = FLUXES.map(|name| config::<FluxTransformer2dModel>(name).config);
+    let [dev, schnell, _] = FLUXES.map(|name| config::<FluxTransformer2dModel>(name).config);
     assert!(dev.guidance_embeds && !schnell.guidance_embeds);
     assert_eq!([dev.out_channels, schnell.out_channels], [12, 6]);
     let vae = config::<AutoencoderKl>("vae-flux").config;

@@ -1,4 +1,4 @@
-//! The modules of FLUX.2 klein against what `diffusers` and `transformers` compute in float32 (`scripts/fixtures/flux2.py`), dispatched
+//! The modules of FLUX.2 against what `diffusers` and `transformers` compute in float32 (`scripts/fixtures/flux2.py`), dispatched
 //! from their checkpoints.
 
 use crate::common::components::{

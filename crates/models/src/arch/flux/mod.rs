@@ -136,44 +136,48 @@ impl Component for FluxTransformer2dModel {
 }
 
 impl FluxTransformer2dModel {
-    /// The velocity of noisy packed latents `[batch, rows · columns, in]` f32 at a time of the training's schedule, from 0 to
-    /// 1000, for texts `[batch, tokens, text]` f32 and what is known of each as a whole, `pooled [batch, p]` f32:
-    /// `[batch, rows · columns, out]` f32, in main memory. `guidance` is for models that [embed
-    /// it](FluxTransformer2dConfig::guidance_embeds); others pass it over.
+    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000, for texts `[batch, tokens, text]`
+    /// f32 and what is known of each as a whole, `pooled [batch, p]` f32. `latents [batch, tokens, in]` f32 has the tokens of a
+    /// picture of `sizes[0]` rows and columns and, behind them, of pictures of the other sizes, which the first one is to go by.
+    /// `guidance` is for models that [embed it](FluxTransformer2dConfig::guidance_embeds); others pass it over. To
+    /// `[batch, rows · columns, out]` f32 of the first picture, in main memory.
     ///
     /// # Panics
-    /// If the latents have other channels or are not as many as `[rows, columns]` says, the texts another width or number, or
-    /// if the model embeds guidance and there is none.
+    /// If the latents have other channels or are not as many as `sizes` says, if there is no size, if the texts have another width
+    /// or number, or if the model embeds guidance and there is none.
     pub fn forward(
         &self,
         latents: Tensor<3>,
-        [rows, columns]: [usize; 2],
+        sizes: &[[usize; 2]],
         timestep: f32,
         guidance: Option<f32>,
         pooled: Tensor<2>,
         context: Tensor<3>,
     ) -> Tensor<3> {
         let device = latents.device();
-        let [_, tokens, _] = context.dims();
+        let ([_, tokens, _], [_, image_tokens, _]) = (context.dims(), latents.dims());
+        let tokens_of = |&[rows, columns]: &[usize; 2]| rows * columns;
+        let all: usize = sizes.iter().map(tokens_of).sum();
+        assert_eq!(image_tokens, all, "latents do not fit the sizes {sizes:?}");
         let image = self.x_embedder.forward_pixels(latents);
         let conditioning = silu(self.time_text_embed.forward(timestep, guidance, pooled, &device));
         let text = self.context_embedder.forward_pixels(context);
         // Once for all blocks.
-        let rotation = rotation(self.axes, tokens, [rows, columns], &device);
+        let rotation = rotation(self.axes, tokens, sizes, &device);
         let blocks = self.transformer_blocks.iter();
         let [image, text] = blocks
             .fold([image, text], |streams, block| block.forward(streams, &conditioning, &rotation));
         let both = joined(vec![text, image], 1);
         let blocks = self.single_transformer_blocks.iter();
         let both = blocks.fold(both, |x, block| block.forward(x, &conditioning, &rotation));
-        let image = self.norm_out.entered(both).narrow(1, tokens, rows * columns);
+        let image = self.norm_out.entered(both).narrow(1, tokens, tokens_of(&sizes[0]));
         let modulation = self.norm_out.modulation(&conditioning, self.shift_first);
         let normed = modulation.norm(&image, EPSILON);
         fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
     }
 
-    /// An upper bound on the bytes of activations that a pass over packed latents of that size holds at once, beside texts of so
-    /// many `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of which there are as many as
+    /// `size` says in all pictures, beside texts of so many `tokens`; with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let [hidden, _] = self.x_embedder.widths();
         let image = size.rows.saturating_mul(size.columns);
