@@ -10,33 +10,36 @@ pub(crate) struct ResizedImage {
     pub picture: Vec<f32>,
     /// The same with gray where it is made anew.
     pub kept: Option<Vec<f32>>,
-    /// Whether each latent is made anew, `[rows, columns]`: 1 or 0.
+    /// Whether each latent is made anew, `[rows, columns, values]`: 1 or 0.
     pub mask: Option<Vec<f32>>,
 }
 
 impl ResizedImage {
-    /// The picture in so many columns and rows, of which `scale` make a side of a latent. `sees_kept`: what is kept is wanted.
+    /// The picture in so many columns and rows, of which `scale` make a side of a latent. A denoiser that sees what is kept has so
+    /// many values of the mask for each latent, of its first pixels.
     pub fn new(
         image: &InitialImage,
         [width, height]: [usize; 2],
         scale: usize,
-        sees_kept: bool,
+        mask_values: Option<usize>,
     ) -> Self {
         let picture = image.picture.resized(width, height, PictureFilter::Lanczos).values();
         let Some(mask) = &image.mask else {
             return Self { picture, kept: None, mask: None };
         };
         let bright = mask.resized(width, height, PictureFilter::Lanczos).is_bright();
-        let kept = sees_kept.then(|| {
+        let kept = mask_values.map(|_| {
             let mut kept = picture.clone();
             let pixels = kept.chunks_exact_mut(COLOURS).zip(&bright);
             pixels.filter(|(_, bright)| **bright).for_each(|(pixel, _)| pixel.fill(0.0));
             kept
         });
-        // The first pixel of each latent.
-        let rows = bright.chunks(width).step_by(scale);
-        let latents = rows.flat_map(|row| row.iter().step_by(scale));
-        let mask = latents.map(|bright| f32::from(u8::from(*bright))).collect();
+        let latents = (0..height)
+            .step_by(scale)
+            .flat_map(|row| (0..width).step_by(scale).map(move |column| row * width + column));
+        let pixels = (0..mask_values.unwrap_or(1)).map(|n| n / scale * width + n % scale);
+        let mask = latents.flat_map(|latent| pixels.clone().map(move |pixel| latent + pixel));
+        let mask = mask.map(|pixel| f32::from(u8::from(bright[pixel]))).collect();
         Self { picture, kept, mask: Some(mask) }
     }
 }
@@ -45,8 +48,11 @@ impl ResizedImage {
 pub(crate) struct BegunLatents {
     /// Its latents.
     pub image: LatentDistribution,
-    /// What is made anew: 1 for each of `[rows, columns]` latents where it is, 0 where the picture is kept.
+    /// What is made anew: 1 for each of `[rows, columns, values]` where it is, 0 where the picture is kept.
     pub mask: Option<Vec<f32>>,
+    /// Whether a denoiser that sees the mask has it behind what is kept, and its latents begin with the picture however much of it
+    /// is lost in noise.
+    pub mask_last: bool,
     /// The latents of what is kept, with gray elsewhere, if the denoiser sees it.
     pub kept: Option<LatentDistribution>,
     /// Whether nothing of the picture is seen where it is made anew.
@@ -73,11 +79,8 @@ pub(crate) enum Beside {
         latents: Vec<f32>,
         noise: Vec<f32>,
     },
-    /// The mask and the latents of what is kept, which go in with the others.
-    Seen {
-        mask: Vec<f32>,
-        latents: Vec<f32>,
-    },
+    /// So many values of each pixel that go in with the latents: the mask, and what is kept.
+    Seen(Vec<f32>, usize),
 }
 
 impl BegunLatents {
@@ -87,11 +90,11 @@ impl BegunLatents {
         scheduler: &Scheduler,
         draw: &mut dyn FnMut() -> Vec<f32>,
     ) -> (Vec<f32>, Beside) {
-        let fills = self.kept.is_some();
-        let image = (!fills || !self.all_noise).then(|| self.image.sample(draw()));
+        let all_noise = self.all_noise && !self.mask_last;
+        let image = (self.kept.is_none() || !all_noise).then(|| self.image.sample(draw()));
         let noise = draw();
         let latents = match &image {
-            Some(image) if !self.all_noise => {
+            Some(image) if !all_noise => {
                 let mut latents = image.clone();
                 scheduler.add_noise(&mut latents, &noise);
                 latents
@@ -100,7 +103,14 @@ impl BegunLatents {
         };
         let beside = match (&self.kept, &self.mask, image) {
             (Some(kept), Some(mask), _) => {
-                Beside::Seen { mask: mask.clone(), latents: kept.sample(draw()) }
+                let (channels, kept) = (kept.channels, kept.sample(draw()));
+                let values = mask.len() / (kept.len() / channels);
+                let pixels = mask.chunks(values).zip(kept.chunks(channels));
+                let seen = pixels.flat_map(|(mask, kept)| match self.mask_last {
+                    true => [kept, mask].concat(),
+                    false => [mask, kept].concat(),
+                });
+                Beside::Seen(seen.collect(), values + channels)
             }
             (None, Some(mask), Some(latents)) => {
                 // Diffusers draws the latents of what is kept, and leaves them: what schedulers add is drawn behind them.
@@ -134,12 +144,12 @@ impl LatentDistribution {
 impl Beside {
     /// What goes into the denoiser with these latents.
     pub fn input(&self, latents: Vec<f32>) -> Vec<f32> {
-        let Self::Seen { mask, latents: kept } = self else {
+        let Self::Seen(seen, values) = self else {
             return latents;
         };
-        let channels = latents.len() / mask.len();
-        let pixels = latents.chunks(channels).zip(kept.chunks(channels)).zip(mask);
-        pixels.flat_map(|((latent, kept), mask)| [latent, &[*mask], kept].concat()).collect()
+        let channels = latents.len() / (seen.len() / values);
+        let pixels = latents.chunks(channels).zip(seen.chunks(*values));
+        pixels.flat_map(|(latent, seen)| [latent, seen].concat()).collect()
     }
 
     /// Puts back what is kept, as it looks in the noise of the next step.

@@ -82,7 +82,7 @@ impl Denoiser {
         let mut tensors = description.tensors.iter();
         let first = tensors.any(|tensor| tensor.name.starts_with(SHIFT_FIRST));
         match kind {
-            PipelineKind::Flux | PipelineKind::FluxKontext => {
+            kind if kind.is_flux1() => {
                 let change = |config: &mut FluxTransformer2dConfig| {
                     config.shift_first = first;
                     Ok(())

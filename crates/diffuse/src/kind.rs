@@ -13,6 +13,8 @@ pub enum PipelineKind {
     LatentConsistency,
     /// FLUX.1. Black Forest Labs 2024.
     Flux,
+    /// FLUX.1 Fill, which fills in what a mask shows. Black Forest Labs 2024.
+    FluxFill,
     /// FLUX.1 Kontext, which changes a picture. Black Forest Labs 2025.
     FluxKontext,
     /// Z-Image. Z-Image Team 2025.
@@ -30,17 +32,18 @@ pub enum PipelineKind {
 }
 
 use PipelineKind::{
-    Flux, Flux2, Flux2Klein, FluxKontext, LatentConsistency, QwenImage, QwenImageEdit,
+    Flux, Flux2, Flux2Klein, FluxFill, FluxKontext, LatentConsistency, QwenImage, QwenImageEdit,
     QwenImageEditPlus, StableDiffusion, StableDiffusionXl, ZImage,
 };
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         StableDiffusion,
         StableDiffusionXl,
         LatentConsistency,
         Flux,
+        FluxFill,
         FluxKontext,
         ZImage,
         Flux2,
@@ -72,6 +75,7 @@ impl PipelineKind {
                 &["LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"]
             }
             Flux => &["FluxPipeline", "FluxImg2ImgPipeline", "FluxInpaintPipeline"],
+            FluxFill => &["FluxFillPipeline"],
             FluxKontext => &["FluxKontextPipeline"],
             ZImage => &["ZImagePipeline", "ZImageImg2ImgPipeline", "ZImageInpaintPipeline"],
             Flux2 => &["Flux2Pipeline"],
@@ -90,7 +94,7 @@ impl PipelineKind {
         match self {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
-            Flux | FluxKontext => &[TextEncoder, TextEncoder2, Transformer, Vae],
+            Flux | FluxFill | FluxKontext => &[TextEncoder, TextEncoder2, Transformer, Vae],
             ZImage | Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[TextEncoder, Transformer, Vae]
             }
@@ -108,7 +112,7 @@ impl PipelineKind {
                 &["Qwen2_5_VLForConditionalGeneration"]
             }
             (PipelinePart::VisionEncoder | PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
-            (PipelinePart::TextEncoder2, Flux | FluxKontext) => &["T5EncoderModel"],
+            (PipelinePart::TextEncoder2, kind) if kind.is_flux1() => &["T5EncoderModel"],
             (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
             (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
             (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
@@ -133,7 +137,7 @@ impl PipelineKind {
         match self {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
-            Flux | FluxKontext => {
+            Flux | FluxFill | FluxKontext => {
                 &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])]
             }
             Flux2 => &[("tokenizer", &["PixtralProcessor"])],
@@ -145,7 +149,12 @@ impl PipelineKind {
 
     /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
     pub(crate) fn matches_flows(self) -> bool {
-        matches!(self, Flux | FluxKontext | ZImage) || self.is_flux2() || self.is_qwen_image()
+        self == ZImage || self.is_flux1() || self.is_flux2() || self.is_qwen_image()
+    }
+
+    /// Whether it is a FLUX.1.
+    pub(crate) fn is_flux1(self) -> bool {
+        matches!(self, Flux | FluxFill | FluxKontext)
     }
 
     /// Whether it is a FLUX.2.
@@ -185,6 +194,7 @@ impl PipelineKind {
             StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
             Flux | FluxKontext => 3.5,
+            FluxFill => 30.0,
             Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => 4.0,
         }
     }
@@ -200,7 +210,10 @@ impl PipelineKind {
             (Flux | QwenImage, _) | (ZImage, false) => 0.6,
             // The latter begins with noise alone.
             (ZImage, true)
-            | (FluxKontext | Flux2 | Flux2Klein | QwenImageEdit | QwenImageEditPlus, _) => 1.0,
+            | (
+                FluxFill | FluxKontext | Flux2 | Flux2Klein | QwenImageEdit | QwenImageEditPlus,
+                _,
+            ) => 1.0,
         }
     }
 
@@ -208,8 +221,8 @@ impl PipelineKind {
     /// [`ImageModel::steps`](crate::ImageModel::steps).
     pub fn steps(self) -> usize {
         match self {
-            StableDiffusion | StableDiffusionXl | ZImage | Flux2 | Flux2Klein | QwenImage
-            | QwenImageEdit | QwenImageEditPlus => 50,
+            StableDiffusion | StableDiffusionXl | FluxFill | ZImage | Flux2 | Flux2Klein
+            | QwenImage | QwenImageEdit | QwenImageEditPlus => 50,
             LatentConsistency => 4,
             Flux | FluxKontext => 28,
         }

@@ -308,7 +308,16 @@ impl ImageModel {
 
     /// Whether it does nothing but fill in what a mask shows, so that a request needs a picture to begin with and a mask.
     pub fn fills_masks(&self) -> bool {
-        self.denoiser.channels() == with_mask(self.vae.config.config.latent_channels)
+        self.mask_values().is_some()
+    }
+
+    /// Values that a denoiser which sees a mask has of it for each latent.
+    pub(crate) fn mask_values(&self) -> Option<usize> {
+        let latent = self.vae.config.config.latent_channels;
+        match self.kind {
+            PipelineKind::FluxFill => Some(self.scale().pow(2)),
+            _ => (self.denoiser.channels() == with_mask(latent)).then_some(1),
+        }
     }
 
     /// How much of a picture to begin with is lost in noise.
@@ -408,6 +417,7 @@ impl ImageModel {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
             PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
             PipelineKind::Flux
+            | PipelineKind::FluxFill
             | PipelineKind::FluxKontext
             | PipelineKind::ZImage
             | PipelineKind::Flux2

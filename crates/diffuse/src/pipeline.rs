@@ -132,7 +132,7 @@ impl ImagePipeline {
         let prediction = model.predict(&plans, request)?;
         observe(ImageProgress::Planned { plans: &plans, prediction: &prediction });
         let (size, of_latent) = (model.size(request)?, model.scale());
-        let resize = |image| ResizedImage::new(image, size, of_latent, model.fills_masks());
+        let resize = |image| ResizedImage::new(image, size, of_latent, model.mask_values());
         let image = request.image.as_ref().map(resize);
         let sizes = model.seen_references(request)?;
         let given = || sizes.iter().zip(&request.references);
@@ -278,6 +278,7 @@ impl ImagePipeline {
             image: encode(image.picture)?,
             kept: image.kept.map(encode).transpose()?,
             all_noise: image.mask.is_some() && model.strength(request) == 1.0,
+            mask_last: model.kind() == PipelineKind::FluxFill,
             mask: image.mask,
         };
         let stats = module.run(|module| module.stats())?;
@@ -349,7 +350,7 @@ impl ImagePipeline {
                 let lengths = Vec::new();
                 Ok(Conditions { context, lengths, added: Some(added), pooled: None })
             }
-            PipelineKind::Flux | PipelineKind::FluxKontext => {
+            PipelineKind::Flux | PipelineKind::FluxFill | PipelineKind::FluxKontext => {
                 let (mut pooled, mut context) = (None, Vec::new());
                 for states in states {
                     // The tokens are those of the second encoder.

@@ -11,7 +11,6 @@ use crate::part::{PartNeeds, PartPlan, PassBytes};
 use crate::pipeline_part::PipelinePart;
 use crate::references::ReferenceSize;
 use crate::settings::{ImageRequest, ImageSettings};
-use crate::vision::Vision;
 use outsize_picture::COLOURS;
 
 /// How long pictures are predicted to take, in seconds.
@@ -120,11 +119,9 @@ impl ImageModel {
             |batch, tokens| PicturePass { latents: PictureSize { batch, rows, columns }, tokens };
         let (texts, together) = (self.texts(request), self.texts_together(request));
         let references = self.seen_references(request)?;
-        let mut told = 0;
-        for size in references.iter().filter_map(|size| size.told) {
-            told += self.vision.as_ref().map_or(Ok(0), |vision| vision.tokens(size))?;
-        }
-        let (_, vision) = self.vision_pass(&references)?;
+        let told = told(&references);
+        let vision = self.vision.as_ref().map(|vision| vision.pass(&told)).transpose()?;
+        let told = self.vision.as_ref().map_or(Ok(0), |vision| vision.tokens(&told))?;
         let tokens = self.text_encoders.iter().map(|encoder| encoder.tokens() + told);
         let seen = tokens.clone().max().unwrap_or(0);
         let text_passes = tokens.map(|tokens| of(together, tokens));
@@ -148,24 +145,6 @@ impl ImageModel {
         Ok(passes.chain([denoiser, of(1, seen)]).collect())
     }
 
-    /// What sees pictures, if anything does, and its pass over the largest of them.
-    fn vision_pass(
-        &self,
-        references: &[ReferenceSize],
-    ) -> Result<(Option<&Vision>, Option<PicturePass>), Error> {
-        let Some(vision) = &self.vision else { return Ok((None, None)) };
-        let grids = references.iter().filter_map(|size| size.told).map(|told| vision.grid(told));
-        let largest = grids
-            .collect::<Result<Vec<_>, _>>()?
-            .into_iter()
-            .max_by_key(|[rows, columns]| rows * columns);
-        let pass = largest.map(|[rows, columns]| PicturePass {
-            latents: PictureSize { batch: 1, rows, columns },
-            tokens: 0,
-        });
-        Ok((Some(vision), pass))
-    }
-
     /// What each part needs besides its weights.
     fn needs(
         &self,
@@ -179,13 +158,10 @@ impl ImageModel {
         let references = self.seen_references(request)?;
         // What text encoders pass on, and what they see.
         let mut passed_on = 0;
-        if let (Some(vision), Some(pass)) = self.vision_pass(&references)? {
-            let mut bytes = vision.pass_bytes(settings, &pass, threads);
-            for told in references.iter().filter_map(|size| size.told) {
-                bytes.activations = bytes.activations.max(vision.patches_bytes(told)?);
-                passed_on += vision.held_bytes(told)?;
-            }
-            all.push(bytes);
+        if let Some(vision) = &self.vision {
+            let told = told(&references);
+            all.push(vision.pass_bytes(settings, &told, threads)?);
+            passed_on += vision.held_bytes(&told)?;
         }
         let texts = self.texts(request) as u64;
         let text_passes = &passes[all.len()..];
@@ -270,6 +246,11 @@ impl ImageModel {
         });
         Ok(needs.collect())
     }
+}
+
+/// The sizes in which a text encoder sees pictures, if it does.
+fn told(references: &[ReferenceSize]) -> Vec<[usize; 2]> {
+    references.iter().filter_map(|size| size.told).collect()
 }
 
 /// Of budgets that are too small, the refusal that asks for most, which does for all parts; before it, what else is wrong.

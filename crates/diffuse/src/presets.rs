@@ -1,9 +1,10 @@
 //! Built-in pipelines, for checkpoints of random weights.
 
+mod configs;
 mod edit;
+mod tokenizers;
 
 use outsize_checkpoint::{Dtype, TensorSpec};
-use outsize_generate::byte_level_tokenizer;
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
     Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel, QwenVisionModel,
@@ -12,6 +13,11 @@ use outsize_models::arch::{
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
 
+use self::configs::{
+    ends_early, flow_match, flux, flux_tiny, flux2_dev, flux2_dev_tiny, klein, klein_tiny,
+    qwen_image_tiny, tiny, xl, z_image, z_image_tiny,
+};
+use self::tokenizers::{chat_tokenizer, unigrams, vocabulary};
 use crate::files::{MODEL_INDEX, SCHEDULER_CONFIG};
 use crate::kind::PipelineKind;
 use crate::pipeline_part::PipelinePart;
@@ -175,190 +181,6 @@ impl PresetPart {
     }
 }
 
-/// The same levels as those of Stable Diffusion 1.5, narrower.
-fn tiny() -> Vec<Value> {
-    vec![
-        json!({
-            "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4,
-            "num_hidden_layers": 4,
-        }),
-        json!({
-            "attention_head_dim": 4, "block_out_channels": [64, 128, 256, 256],
-            "cross_attention_dim": 96, "sample_size": 8,
-        }),
-        json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1, "sample_size": 64 }),
-    ]
-}
-
-fn xl() -> Vec<Value> {
-    vec![
-        json!({}),
-        json!({
-            "architectures": ["CLIPTextModelWithProjection"], "hidden_act": "gelu",
-            "hidden_size": 1280, "intermediate_size": 5120, "num_attention_heads": 20,
-            "num_hidden_layers": 32, "projection_dim": 1280,
-        }),
-        json!({
-            "addition_embed_type": "text_time", "addition_time_embed_dim": 256,
-            "attention_head_dim": [5, 10, 20], "block_out_channels": [320, 640, 1280],
-            "cross_attention_dim": 2048, "projection_class_embeddings_input_dim": 2816,
-            "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
-            "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
-            "sample_size": 128, "transformer_layers_per_block": [1, 2, 10],
-            "use_linear_projection": true,
-        }),
-        json!({ "sample_size": 1024, "scaling_factor": 0.13025 }),
-    ]
-}
-
-/// FLUX.1, told how closely to follow the text (dev) or not (schnell).
-fn flux(is_guided: bool) -> Vec<Value> {
-    vec![
-        json!({}),
-        json!({}),
-        json!({ "guidance_embeds": is_guided }),
-        json!({
-            "latent_channels": 16, "sample_size": 1024, "scaling_factor": 0.3611,
-            "shift_factor": 0.1159, "use_post_quant_conv": false, "use_quant_conv": false,
-        }),
-    ]
-}
-
-fn flux_tiny() -> Vec<Value> {
-    changed(
-        flux(true),
-        [
-            json!({
-                "hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 4,
-                "num_hidden_layers": 2,
-            }),
-            json!({
-                "d_ff": 512, "d_kv": 64, "d_model": 256, "num_decoder_layers": 4, "num_heads": 4,
-                "num_layers": 4, "vocab_size": 1024,
-            }),
-            json!({
-                "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 256,
-                "num_attention_heads": 8, "num_layers": 2, "num_single_layers": 4,
-                "pooled_projection_dim": 96,
-            }),
-            json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
-        ],
-    )
-}
-
-/// Z-Image, whose autoencoder is that of FLUX.1.
-fn z_image() -> Vec<Value> {
-    vec![json!({}), json!({}), flux(false).remove(3)]
-}
-
-fn z_image_tiny() -> Vec<Value> {
-    changed(
-        z_image(),
-        [
-            json!({
-                "head_dim": 32, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6,
-                "num_hidden_layers": 5, "num_key_value_heads": 2, "vocab_size": 1024,
-            }),
-            json!({
-                "axes_dims": [16, 24, 24], "cap_feat_dim": 192, "dim": 384, "n_heads": 6,
-                "n_kv_heads": 6, "n_layers": 4, "n_refiner_layers": 1,
-            }),
-            json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
-        ],
-    )
-}
-
-/// FLUX.2 klein 4B.
-fn klein() -> Vec<Value> {
-    let vae = json!({
-        "_class_name": "AutoencoderKLFlux2", "batch_norm_eps": 0.0001, "latent_channels": 32,
-        "patch_size": [2, 2], "sample_size": 1024,
-    });
-    vec![json!({}), json!({}), vae]
-}
-
-/// FLUX.2 dev, whose autoencoder is klein's.
-fn flux2_dev() -> Vec<Value> {
-    let transformer = json!({
-        "guidance_embeds": true, "joint_attention_dim": 15_360, "num_attention_heads": 48,
-        "num_layers": 8, "num_single_layers": 48,
-    });
-    vec![json!({}), transformer, klein().remove(2)]
-}
-
-fn flux2_dev_tiny() -> Vec<Value> {
-    let text = json!({ "text_config": {
-        "head_dim": 32, "hidden_size": 128, "intermediate_size": 256, "model_type": "mistral",
-        "num_attention_heads": 4, "num_hidden_layers": 31, "num_key_value_heads": 2,
-        "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": null, "vocab_size": 1024,
-    } });
-    let [_, transformer, vae] = klein_tiny().try_into().unwrap_or_default();
-    changed(flux2_dev(), [text, transformer, vae])
-}
-
-fn klein_tiny() -> Vec<Value> {
-    changed(
-        klein(),
-        [
-            json!({
-                "head_dim": 32, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4,
-                "num_hidden_layers": 28, "num_key_value_heads": 2, "vocab_size": 1024,
-            }),
-            json!({
-                "attention_head_dim": 64, "axes_dims_rope": [16, 16, 16, 16], "joint_attention_dim": 384,
-                "num_attention_heads": 6, "num_layers": 2, "num_single_layers": 4,
-            }),
-            json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
-        ],
-    )
-}
-
-fn qwen_image_tiny() -> Vec<Value> {
-    vec![
-        json!({
-            "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6,
-            "num_hidden_layers": 4, "num_key_value_heads": 2, "vocab_size": 1024,
-        }),
-        json!({
-            "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 192,
-            "num_attention_heads": 4, "num_layers": 6,
-        }),
-        json!({ "base_dim": 24, "dim_mult": [1, 2, 2, 2], "num_res_blocks": 1 }),
-    ]
-}
-
-/// The configurations of parts with these fields.
-fn changed<const N: usize>(mut parts: Vec<Value>, changes: [Value; N]) -> Vec<Value> {
-    for (part, changes) in parts.iter_mut().zip(changes) {
-        let (Value::Object(part), Value::Object(changes)) = (part, changes) else { continue };
-        part.extend(changes);
-    }
-    parts
-}
-
-/// The scheduler of FLUX or Z-Image.
-fn flow_match(is_dynamic: bool, shift: f64) -> Value {
-    json!({
-        "_class_name": "FlowMatchEulerDiscreteScheduler", "base_image_seq_len": 256,
-        "base_shift": 0.5, "max_image_seq_len": 4096, "max_shift": 1.15,
-        "shift": shift, "use_dynamic_shifting": is_dynamic,
-    })
-}
-
-/// The scheduler of Qwen-Image, whose last step begins with little noise.
-fn ends_early() -> Value {
-    let mut scheduler = flow_match(true, 1.0);
-    for (field, value) in [
-        ("max_image_seq_len", json!(8192)),
-        ("max_shift", json!(0.9)),
-        ("shift_terminal", json!(0.02)),
-        ("time_shift_type", json!("exponential")),
-    ] {
-        scheduler[field] = value;
-    }
-    scheduler
-}
-
 /// The `model_index.json` of a pipeline of that kind.
 fn index(kind: PipelineKind) -> Value {
     let mut index = json!({
@@ -391,7 +213,7 @@ fn of(
 ) -> Result<PresetPart, Error> {
     let name = part.name();
     match part {
-        PipelinePart::TextEncoder2 if kind == PipelineKind::Flux => {
+        PipelinePart::TextEncoder2 if kind.is_flux1() => {
             let config = merged(include_str!("presets/t5_encoder.json"), changes)?;
             described::<T5EncoderModel>(name, "model.safetensors", config, dtype)
         }
@@ -493,91 +315,4 @@ fn described_by<C: Component>(
     let tensor = |weight: &WeightSpec| TensorSpec::new(&*weight.name, dtype, &*weight.shape);
     let tensors = weights.iter().map(tensor).collect();
     PresetPart { folder, config, file, weights, tensors }
-}
-
-/// A tokenizer of single letters, as T5's is made.
-fn unigrams() -> String {
-    let special = ["<pad>", "</s>", "<unk>"].map(|token| json!([token, 0.0]));
-    let letters = (32..=126).filter_map(char::from_u32).map(|letter| match letter {
-        // Where a word begins.
-        ' ' => json!(["▁", -2.0]),
-        letter => json!([letter, -3.0]),
-    });
-    let vocabulary: Vec<Value> = special.into_iter().chain(letters).collect();
-    let added =
-        [(0, "<pad>"), (1, "</s>"), (2, "<unk>")].map(|(id, content)| special_token(id, content));
-    json!({
-        "version": "1.0", "added_tokens": added, "normalizer": null,
-        "pre_tokenizer": {
-            "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true,
-        },
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
-            "pair": [],
-            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
-        },
-        "decoder": { "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true },
-        "model": { "type": "Unigram", "unk_id": 2, "vocab": vocabulary, "byte_fallback": false },
-    })
-    .to_string()
-}
-
-/// The files of a tokenizer that has as many tokens as the table of these weights, of which the last ones are `special`, with a
-/// chat template.
-fn chat_tokenizer(
-    folder: &str,
-    weights: &[WeightSpec],
-    special: &[&str],
-) -> Result<[(String, String); 2], Error> {
-    const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}\n{{ message.content }}\n{% endfor %}\
-                            {% if add_generation_prompt %}assistant\n{% endif %}";
-    let tokens = weights.first().map_or(0, |table| table.shape[0]);
-    let refused = |error: outsize_generate::Error| Error::Json { message: error.to_string() };
-    let others = tokens.saturating_sub(special.len());
-    let tokenizer = byte_level_tokenizer(others).map_err(refused)?;
-    let tokenizer = match special {
-        [] => tokenizer,
-        special => with_tokens(&tokenizer, others, special)?,
-    };
-    let config = json!({
-        "chat_template": TEMPLATE, "pad_token": "</s>", "tokenizer_class": "Qwen2Tokenizer",
-    });
-    Ok([
-        (format!("{folder}/tokenizer.json"), tokenizer),
-        (format!("{folder}/tokenizer_config.json"), config.to_string()),
-    ])
-}
-
-/// A tokenizer.json with more special tokens, from that id on.
-fn with_tokens(tokenizer: &str, first: usize, tokens: &[&str]) -> Result<String, Error> {
-    let parsed: Result<Value, _> = serde_json::from_str(tokenizer);
-    let mut tokenizer = parsed.map_err(|error| Error::Json { message: error.to_string() })?;
-    if let Some(added) = tokenizer["added_tokens"].as_array_mut() {
-        added.extend((first..).zip(tokens).map(|(id, token)| special_token(id, token)));
-    }
-    Ok(tokenizer.to_string())
-}
-
-/// A special token of a tokenizer.json.
-fn special_token(id: usize, content: &str) -> Value {
-    json!({
-        "id": id, "content": content, "special": true, "normalized": false,
-        "single_word": false, "lstrip": false, "rstrip": false,
-    })
-}
-
-/// A vocabulary of single bytes, with the special tokens where CLIP has them.
-fn vocabulary() -> String {
-    let plain = (33..=126).chain(161..=172).chain(174..=255).map(char::from_u32);
-    // GPT-2's letters for bytes that cannot be seen.
-    let others = (256..256 + 68).map(char::from_u32);
-    let letters: Vec<char> = plain.chain(others).flatten().collect();
-    let alone = letters.iter().map(char::to_string);
-    let last = letters.iter().map(|letter| format!("{letter}</w>"));
-    let mut ids: Map<String, Value> =
-        alone.chain(last).enumerate().map(|(id, token)| (token, id.into())).collect();
-    ids.insert("<|startoftext|>".to_owned(), 49406.into());
-    ids.insert("<|endoftext|>".to_owned(), 49407.into());
-    Value::Object(ids).to_string()
 }

@@ -72,7 +72,7 @@ impl TextEncoder {
         description: &PartDescription,
     ) -> Result<Self, Error> {
         match (kind, part) {
-            (PipelineKind::Flux | PipelineKind::FluxKontext, PipelinePart::TextEncoder2) => {
+            (kind, PipelinePart::TextEncoder2) if kind.is_flux1() => {
                 Ok(T5(Box::new(Part::new(part, place, description)?)))
             }
             (PipelineKind::ZImage, _) => Ok(Qwen3(Box::new(Part::new(part, place, description)?))),

@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_generate::ImageProcessor;
 use outsize_models::arch::QwenVisionModel;
-use outsize_models::{ImageFeatures, PatchLayout, PicturePass, VisionModel};
+use outsize_models::{ImageFeatures, PatchLayout, PicturePass, PictureSize, VisionModel};
 use outsize_picture::{COLOURS, Picture};
 use outsize_stream::Stats;
 
@@ -45,44 +45,48 @@ impl Vision {
         Ok(Self { part, layout, processor })
     }
 
-    /// Tokens of a picture of so many pixels.
-    pub fn tokens(&self, size: [usize; 2]) -> Result<usize, Error> {
-        Ok(self.processor.tokens(size)?)
+    /// Tokens of pictures of such sizes in pixels.
+    pub fn tokens(&self, sizes: &[[usize; 2]]) -> Result<usize, Error> {
+        let tokens = sizes.iter().map(|size| Ok(self.processor.tokens(*size)?));
+        tokens.sum()
     }
 
-    /// Rows and columns of its patches.
-    pub fn grid(&self, size: [usize; 2]) -> Result<[usize; 2], Error> {
-        Ok(self.processor.grid(size)?)
+    /// A pass over the patches of the largest of them.
+    pub fn pass(&self, sizes: &[[usize; 2]]) -> Result<PicturePass, Error> {
+        let mut largest = PictureSize { batch: 1, rows: 0, columns: 0 };
+        for size in sizes {
+            let [rows, columns] = self.processor.grid(*size)?;
+            let latents = PictureSize { batch: 1, rows, columns };
+            if latents.pixels() > largest.pixels() {
+                largest = latents;
+            }
+        }
+        Ok(PicturePass { latents: largest, tokens: 0 })
     }
 
-    /// Bytes that making its patches takes, itself and these included.
-    pub fn patches_bytes(&self, size: [usize; 2]) -> Result<u64, Error> {
-        self.grid(size)?;
-        Ok(self.processor.patches_bytes(size))
+    /// Bytes that they take until texts are read with them: pixels, and what stands for them.
+    pub fn held_bytes(&self, sizes: &[[usize; 2]]) -> Result<u64, Error> {
+        let pixels: usize = sizes.iter().map(|[width, height]| width * height).sum();
+        Ok((COLOURS * pixels + 4 * self.tokens(sizes)? * self.layout.features) as u64)
     }
 
-    /// Bytes that it takes until a text is read with it: its pixels, and what stands for it.
-    pub fn held_bytes(&self, size @ [width, height]: [usize; 2]) -> Result<u64, Error> {
-        let features = 4 * self.tokens(size)? * self.layout.features;
-        Ok((COLOURS * width * height + features) as u64)
-    }
-
-    /// What a pass over patches holds.
+    /// What a pass over one of them holds at most.
     pub fn pass_bytes(
         &self,
         settings: &ImageSettings,
-        pass: &PicturePass,
+        sizes: &[[usize; 2]],
         threads: usize,
-    ) -> PassBytes {
-        let patches = pass.latents.pixels();
+    ) -> Result<PassBytes, Error> {
+        let patches = self.pass(sizes)?.latents.pixels();
         let activations = self.part.config.model().activation_bytes(patches as usize, threads);
-        PassBytes {
-            activations,
+        let cutting = sizes.iter().map(|size| self.processor.patches_bytes(*size)).max();
+        Ok(PassBytes {
+            activations: activations.max(cutting.unwrap_or(0)),
             // Pictures are seen by the processors.
             on_gpu: u64::MAX,
             beside_gpu: 0,
             packed: self.part.config.packed_bytes(settings.compute, patches),
-        }
+        })
     }
 
     /// What the text encoder takes of pictures, when it is the turn of this part.
@@ -94,7 +98,7 @@ impl Vision {
         let module = turn.module(&self.part);
         let mut seen = Vec::with_capacity(pictures.len());
         for picture in pictures {
-            let sides = self.grid([picture.width, picture.height])?;
+            let sides = self.processor.grid([picture.width, picture.height])?;
             let patches = self.processor.patches(picture)?;
             let data = TensorData::new(patches, [sides[0] * sides[1], self.layout.patch_values()]);
             let pixels = Tensor::<2>::from_data(data, (&turn.settings.device, DType::F32));

@@ -45,7 +45,14 @@ impl ImageModel {
         let width = self.text_encoders.last().map_or(0, TextEncoder::width);
         let pooled = self.text_encoders.first().map_or(0, TextEncoder::pooled_width);
         let latent = self.vae.config.config.latent_channels;
-        let packed = self.denoiser.packing().pow(2) * latent;
+        let tokens = |channels| self.denoiser.packing().pow(2) * channels;
+        let (packed, more) = (tokens(latent), self.mask_values().map(|values| latent + values));
+        let (of_token, seen) = match more {
+            Some(more) => {
+                ("what four latents have, with what is kept and the mask", packed + tokens(more))
+            }
+            None => ("what four latents have", packed),
+        };
         self.check_transformer(&[
             (
                 "joint_attention_dim",
@@ -59,7 +66,7 @@ impl ImageModel {
                 "the text encoder's `hidden_size`",
                 pooled,
             ),
-            ("in_channels", transformer.in_channels, "what four latents have", packed),
+            ("in_channels", transformer.in_channels, of_token, seen),
             ("out_channels", transformer.out_channels, "what four latents have", packed),
         ])
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{changed, qwen_image_tiny};
+use super::configs::{changed, qwen_image_tiny};
 
 /// What stands around a picture in a text, and for it.
 pub(super) const TOKENS: [&str; 3] = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"];

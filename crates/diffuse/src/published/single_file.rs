@@ -48,6 +48,9 @@ const MARKS: [(Family, &str); 5] = [
     (Family::QwenImage, "transformer_blocks.0.img_mod.1.weight"),
 ];
 
+/// Values of a token of FLUX.1 Fill: latents, those of what is kept, and the mask.
+const FILL_WIDTH: usize = 384;
+
 /// What a module's scale of a weight of 8 bits may be called.
 const SCALES: [&str; 2] = [".scale_weight", ".weight_scale"];
 
@@ -115,6 +118,10 @@ impl SingleFile {
     pub fn usual_base(&self) -> Result<&'static str, Error> {
         let has = |prefix: &str| self.has(prefix);
         if self.family == Family::Flux {
+            let width = self.whole.get(&self.denoisers("img_in.weight"));
+            if width.and_then(|width| width.shape.get(1)) == Some(&FILL_WIDTH) {
+                return Ok("black-forest-labs/FLUX.1-Fill-dev");
+            }
             return Ok(match self.whole.get(&self.denoisers("guidance_in.in_layer.weight")) {
                 Some(_) => "black-forest-labs/FLUX.1-dev",
                 None => "black-forest-labs/FLUX.1-schnell",
@@ -187,7 +194,7 @@ impl SingleFile {
     /// Refuses kinds of pipelines that are not its own.
     pub(crate) fn check(&self, kind: PipelineKind) -> Result<(), Error> {
         let family = match kind {
-            PipelineKind::Flux | PipelineKind::FluxKontext => Family::Flux,
+            kind if kind.is_flux1() => Family::Flux,
             kind if kind.is_flux2() => Family::Flux2,
             PipelineKind::ZImage => Family::ZImage,
             kind if kind.is_qwen_image() => Family::QwenImage,
@@ -241,7 +248,7 @@ impl SingleFile {
                 let config = read::<FluxTransformer2dModel>(config).map_err(fault)?;
                 self.tensors(part, &config, |parameter| self.flux_names(parameter))?
             }
-            (PipelinePart::TextEncoder2, PipelineKind::Flux | PipelineKind::FluxKontext) => {
+            (PipelinePart::TextEncoder2, kind) if kind.is_flux1() => {
                 let config = read::<T5EncoderModel>(config).map_err(fault)?;
                 let names =
                     |parameter: &Parameter<'_>| vec![(parameter.behind(T5), parameter.rows())];

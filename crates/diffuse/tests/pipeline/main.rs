@@ -5,6 +5,7 @@ mod adapter;
 mod common;
 mod flux2;
 mod flux2_dev;
+mod flux_fill;
 mod flux_kontext;
 mod folder;
 mod qwen_image;
