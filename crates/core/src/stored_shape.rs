@@ -5,7 +5,7 @@ use outsize_checkpoint::TensorInfo;
 
 /// A convolution of one place, `[out, in, 1, 1]` or one of patches that do not overlap, `[out, in, frames, rows, columns]`, as
 /// the linear layer that it is, if a matrix is wanted; and as a vector what is longer than one along a single axis,
-/// `[channels, 1, 1]`, or is a number.
+/// `[channels, 1, 1]`, or is a number; and as a matrix one that is alone in a stack, `[1, rows, columns]`.
 pub(crate) fn flat(tensor: &TensorInfo, wanted: &[usize], location: &Location) -> TensorInfo {
     let mut tensor = tensor.clone();
     let beyond_one =
@@ -15,6 +15,9 @@ pub(crate) fn flat(tensor: &TensorInfo, wanted: &[usize], location: &Location) -
         && beyond_one(&tensor.shape) == beyond_one(wanted)
     {
         tensor.shape = wanted.to_vec();
+    }
+    if wanted.len() == 2 && tensor.shape.split_first() == Some((&1, wanted)) {
+        tensor.shape.remove(0);
     }
     if let ([outputs, window @ ..], [wanted_outputs, inputs @ ..]) = (&tensor.shape[..], wanted)
         && (3..=5).contains(&(1 + window.len()))

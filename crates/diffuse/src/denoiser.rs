@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use outsize_models::PicturePass;
 use outsize_models::arch::{
     AddedConditions, Flux2Transformer2dConfig, Flux2Transformer2dModel, FluxTransformer2dConfig,
-    FluxTransformer2dModel, QwenImageTransformer2dModel, SHIFT_FIRST, Unet2dConditionModel,
-    ZImageTransformer2dModel,
+    FluxTransformer2dModel, QwenImageTransformer2dModel, SHIFT_FIRST, Sd3Transformer2dModel,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
 
 use crate::adapter::{AdapterFile, ModuleNames};
@@ -22,7 +22,9 @@ use crate::settings::ImageSettings;
 #[derive(Debug)]
 pub(crate) enum Denoiser {
     Unet(Box<Part<Unet2dConditionModel>>),
-    /// Of tokens of two by two latents, beside a picture to go by or without one.
+    /// Of tokens of two by two latents.
+    Sd3(Box<Part<Sd3Transformer2dModel>>),
+    /// The same, beside a picture to go by or without one.
     Flux(Box<Part<FluxTransformer2dModel>>),
     /// Of tokens of two by two latents.
     ZImage(Box<Part<ZImageTransformer2dModel>>),
@@ -32,7 +34,7 @@ pub(crate) enum Denoiser {
     QwenImage(Box<Part<QwenImageTransformer2dModel>>),
 }
 
-use Denoiser::{Flux, Flux2, QwenImage, Unet, ZImage};
+use Denoiser::{Flux, Flux2, QwenImage, Sd3, Unet, ZImage};
 
 /// Whether a denoiser is told how closely to follow the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +103,9 @@ impl Denoiser {
                 let told = if is_told { Told::Guidance } else { Told::Nothing };
                 Ok(Flux2(Box::new(part), told))
             }
+            PipelineKind::StableDiffusion3 => {
+                Ok(Sd3(Box::new(Part::new(part, place, description)?)))
+            }
             PipelineKind::ZImage => Ok(ZImage(Box::new(Part::new(part, place, description)?))),
             kind if kind.is_qwen_image() => {
                 Ok(QwenImage(Box::new(Part::new(part, place, description)?)))
@@ -112,6 +117,7 @@ impl Denoiser {
     pub fn any(&self) -> &dyn AnyPart {
         match self {
             Unet(part) => &**part,
+            Sd3(part) => &**part,
             Flux(part) => &**part,
             ZImage(part) => &**part,
             Flux2(part, _) => &**part,
@@ -131,6 +137,7 @@ impl Denoiser {
                 part.adapt(file, &ModuleNames::Flux { shift_first })
             }
             ZImage(part) => part.adapt(file, &ModuleNames::ZImage),
+            Sd3(part) => part.adapt(file, &ModuleNames::Plain),
             QwenImage(part) => part.adapt(file, &ModuleNames::Plain),
             Flux2(part, _) => {
                 let shift_first = part.config.config.shift_first;
@@ -144,6 +151,7 @@ impl Denoiser {
         let packed = self.packing() * self.packing();
         match self {
             Unet(part) => part.config.config.in_channels,
+            Sd3(part) => part.config.config.in_channels,
             Flux(part) => part.config.config.in_channels / packed,
             Flux2(part, _) => part.config.config.in_channels / packed,
             QwenImage(part) => part.config.config.in_channels / packed,
@@ -155,7 +163,7 @@ impl Denoiser {
     pub fn packing(&self) -> usize {
         match self {
             Unet(_) => 1,
-            Flux(_) | ZImage(_) | Flux2(..) | QwenImage(_) => PACKING,
+            Sd3(_) | Flux(_) | ZImage(_) | Flux2(..) | QwenImage(_) => PACKING,
         }
     }
 
@@ -164,7 +172,7 @@ impl Denoiser {
         match self {
             Unet(part) => part.config.config.guidance_channels.is_some(),
             Flux2(_, told) => *told == Told::Guidance,
-            ZImage(_) | QwenImage(_) => false,
+            Sd3(_) | ZImage(_) | QwenImage(_) => false,
             Flux(part) => part.config.config.guidance_embeds,
         }
     }
@@ -178,7 +186,16 @@ impl Denoiser {
     pub fn sample_size(&self) -> Option<usize> {
         match self {
             Unet(part) => part.config.config.sample_size,
+            Sd3(part) => Some(part.config.config.sample_size),
             Flux(_) | ZImage(_) | Flux2(..) | QwenImage(_) => Some(SAMPLE_SIZE),
+        }
+    }
+
+    /// The most rows and columns of latents, if it has a table of places.
+    pub fn most_size(&self) -> Option<usize> {
+        match self {
+            Sd3(part) => Some(PACKING * part.config.config.pos_embed_max_size),
+            _ => None,
         }
     }
 
@@ -193,6 +210,7 @@ impl Denoiser {
         let (size, tokens) = (pass.latents, pass.tokens);
         let activations = match self {
             Unet(part) => part.config.model().activation_bytes(size, tokens, threads),
+            Sd3(part) => part.config.model().activation_bytes(size, tokens, threads),
             Flux(part) => part.config.model().activation_bytes(size, tokens, threads),
             ZImage(part) => part.config.model().activation_bytes(size, tokens, threads),
             Flux2(part, _) => part.config.model().activation_bytes(size, tokens, threads),

@@ -4,12 +4,12 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_models::Component;
 use outsize_models::arch::{
     Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel,
-    Unet2dConditionModel, ZImageTransformer2dModel,
+    Sd3Transformer2dModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_stream::Stats;
 
 use crate::begun::{BegunLatents, Beside, scaled};
-use crate::denoiser::{Conditions, Denoiser, Guidance, PACKING, Told};
+use crate::denoiser::{Conditions, Denoiser, Guidance, PACKING};
 use crate::error::Error;
 use crate::latent_tokens::TokenOrder::{Channels, Pixels};
 use crate::latent_tokens::{latents_of, packed, scale_tokens, unpacked};
@@ -73,6 +73,18 @@ impl Denoising<'_> {
                 };
                 self.run_module(part, turn, &pass, observe)
             }
+            Denoiser::Sd3(part) => {
+                let pooled = pooled.expect("a transformer is told of texts as a whole");
+                let pass = |model: &Sd3Transformer2dModel, latents: Tensor<4>, timestep| {
+                    let [_, rows, columns, _] = latents.dims();
+                    let size = [rows / PACKING, columns / PACKING];
+                    let (pooled, context) = (pooled.clone(), context.clone());
+                    let latents = packed(latents, Channels);
+                    let made = model.forward(latents, size, timestep, pooled, context);
+                    unpacked(made, size, Pixels)
+                };
+                self.run_module(part, turn, &pass, observe)
+            }
             Denoiser::ZImage(part) => {
                 let pass = |model: &ZImageTransformer2dModel, latents: Tensor<4>, timestep| {
                     let [_, rows, columns, _] = latents.dims();
@@ -95,9 +107,9 @@ impl Denoising<'_> {
                 };
                 self.run_module(part, turn, &pass, observe)
             }
-            Denoiser::Flux2(part, told) => {
+            Denoiser::Flux2(part, _) => {
                 let references = self.reference_tokens();
-                let scale = (*told == Told::Guidance).then_some(self.guidance_scale);
+                let scale = denoiser.is_guided().then_some(self.guidance_scale);
                 let pass = |model: &Flux2Transformer2dModel, latents: Tensor<4>, timestep| {
                     let (latents, sizes) = self.beside_references(latents, references.as_ref());
                     let made = model.forward(latents, &sizes, timestep, scale, context.clone());

@@ -9,6 +9,8 @@ pub enum PipelineKind {
     StableDiffusion,
     /// Stable Diffusion XL. Podell et al. 2023.
     StableDiffusionXl,
+    /// Stable Diffusion 3 and 3.5. Esser et al. 2024.
+    StableDiffusion3,
     /// Latent consistency models, made of Stable Diffusion. Luo et al. 2023.
     LatentConsistency,
     /// FLUX.1. Black Forest Labs 2024.
@@ -33,14 +35,15 @@ pub enum PipelineKind {
 
 use PipelineKind::{
     Flux, Flux2, Flux2Klein, FluxFill, FluxKontext, LatentConsistency, QwenImage, QwenImageEdit,
-    QwenImageEditPlus, StableDiffusion, StableDiffusionXl, ZImage,
+    QwenImageEditPlus, StableDiffusion, StableDiffusion3, StableDiffusionXl, ZImage,
 };
 
 impl PipelineKind {
     /// All that are built in.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         StableDiffusion,
         StableDiffusionXl,
+        StableDiffusion3,
         LatentConsistency,
         Flux,
         FluxFill,
@@ -71,6 +74,11 @@ impl PipelineKind {
                 "StableDiffusionXLImg2ImgPipeline",
                 "StableDiffusionXLInpaintPipeline",
             ],
+            StableDiffusion3 => &[
+                "StableDiffusion3Pipeline",
+                "StableDiffusion3Img2ImgPipeline",
+                "StableDiffusion3InpaintPipeline",
+            ],
             LatentConsistency => {
                 &["LatentConsistencyModelPipeline", "LatentConsistencyModelImg2ImgPipeline"]
             }
@@ -90,10 +98,11 @@ impl PipelineKind {
 
     /// Its parts, in the order in which they take turns: text encoders, the denoiser, the autoencoder.
     pub fn parts(self) -> &'static [PipelinePart] {
-        use PipelinePart::{TextEncoder, TextEncoder2, Transformer, Unet, Vae};
+        use PipelinePart::{TextEncoder, TextEncoder2, TextEncoder3, Transformer, Unet, Vae};
         match self {
             StableDiffusion | LatentConsistency => &[TextEncoder, Unet, Vae],
             StableDiffusionXl => &[TextEncoder, TextEncoder2, Unet, Vae],
+            StableDiffusion3 => &[TextEncoder, TextEncoder2, TextEncoder3, Transformer, Vae],
             Flux | FluxFill | FluxKontext => &[TextEncoder, TextEncoder2, Transformer, Vae],
             ZImage | Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[TextEncoder, Transformer, Vae]
@@ -105,6 +114,7 @@ impl PipelineKind {
     pub(crate) fn classes_of(self, part: PipelinePart) -> &'static [&'static str] {
         match (part, self) {
             (PipelinePart::TextEncoder, ZImage | Flux2Klein) => &["Qwen3ForCausalLM", "Qwen3Model"],
+            (PipelinePart::TextEncoder, StableDiffusion3) => &["CLIPTextModelWithProjection"],
             (PipelinePart::TextEncoder, Flux2) => &["Mistral3ForConditionalGeneration"],
             (PipelinePart::VisionEncoder | PipelinePart::TextEncoder, kind)
                 if kind.is_qwen_image() =>
@@ -113,6 +123,8 @@ impl PipelineKind {
             }
             (PipelinePart::VisionEncoder | PipelinePart::TextEncoder, _) => &["CLIPTextModel"],
             (PipelinePart::TextEncoder2, kind) if kind.is_flux1() => &["T5EncoderModel"],
+            (PipelinePart::TextEncoder3, _) => &["T5EncoderModel"],
+            (PipelinePart::Transformer, StableDiffusion3) => &["SD3Transformer2DModel"],
             (PipelinePart::TextEncoder2, _) => &["CLIPTextModelWithProjection"],
             (PipelinePart::Unet, _) => &["UNet2DConditionModel"],
             (PipelinePart::Transformer, ZImage) => &["ZImageTransformer2DModel"],
@@ -134,12 +146,12 @@ impl PipelineKind {
     /// The folders of the text encoders' tokenizers, and the classes that each may have.
     pub(crate) fn tokenizers(self) -> &'static [(&'static str, &'static [&'static str])] {
         const CLIP: &[&str] = &["CLIPTokenizer", "CLIPTokenizerFast"];
+        const T5: &[&str] = &["T5TokenizerFast", "T5Tokenizer"];
         match self {
             StableDiffusion | LatentConsistency => &[("tokenizer", CLIP)],
             StableDiffusionXl => &[("tokenizer", CLIP), ("tokenizer_2", CLIP)],
-            Flux | FluxFill | FluxKontext => {
-                &[("tokenizer", CLIP), ("tokenizer_2", &["T5TokenizerFast", "T5Tokenizer"])]
-            }
+            StableDiffusion3 => &[("tokenizer", CLIP), ("tokenizer_2", CLIP), ("tokenizer_3", T5)],
+            Flux | FluxFill | FluxKontext => &[("tokenizer", CLIP), ("tokenizer_2", T5)],
             Flux2 => &[("tokenizer", &["PixtralProcessor"])],
             ZImage | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => {
                 &[("tokenizer", &["Qwen2Tokenizer", "Qwen2TokenizerFast"])]
@@ -149,7 +161,10 @@ impl PipelineKind {
 
     /// Whether its denoiser was trained by flow matching, and takes no other scheduler than such.
     pub(crate) fn matches_flows(self) -> bool {
-        self == ZImage || self.is_flux1() || self.is_flux2() || self.is_qwen_image()
+        matches!(self, ZImage | StableDiffusion3)
+            || self.is_flux1()
+            || self.is_flux2()
+            || self.is_qwen_image()
     }
 
     /// Whether it is a FLUX.1.
@@ -193,6 +208,7 @@ impl PipelineKind {
             StableDiffusion => 7.5,
             StableDiffusionXl | ZImage => 5.0,
             LatentConsistency => 8.5,
+            StableDiffusion3 => 7.0,
             Flux | FluxKontext => 3.5,
             FluxFill => 30.0,
             Flux2 | Flux2Klein | QwenImage | QwenImageEdit | QwenImageEditPlus => 4.0,
@@ -207,7 +223,7 @@ impl PipelineKind {
             (StableDiffusion | LatentConsistency, true) => 1.0,
             (StableDiffusionXl, false) => 0.3,
             (StableDiffusionXl, true) => 0.9999,
-            (Flux | QwenImage, _) | (ZImage, false) => 0.6,
+            (StableDiffusion3 | Flux | QwenImage, _) | (ZImage, false) => 0.6,
             // The latter begins with noise alone.
             (ZImage, true)
             | (
@@ -224,7 +240,7 @@ impl PipelineKind {
             StableDiffusion | StableDiffusionXl | FluxFill | ZImage | Flux2 | Flux2Klein
             | QwenImage | QwenImageEdit | QwenImageEditPlus => 50,
             LatentConsistency => 4,
-            Flux | FluxKontext => 28,
+            StableDiffusion3 | Flux | FluxKontext => 28,
         }
     }
 }

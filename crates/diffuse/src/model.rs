@@ -162,7 +162,8 @@ impl ImageModel {
             match part {
                 PipelinePart::VisionEncoder
                 | PipelinePart::TextEncoder
-                | PipelinePart::TextEncoder2 => {
+                | PipelinePart::TextEncoder2
+                | PipelinePart::TextEncoder3 => {
                     if let Some(processor) = seen {
                         vision = Some(Vision::new(&place, description, processor)?);
                     }
@@ -416,7 +417,8 @@ impl ImageModel {
         let changed = match self.kind {
             PipelineKind::StableDiffusion => config.for_stable_diffusion(),
             PipelineKind::StableDiffusionXl | PipelineKind::LatentConsistency => Vec::new(),
-            PipelineKind::Flux
+            PipelineKind::StableDiffusion3
+            | PipelineKind::Flux
             | PipelineKind::FluxFill
             | PipelineKind::FluxKontext
             | PipelineKind::ZImage
@@ -428,6 +430,9 @@ impl ImageModel {
                 let packing = self.denoiser.packing();
                 let [rows, columns] = self.latents(request)?.map(|side| side / packing);
                 match self.kind {
+                    PipelineKind::StableDiffusion3 => {
+                        config.for_stable_diffusion_3(rows * columns)?;
+                    }
                     kind if kind.is_flux2() => {
                         config.for_flux2(rows * columns, self.steps(request))?;
                     }

@@ -350,6 +350,27 @@ impl ImagePipeline {
                 let lengths = Vec::new();
                 Ok(Conditions { context, lengths, added: Some(added), pooled: None })
             }
+            PipelineKind::StableDiffusion3 => {
+                let (mut pooled, mut clip, mut context) = (Vec::new(), Vec::new(), Vec::new());
+                for states in states {
+                    match (states.penultimate, states.pooled) {
+                        (Some(tokens), Some(whole)) => {
+                            clip.push(tokens);
+                            pooled.push(whole);
+                        }
+                        _ => context.push(states.last),
+                    }
+                }
+                let clip = Tensor::cat(clip, 2);
+                let ([texts, tokens, width], [_, _, wider]) = (clip.dims(), context[0].dims());
+                // Filled up with zeros.
+                let rest = [texts, tokens, wider - width];
+                let rest = Tensor::<3>::zeros(rest, (&clip.device(), DType::F32));
+                context.insert(0, Tensor::cat(vec![clip, rest], 2));
+                let pooled = Some(Tensor::cat(pooled, 1));
+                let context = Tensor::cat(context, 1);
+                Ok(Conditions { context, lengths: Vec::new(), added: None, pooled })
+            }
             PipelineKind::Flux | PipelineKind::FluxFill | PipelineKind::FluxKontext => {
                 let (mut pooled, mut context) = (None, Vec::new());
                 for states in states {

@@ -9,6 +9,8 @@ pub enum PipelinePart {
     TextEncoder,
     /// The same by another encoder.
     TextEncoder2,
+    /// The same by a third one.
+    TextEncoder3,
     /// A picture to begin with to latents.
     VaeEncoder,
     /// Noisy latents to less noisy ones, step by step.
@@ -22,7 +24,7 @@ pub enum PipelinePart {
 impl PipelinePart {
     /// Whether it reads prompts.
     pub fn is_text_encoder(self) -> bool {
-        matches!(self, Self::TextEncoder | Self::TextEncoder2)
+        matches!(self, Self::TextEncoder | Self::TextEncoder2 | Self::TextEncoder3)
     }
 
     /// Whether it runs once for each step of a picture.
@@ -46,6 +48,7 @@ impl PipelinePart {
             Self::VisionEncoder => "vision_encoder",
             Self::TextEncoder => "text_encoder",
             Self::TextEncoder2 => "text_encoder_2",
+            Self::TextEncoder3 => "text_encoder_3",
             Self::Unet => "unet",
             Self::Transformer => "transformer",
             Self::Vae => "vae",

@@ -6,6 +6,7 @@ use outsize_plan::Estimate;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::kind::PipelineKind;
 use crate::model::ImageModel;
 use crate::part::{PartNeeds, PartPlan, PassBytes};
 use crate::pipeline_part::PipelinePart;
@@ -86,7 +87,9 @@ impl ImageModel {
             };
             match part {
                 PipelinePart::VisionEncoder => text += seconds(request.references.len()),
-                PipelinePart::TextEncoder | PipelinePart::TextEncoder2 => {
+                PipelinePart::TextEncoder
+                | PipelinePart::TextEncoder2
+                | PipelinePart::TextEncoder3 => {
                     text += seconds(self.texts(request) / self.texts_together(request));
                 }
                 PipelinePart::Unet | PipelinePart::Transformer => {
@@ -123,7 +126,12 @@ impl ImageModel {
         let vision = self.vision.as_ref().map(|vision| vision.pass(&told)).transpose()?;
         let told = self.vision.as_ref().map_or(Ok(0), |vision| vision.tokens(&told))?;
         let tokens = self.text_encoders.iter().map(|encoder| encoder.tokens() + told);
-        let seen = tokens.clone().max().unwrap_or(0);
+        let longest = tokens.clone().max().unwrap_or(0);
+        let seen = match self.kind() {
+            // Tokens of the third text encoder behind those of the others.
+            PipelineKind::StableDiffusion3 => longest + tokens.clone().min().unwrap_or(0),
+            _ => longest,
+        };
         let text_passes = tokens.map(|tokens| of(together, tokens));
         let begun = request.image.is_some().then(|| of(1, seen));
         let scale = self.scale();

@@ -8,14 +8,14 @@ use outsize_checkpoint::{Dtype, TensorSpec};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
     Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel, QwenVisionModel,
-    T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
+    Sd3Transformer2dModel, T5EncoderModel, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Component, ComponentConfig, Error, WeightSpec};
 use serde_json::{Map, Value, json};
 
 use self::configs::{
     ends_early, flow_match, flux, flux_tiny, flux2_dev, flux2_dev_tiny, klein, klein_tiny,
-    qwen_image_tiny, tiny, xl, z_image, z_image_tiny,
+    qwen_image_tiny, sd3, sd3_tiny, tiny, xl, z_image, z_image_tiny,
 };
 use self::tokenizers::{chat_tokenizer, unigrams, vocabulary};
 use crate::files::{MODEL_INDEX, SCHEDULER_CONFIG};
@@ -30,6 +30,8 @@ use crate::text_encoder::{FLUX2_STATES, KLEIN_STATES};
 /// | `stable-diffusion-v1` | 1.03 B | 2.06 GB | Stable Diffusion 1.5, without the encoder of its autoencoder and its safety checker |
 /// | `stable-diffusion-tiny` | 40 M | 80 MB | the same levels, narrower, for pictures of 64 x 64 |
 /// | `stable-diffusion-xl` | 3.4 B | 6.87 GB | Stable Diffusion XL, without the encoder of its autoencoder |
+/// | `stable-diffusion-3.5` | 13.8 B | 27.6 GB | Stable Diffusion 3.5 large, without the encoder of its autoencoder |
+/// | `stable-diffusion-3.5-tiny` | 62.5 M | 125 MB | the same parts, smaller |
 /// | `flux-dev`, `flux-schnell` | 16.8 B | 33.7 GB | FLUX.1 dev and schnell, without the encoder of their autoencoder |
 /// | `flux-tiny` | 45 M | 90 MB | the same parts as `flux-dev`, smaller |
 /// | `z-image` | 10.1 B | 20.3 GB | Z-Image and Z-Image-Turbo, without the last layer of their text encoder and the encoder of their autoencoder |
@@ -42,10 +44,12 @@ use crate::text_encoder::{FLUX2_STATES, KLEIN_STATES};
 /// | `qwen-image-tiny` | 17.4 M | 34.8 MB | the same parts, smaller |
 /// | `qwen-image-edit` | 28.3 B | 56.6 GB | Qwen-Image-Edit 2511, without the head of its text encoder |
 /// | `qwen-image-edit-tiny` | 18.4 M | 36.9 MB | the same parts, smaller |
-pub const PIPELINE_PRESETS: [&str; 16] = [
+pub const PIPELINE_PRESETS: [&str; 18] = [
     "stable-diffusion-v1",
     "stable-diffusion-tiny",
     "stable-diffusion-xl",
+    "stable-diffusion-3.5",
+    "stable-diffusion-3.5-tiny",
     "flux-dev",
     "flux-schnell",
     "flux-tiny",
@@ -106,6 +110,12 @@ impl PipelinePreset {
                     "interpolation_type": "linear",
                 });
                 (PipelineKind::StableDiffusionXl, xl(), scheduler)
+            }
+            "stable-diffusion-3.5" => {
+                (PipelineKind::StableDiffusion3, sd3(), flow_match(false, 3.0))
+            }
+            "stable-diffusion-3.5-tiny" => {
+                (PipelineKind::StableDiffusion3, sd3_tiny(), flow_match(false, 3.0))
             }
             "flux-dev" => (PipelineKind::Flux, flux(true), flow_match(true, 3.0)),
             "flux-schnell" => (PipelineKind::Flux, flux(false), flow_match(false, 1.0)),
@@ -213,6 +223,14 @@ fn of(
 ) -> Result<PresetPart, Error> {
     let name = part.name();
     match part {
+        PipelinePart::Transformer if kind == PipelineKind::StableDiffusion3 => {
+            let config = merged(include_str!("presets/sd3.json"), changes)?;
+            described::<Sd3Transformer2dModel>(name, WEIGHTS, config, dtype)
+        }
+        PipelinePart::TextEncoder3 => {
+            let config = merged(include_str!("presets/t5_encoder.json"), changes)?;
+            described::<T5EncoderModel>(name, "model.safetensors", config, dtype)
+        }
         PipelinePart::TextEncoder2 if kind.is_flux1() => {
             let config = merged(include_str!("presets/t5_encoder.json"), changes)?;
             described::<T5EncoderModel>(name, "model.safetensors", config, dtype)

@@ -24,8 +24,8 @@ use crate::tokenizer::{ChatAround, PromptTokenizer, PromptTokenizerFiles};
 pub(crate) enum TextEncoder {
     /// Of CLIP, with a projection or without one.
     Clip(Box<Part<ClipTextModel>>),
-    /// Of T5.
-    T5(Box<Part<T5EncoderModel>>),
+    /// Of T5, for texts of so many tokens.
+    T5(Box<Part<T5EncoderModel>>, usize),
     /// Of Qwen3, without its last layer.
     Qwen3(Box<Part<DecoderTextEncoder>>),
     /// The same, or what of Mistral 3 reads text, up to a layer in its middle, of texts that are filled up in what stands around them.
@@ -38,6 +38,9 @@ use TextEncoder::{Clip, Filled, Qwen3, QwenVl, T5};
 
 /// Tokens of a text of T5, and the most of one of Qwen, as diffusers' pipelines read it; to so many some fill it up.
 const MOST_TOKENS: usize = 512;
+
+/// Tokens of a text of T5 for Stable Diffusion 3.
+const SD3_TOKENS: usize = 256;
 
 /// Layers of Qwen3 after which FLUX.2 klein takes hidden states, and those of Mistral 3 after which FLUX.2 dev does.
 pub(crate) const KLEIN_STATES: [usize; 3] = [9, 18, 27];
@@ -73,7 +76,10 @@ impl TextEncoder {
     ) -> Result<Self, Error> {
         match (kind, part) {
             (kind, PipelinePart::TextEncoder2) if kind.is_flux1() => {
-                Ok(T5(Box::new(Part::new(part, place, description)?)))
+                Ok(T5(Box::new(Part::new(part, place, description)?), MOST_TOKENS))
+            }
+            (_, PipelinePart::TextEncoder3) => {
+                Ok(T5(Box::new(Part::new(part, place, description)?), SD3_TOKENS))
             }
             (PipelineKind::ZImage, _) => Ok(Qwen3(Box::new(Part::new(part, place, description)?))),
             (kind, _) if kind.is_qwen_image() => {
@@ -106,7 +112,7 @@ impl TextEncoder {
     pub fn any(&self) -> &dyn AnyPart {
         match self {
             Clip(part) => &**part,
-            T5(part) => &**part,
+            T5(part, _) => &**part,
             Qwen3(part) | Filled(part, _) | QwenVl(part, _) => &**part,
         }
     }
@@ -118,7 +124,7 @@ impl TextEncoder {
                 let projection_in_out = part.config.config.projection_in_out;
                 part.adapt(file, &ModuleNames::Clip { projection_in_out })
             }
-            T5(part) => part.adapt(file, &ModuleNames::Plain),
+            T5(part, _) => part.adapt(file, &ModuleNames::Plain),
             Qwen3(part) | Filled(part, _) | QwenVl(part, _) => {
                 part.adapt(file, &ModuleNames::Plain)
             }
@@ -129,7 +135,7 @@ impl TextEncoder {
     pub fn width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.hidden,
-            T5(part) => part.config.config.d_model,
+            T5(part, _) => part.config.config.d_model,
             Qwen3(part) | Filled(part, _) | QwenVl(part, _) => part.config.config.width(),
         }
     }
@@ -138,7 +144,7 @@ impl TextEncoder {
     pub fn pooled_width(&self) -> usize {
         match self {
             Clip(part) => part.config.config.pooled(),
-            T5(_) | Qwen3(_) | Filled(..) | QwenVl(..) => 0,
+            T5(..) | Qwen3(_) | Filled(..) | QwenVl(..) => 0,
         }
     }
 
@@ -152,7 +158,8 @@ impl TextEncoder {
     pub fn tokens(&self) -> usize {
         match self {
             Clip(part) => part.config.config.sizes.positions,
-            T5(_) | Qwen3(_) | Filled(..) => MOST_TOKENS,
+            T5(_, tokens) => *tokens,
+            Qwen3(_) | Filled(..) => MOST_TOKENS,
             QwenVl(_, prompt) => prompt.unseen_tokens + MOST_TOKENS,
         }
     }
@@ -165,7 +172,7 @@ impl TextEncoder {
     ) -> Result<PromptTokenizer, Error> {
         match self {
             Clip(_) => files.load(),
-            T5(_) => files.with_length(MOST_TOKENS).load(),
+            T5(_, tokens) => files.with_length(*tokens).load(),
             Qwen3(_) => {
                 files.with_length(MOST_TOKENS).load_chat(ChatAround::Answer { thinks: true })
             }
@@ -186,7 +193,7 @@ impl TextEncoder {
         let texts = pass.latents.batch;
         let activations = match self {
             Clip(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
-            T5(part) => part.config.model().activation_bytes(texts, pass.tokens, threads),
+            T5(part, _) => part.config.model().activation_bytes(texts, pass.tokens, threads),
             Qwen3(part) | Filled(part, _) | QwenVl(part, _) => {
                 part.config.model().activation_bytes(texts, pass.tokens, threads)
             }
@@ -220,7 +227,7 @@ impl TextEncoder {
                     pooled: Some(pooled),
                 })
             }),
-            T5(part) => run(part, turn, |model| {
+            T5(part, _) => run(part, turn, |model| {
                 let last = model.forward(&texts.concat(), texts.len())?;
                 Ok(TextStates { last, lengths: lengths.clone(), penultimate: None, pooled: None })
             }),

@@ -175,6 +175,8 @@ fn a_built_pipeline_stays_within_its_budget_with_the_same_bits() {
     for (name, is_quantized, is_adapted, least_streamed) in [
         ("stable-diffusion-tiny", false, false, 50_000_000),
         ("stable-diffusion-tiny", false, true, 50_000_000),
+        ("stable-diffusion-3.5-tiny", false, false, 20_000_000),
+        ("stable-diffusion-3.5-tiny", false, true, 20_000_000),
         ("flux-tiny", false, false, 60_000_000),
         ("flux-tiny", false, true, 60_000_000),
         ("z-image-tiny", false, false, 20_000_000),

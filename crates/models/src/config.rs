@@ -78,6 +78,12 @@ pub(crate) fn multiplier(fields: &Fields<'_>, field: &str) -> Result<Option<f64>
     })
 }
 
+/// A list of numbers.
+pub(crate) fn numbers(value: &Value) -> Option<Vec<usize>> {
+    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
+    value.as_array()?.iter().map(number).collect()
+}
+
 /// The number of a token, under the first of its names that is there, or `absent`.
 pub(crate) fn token_id(fields: &Fields<'_>, names: &[&str], absent: u32) -> Result<u32, Error> {
     let Some((name, id)) = names.iter().find_map(|name| Some((*name, fields.get(name)?))) else {

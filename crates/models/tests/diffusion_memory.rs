@@ -5,8 +5,8 @@ use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
     Flux2Transformer2dModel, FluxTransformer2dModel, PixtralVisionModel,
-    QwenImageTransformer2dModel, QwenVisionModel, SiglipVisionModel, T5EncoderModel, TextFilling,
-    Unet2dConditionModel, ZImageTransformer2dModel,
+    QwenImageTransformer2dModel, QwenVisionModel, Sd3Transformer2dModel, SiglipVisionModel,
+    T5EncoderModel, TextFilling, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -94,6 +94,28 @@ fn memory_is_what_is_said() {
         });
         let said = |threads| flux.model().activation_bytes(size, tokens, threads);
         check(&format!("transformer of {heads} heads, {tokens} tokens"), measured, said);
+    }
+
+    for (heads, batch, tokens, dual) in
+        [(4, 2, 77, "[0, 1]"), (2, 1, 333, "[]"), (3, 2, 333, "[1]"), (1, 1, 33, "[0, 1, 2]")]
+    {
+        let more = format!(
+            r#", "num_attention_heads": {heads}, "attention_head_dim": 32, "caption_projection_dim": {},
+               "num_layers": 3, "joint_attention_dim": 64, "pooled_projection_dim": 32, "qk_norm": "rms_norm",
+               "pos_embed_max_size": 40, "dual_attention_layers": {dual}"#,
+            32 * heads
+        );
+        let sd3 = read::<Sd3Transformer2dModel>("SD3Transformer2DModel", &more);
+        let model = Sd3Transformer2dModel::new(&sd3.config, &init);
+        let size = PictureSize { batch, rows: 40, columns: 30 };
+        let (latents, pooled) = (zeros([batch, 1200, 64]), zeros([batch, 32]));
+        let context = zeros([batch, tokens, 64]);
+        let measured = peak(|| {
+            let texts = (pooled.clone(), context.clone());
+            model.forward(latents.clone(), [40, 30], 7.0, texts.0, texts.1)
+        });
+        let said = |threads| sd3.model().activation_bytes(size, tokens, threads);
+        check(&format!("transformer of Stable Diffusion 3, {heads} heads, {dual}"), measured, said);
     }
 
     for (heads, batch, tokens, ratio) in [(4, 2, 77, 3.0), (2, 1, 512, 3.0), (3, 2, 40, 2.0)] {

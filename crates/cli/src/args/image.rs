@@ -71,15 +71,15 @@ pub struct PictureArgs {
     pub negative_prompt: String,
     /// How much more the prompt counts than the negative one; up to 1 there is no guidance, for Z-Image
     /// at 0, for Qwen-Image without --negative-prompt [default: as in diffusers, 7.5 for Stable
-    /// Diffusion, 5 for XL and Z-Image, 8.5 for latent consistency models, 3.5 for FLUX.1 and 30 for its
+    /// Diffusion, 7 for its version 3, 5 for XL and Z-Image, 8.5 for latent consistency models, 3.5 for FLUX.1 and 30 for its
     /// Fill, 4 for Qwen-Image and FLUX.2, of which distilled klein has none]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub guidance_scale: Option<f32>,
     /// Steps of the scheduler [default: 50 for Stable Diffusion, Z-Image, Qwen-Image and FLUX.2, 28 for
-    /// FLUX.1 and 50 for its Fill, 4 for its schnell, for distilled models of FLUX.2 and for latent consistency models]
+    /// Stable Diffusion 3 and FLUX.1 and 50 for its Fill, 4 for its schnell, for distilled models of FLUX.2 and for latent consistency models]
     #[arg(long, value_name = "N")]
     pub steps: Option<usize>,
-    /// Pixels of a row, a multiple of 8, for FLUX, Z-Image and Qwen-Image of 16 [default: what the model
+    /// Pixels of a row, a multiple of 8, for Stable Diffusion 3, FLUX, Z-Image and Qwen-Image of 16 [default: what the model
     /// was trained with]
     #[arg(long, value_name = "PIXELS")]
     pub width: Option<usize>,
@@ -103,7 +103,7 @@ pub struct PictureArgs {
     pub mask: Option<PathBuf>,
     /// How much of --image is lost in noise, from 0 to 1, and how large a part of the steps is made
     /// [default: as in diffusers, 0.8 for Stable Diffusion and 1 with --mask; 0.3 for XL and 0.9999 with
-    /// it; 0.6 for FLUX.1, Qwen-Image and Z-Image, whose is 1 with --mask; 1 for FLUX.1 Fill]
+    /// it; 0.6 for Stable Diffusion 3, FLUX.1, Qwen-Image and Z-Image, whose is 1 with --mask; 1 for FLUX.1 Fill]
     #[arg(long, value_name = "S", requires = "image")]
     pub strength: Option<f32>,
     /// Scheduler: ddim, pndm, euler, euler-a, dpm++, lcm, tcd or flow-euler; -karras or -trailing may be behind

@@ -272,7 +272,7 @@ fn what_is_asked_of_the_wrong_kind_of_model_downloads_nothing() {
     // Nor pipelines that cannot be run.
     let mut other = repository();
     let index = String::from_utf8(other["model_index.json"].clone()).unwrap();
-    let index = index.replace("StableDiffusionPipeline", "StableDiffusion3Pipeline");
+    let index = index.replace("StableDiffusionPipeline", "StableCascadeDecoderPipeline");
     other.insert("model_index.json".to_owned(), index.into_bytes());
     let server = Server::of(other, |_, reply| reply);
     for command in [&["fetch", "org/model"][..], &["estimate", "org/model"]] {

@@ -92,7 +92,10 @@ fn prefixes(part: PipelinePart) -> (&'static [&'static str], &'static [&'static 
         PipelinePart::Transformer => {
             (&["transformer.", "diffusion_model.", ""], &["lora_unet_", "lora_transformer_"])
         }
-        PipelinePart::VisionEncoder | PipelinePart::VaeEncoder | PipelinePart::Vae => (&[], &[]),
+        PipelinePart::TextEncoder3
+        | PipelinePart::VisionEncoder
+        | PipelinePart::VaeEncoder
+        | PipelinePart::Vae => (&[], &[]),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Whether the parts of a pipeline belong together.
 
 use outsize_models::arch::{
-    Flux2Transformer2dConfig, FluxTransformer2dConfig, QwenImageTransformer2dConfig, TIME_IDS,
-    Unet2dConditionConfig, ZImageTransformer2dConfig,
+    Flux2Transformer2dConfig, FluxTransformer2dConfig, QwenImageTransformer2dConfig,
+    Sd3Transformer2dConfig, TIME_IDS, Unet2dConditionConfig, ZImageTransformer2dConfig,
 };
 
 use super::{ImageModel, with_mask};
@@ -18,6 +18,7 @@ impl ImageModel {
     pub(super) fn check(&self) -> Result<(), Error> {
         match &self.denoiser {
             Denoiser::Unet(unet) => self.check_unet(&unet.config.config)?,
+            Denoiser::Sd3(transformer) => self.check_sd3(&transformer.config.config)?,
             Denoiser::Flux(transformer) => self.check_flux(&transformer.config.config)?,
             Denoiser::ZImage(transformer) => self.check_z_image(&transformer.config.config)?,
             Denoiser::Flux2(transformer, _) => self.check_flux2(&transformer.config.config)?,
@@ -68,6 +69,42 @@ impl ImageModel {
             ),
             ("in_channels", transformer.in_channels, of_token, seen),
             ("out_channels", transformer.out_channels, "what four latents have", packed),
+        ])
+    }
+
+    /// Whether text encoders, autoencoder and a transformer of Stable Diffusion 3 belong together.
+    fn check_sd3(&self, transformer: &Sd3Transformer2dConfig) -> Result<(), Error> {
+        let widths = self.text_encoders.iter().map(TextEncoder::width);
+        let width = self.text_encoders.last().map_or(0, TextEncoder::width);
+        let of_clip = widths.sum::<usize>() - width;
+        if of_clip > width {
+            let reason = format!(
+                "`d_model` is {width}, but the `hidden_size` of both other text encoders is {of_clip} together"
+            );
+            return self.refused(PipelinePart::TextEncoder3, reason);
+        }
+        let pooled = self.text_encoders.iter().map(TextEncoder::pooled_width).sum();
+        let latent = self.vae.config.config.latent_channels;
+        self.check_transformer(&[
+            (
+                "joint_attention_dim",
+                transformer.joint_attention_dim,
+                "the third text encoder's `d_model`",
+                width,
+            ),
+            (
+                "pooled_projection_dim",
+                transformer.pooled_projection_dim,
+                "the `projection_dim` of both other text encoders together",
+                pooled,
+            ),
+            ("in_channels", transformer.in_channels, "the autoencoder's `latent_channels`", latent),
+            (
+                "out_channels",
+                transformer.out_channels,
+                "the autoencoder's `latent_channels`",
+                latent,
+            ),
         ])
     }
 

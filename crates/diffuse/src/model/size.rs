@@ -58,9 +58,10 @@ impl ImageModel {
         };
         let [width, height] =
             [request.width.unwrap_or(usual[0]), request.height.unwrap_or(usual[1])];
+        let most = self.denoiser.most_size().map_or(MAX_SIDE, |side| side * self.scale());
         for (side, side_pixels) in [("width", width), ("height", height)] {
-            if !(1..=MAX_SIDE).contains(&side_pixels) || !side_pixels.is_multiple_of(scale) {
-                return Err(Error::Size { side, pixels: side_pixels, scale, most: MAX_SIDE });
+            if !(1..=most).contains(&side_pixels) || !side_pixels.is_multiple_of(scale) {
+                return Err(Error::Size { side, pixels: side_pixels, scale, most });
             }
         }
         Ok([width, height])

@@ -38,6 +38,43 @@ pub(super) fn xl() -> Vec<Value> {
     ]
 }
 
+/// Stable Diffusion 3.5 large, whose second text encoder is XL's.
+pub(super) fn sd3() -> Vec<Value> {
+    let projected =
+        json!({ "architectures": ["CLIPTextModelWithProjection"], "projection_dim": 768 });
+    let vae = json!({
+        "latent_channels": 16, "sample_size": 1024, "scaling_factor": 1.5305,
+        "shift_factor": 0.0609, "use_post_quant_conv": false, "use_quant_conv": false,
+    });
+    vec![projected, xl().remove(1), json!({}), json!({}), vae]
+}
+
+pub(super) fn sd3_tiny() -> Vec<Value> {
+    let clip = |width| {
+        json!({
+            "hidden_size": width, "intermediate_size": 384, "num_attention_heads": 4,
+            "num_hidden_layers": 2, "projection_dim": width,
+        })
+    };
+    changed(
+        sd3(),
+        [
+            clip(96),
+            clip(128),
+            json!({
+                "d_ff": 512, "d_kv": 64, "d_model": 256, "num_decoder_layers": 4, "num_heads": 4,
+                "num_layers": 4, "vocab_size": 1024,
+            }),
+            json!({
+                "caption_projection_dim": 384, "dual_attention_layers": [0, 1],
+                "joint_attention_dim": 256, "num_attention_heads": 6, "num_layers": 6,
+                "pooled_projection_dim": 224,
+            }),
+            json!({ "block_out_channels": [32, 64, 64, 64], "layers_per_block": 1 }),
+        ],
+    )
+}
+
 /// FLUX.1, told how closely to follow the text (dev) or not (schnell).
 pub(super) fn flux(is_guided: bool) -> Vec<Value> {
     vec![

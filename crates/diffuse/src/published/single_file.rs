@@ -194,13 +194,15 @@ impl SingleFile {
     /// Refuses kinds of pipelines that are not its own.
     pub(crate) fn check(&self, kind: PipelineKind) -> Result<(), Error> {
         let family = match kind {
-            kind if kind.is_flux1() => Family::Flux,
-            kind if kind.is_flux2() => Family::Flux2,
-            PipelineKind::ZImage => Family::ZImage,
-            kind if kind.is_qwen_image() => Family::QwenImage,
-            _ => Family::StableDiffusion,
+            // Its files are called otherwise.
+            PipelineKind::StableDiffusion3 => None,
+            kind if kind.is_flux1() => Some(Family::Flux),
+            kind if kind.is_flux2() => Some(Family::Flux2),
+            PipelineKind::ZImage => Some(Family::ZImage),
+            kind if kind.is_qwen_image() => Some(Family::QwenImage),
+            _ => Some(Family::StableDiffusion),
         };
-        match family == self.family {
+        match family == Some(self.family) {
             true => Ok(()),
             false => Err(self.fault(format!(
                 "its base is a {}, which it is not: give the model that it is made of",
@@ -263,7 +265,8 @@ impl SingleFile {
             (
                 PipelinePart::VisionEncoder
                 | PipelinePart::TextEncoder
-                | PipelinePart::TextEncoder2,
+                | PipelinePart::TextEncoder2
+                | PipelinePart::TextEncoder3,
                 _,
             ) => {
                 let config = read::<ClipTextModel>(config).map_err(fault)?;

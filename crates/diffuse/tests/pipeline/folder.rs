@@ -206,8 +206,8 @@ fn what_is_missing_or_not_built_in_is_named() {
     for (from, to, named) in [
         (
             "StableDiffusionPipeline",
-            "StableDiffusion3Pipeline",
-            "`_class_name` is \"StableDiffusion3Pipeline\"",
+            "StableCascadeDecoderPipeline",
+            "`_class_name` is \"StableCascadeDecoderPipeline\"",
         ),
         ("StableDiffusionPipeline", "StableDiffusionXLPipeline", "`text_encoder_2` is \"\""),
         ("CLIPTextModel", "T5EncoderModel", "`text_encoder` is \"T5EncoderModel\""),

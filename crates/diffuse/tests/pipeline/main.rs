@@ -12,6 +12,7 @@ mod qwen_image;
 mod qwen_image_edit;
 mod schedulers;
 mod single_file;
+mod stable_diffusion_3;
 mod tokenizer;
 mod z_image;
 

@@ -79,6 +79,7 @@ mod rms_config;
 mod rms_decoder;
 mod rms_layer;
 mod rms_parts;
+mod sd3;
 mod seed_oss;
 mod siglip;
 mod sizes;
@@ -152,6 +153,7 @@ pub use rms_config::{
 };
 pub use rms_decoder::{EmbeddingsName, FinalNormName, RmsBlock, RmsForCausalLm, RmsModel};
 pub use rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp};
+pub use sd3::{Sd3Transformer2dConfig, Sd3Transformer2dModel};
 pub use siglip::{SiglipVisionConfig, SiglipVisionModel};
 pub use sizes::LayerNormSizes;
 pub use sparse_moe::{RmsSparseMoeBlock, SparseMoeForCausalLm};

@@ -15,8 +15,10 @@ pub(crate) struct JointAttentionConfig {
     pub head_dim: usize,
     /// Whether projections have a bias.
     pub bias: bool,
-    /// What norms of queries and keys add to mean squares.
-    pub epsilon: f64,
+    /// What norms of queries and keys add to mean squares, if there are such norms.
+    pub epsilon: Option<f64>,
+    /// Whether anything comes of a text's tokens.
+    pub gives_text: bool,
 }
 
 /// Attention with projections of its own for the tokens of a text.
@@ -24,25 +26,27 @@ pub(crate) struct JointAttentionConfig {
 pub struct JointAttention {
     // In the order of use.
     to_q: Linear,
-    norm_q: RmsNorm,
+    norm_q: Option<RmsNorm>,
     add_q_proj: Linear,
-    norm_added_q: RmsNorm,
+    norm_added_q: Option<RmsNorm>,
     to_k: Linear,
-    norm_k: RmsNorm,
+    norm_k: Option<RmsNorm>,
     add_k_proj: Linear,
-    norm_added_k: RmsNorm,
+    norm_added_k: Option<RmsNorm>,
     to_v: Linear,
     add_v_proj: Linear,
     /// `[hidden, hidden]`; one layer.
     to_out: Vec<Linear>,
-    to_add_out: Linear,
+    to_add_out: Option<Linear>,
+    /// Of one head.
+    width: usize,
 }
 
 impl JointAttention {
     pub(crate) fn new(config: &JointAttentionConfig, init: &Init) -> Self {
-        let JointAttentionConfig { hidden, head_dim, bias, epsilon } = *config;
+        let JointAttentionConfig { hidden, head_dim, bias, epsilon, gives_text } = *config;
         let square = || Linear::new(hidden, hidden, bias, init);
-        let norm = || RmsNorm::new(head_dim, epsilon, init);
+        let norm = || epsilon.map(|epsilon| RmsNorm::new(head_dim, epsilon, init));
         Self {
             to_q: square(),
             norm_q: norm(),
@@ -55,12 +59,18 @@ impl JointAttention {
             to_v: square(),
             add_v_proj: square(),
             to_out: vec![square()],
-            to_add_out: square(),
+            to_add_out: gives_text.then(square),
+            width: head_dim,
         }
     }
 
     /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same; the text's are rotated as the first.
-    pub(crate) fn forward(&self, streams: [Tensor<3>; 2], rotation: &Rotation) -> [Tensor<3>; 2] {
+    /// Where nothing comes of a text, its tokens are as attention gives them.
+    pub(crate) fn forward(
+        &self,
+        streams: [Tensor<3>; 2],
+        rotation: Option<&Rotation>,
+    ) -> [Tensor<3>; 2] {
         let [image_tokens, text_tokens] = streams.each_ref().map(|x| x.dims()[1]);
         let projected =
             self.projected(streams, rotation, |[image, text]| joined(vec![text, image], 1));
@@ -78,7 +88,7 @@ impl JointAttention {
         rotation: &Rotation,
     ) -> [Tensor<3>; 2] {
         let image_tokens = streams[0].dims()[1] / texts.len();
-        let projected = self.projected(streams, rotation, |[images, all]| {
+        let projected = self.projected(streams, Some(rotation), |[images, all]| {
             let mut parts = Vec::with_capacity(2 * texts.len());
             let mut start = 0;
             for (picture, &tokens) in texts.iter().enumerate() {
@@ -105,29 +115,37 @@ impl JointAttention {
     fn projected(
         &self,
         [image, text]: [Tensor<3>; 2],
-        rotation: &Rotation,
+        rotation: Option<&Rotation>,
         both: impl Fn([Tensor<4>; 2]) -> Tensor<4>,
     ) -> [Tensor<4>; 3] {
-        let width = self.norm_q.width();
-        let queries = both([
-            normed_heads(&self.to_q, &self.norm_q, &image),
-            normed_heads(&self.add_q_proj, &self.norm_added_q, &text),
-        ]);
-        let queries = rotation.apply(queries);
-        let keys = both([
-            normed_heads(&self.to_k, &self.norm_k, &image),
-            normed_heads(&self.add_k_proj, &self.norm_added_k, &text),
-        ]);
-        let keys = rotation.apply(keys);
-        let values =
-            both([heads(&self.to_v, &image, width), heads(&self.add_v_proj, &text, width)]);
+        let of = |linear, norm: &Option<RmsNorm>, x| match norm {
+            Some(norm) => normed_heads(linear, norm, x),
+            None => heads(linear, x, self.width),
+        };
+        let rotated = |x| match rotation {
+            Some(rotation) => rotation.apply(x),
+            None => x,
+        };
+        let queries = rotated(both([
+            of(&self.to_q, &self.norm_q, &image),
+            of(&self.add_q_proj, &self.norm_added_q, &text),
+        ]));
+        let keys = rotated(both([
+            of(&self.to_k, &self.norm_k, &image),
+            of(&self.add_k_proj, &self.norm_added_k, &text),
+        ]));
+        let values = both([of(&self.to_v, &None, &image), of(&self.add_v_proj, &None, &text)]);
         [queries, keys, values]
     }
 
     /// What attention gave of pictures and of texts, projected.
     fn out(&self, [image, text]: [Tensor<3>; 2]) -> [Tensor<3>; 2] {
         let image = self.to_out.iter().fold(image, |x, linear| linear.forward_pixels(x));
-        [image, self.to_add_out.forward_pixels(text)]
+        let text = match &self.to_add_out {
+            Some(linear) => linear.forward_pixels(text),
+            None => text,
+        };
+        [image, text]
     }
 
     /// Activations where its block computes.

@@ -46,6 +46,7 @@ mod router;
 mod shared_attention;
 mod short_convolution;
 mod sparse_mixer;
+mod time_text_embedding;
 mod timestep;
 
 pub use activation::Activation;
@@ -118,5 +119,6 @@ pub use router::{ExpertGroups, Router, Routing, Shares};
 pub(crate) use shared_attention::SharedSeen;
 pub use shared_attention::{KeyValueSource, SharedAttention, SharedAttentionConfig};
 pub use short_convolution::ShortConvolution;
+pub use time_text_embedding::TimeTextEmbedding;
 pub(crate) use timestep::Sinusoids;
 pub use timestep::TimestepEmbedding;

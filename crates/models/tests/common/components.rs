@@ -10,7 +10,8 @@ use outsize_core::{Dispatched, Options};
 use outsize_models::arch::{
     AddedConditions, AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
     Flux2Transformer2dModel, FluxTransformer2dModel, QwenImageTransformer2dModel, QwenVisionModel,
-    T5EncoderModel, TIME_IDS, TextFilling, Unet2dConditionModel, ZImageTransformer2dModel,
+    Sd3Transformer2dModel, T5EncoderModel, TIME_IDS, TextFilling, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{
     ActivationDtype, Component, ComponentConfig, Error, FIRST_IMAGE_ID, ImageFeatures, Init,
@@ -124,6 +125,15 @@ pub fn denoise_packed(name: &str, model: &FluxTransformer2dModel) -> Vec<f32> {
     let latents = tensor(name, "latents", &device);
     let (pooled, context) = (tensor(name, "pooled", &device), tensor(name, "context", &device));
     values(model.forward(latents, &sizes(name, "size"), timestep, Some(guidance), pooled, context))
+}
+
+pub const SD3S: [&str; 3] = ["sd3", "sd3-normed", "sd3-dual"];
+
+pub fn denoise_sd3(name: &str, model: &Sd3Transformer2dModel) -> Vec<f32> {
+    let device = Device::flex();
+    let (size, time) = (sizes(name, "size")[0], expected(name, "timestep").0[0]);
+    let [latents, context] = ["latents", "context"].map(|what| tensor(name, what, &device));
+    values(model.forward(latents, size, time, tensor(name, "pooled", &device), context))
 }
 
 /// Rows and columns of pictures in tokens.

@@ -8,4 +8,5 @@ mod flux;
 mod flux2;
 mod gpu;
 mod qwen_image;
+mod sd3;
 mod z_image;

@@ -41,7 +41,13 @@ impl FluxTransformerBlock {
         let hidden = config.hidden();
         let norm = || AdaLayerNorm::new(hidden, 6, true, init);
         let head_dim = config.attention_head_dim;
-        let attention = JointAttentionConfig { hidden, head_dim, bias: true, epsilon: EPSILON };
+        let attention = JointAttentionConfig {
+            hidden,
+            head_dim,
+            bias: true,
+            epsilon: Some(EPSILON),
+            gives_text: true,
+        };
         Self {
             norm1: norm(),
             norm1_context: norm(),
@@ -67,7 +73,7 @@ impl FluxTransformerBlock {
             self.norm1_context.parts(conditioning);
         let text_normed = Modulation { scale, shift }.norm(&text, EPSILON);
         let text_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
-        let [image_mixed, text_mixed] = self.attn.forward([normed, text_normed], rotation);
+        let [image_mixed, text_mixed] = self.attn.forward([normed, text_normed], Some(rotation));
         let image = add_share(image, share, image_mixed);
         let text = add_share(text, text_share, text_mixed);
         [self.ff.add(image, image_mlp, EPSILON), self.ff_context.add(text, text_mlp, EPSILON)]

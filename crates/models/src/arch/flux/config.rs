@@ -43,7 +43,7 @@ pub struct FluxTransformer2dConfig {
 impl FluxTransformer2dConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let in_channels = fields.size_or("in_channels", 64, MAX_HIDDEN)?;
-        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, 24)?;
+        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, [24, 128])?;
         Ok(Self {
             in_channels,
             out_channels: fields.size_or("out_channels", in_channels, MAX_HIDDEN)?,

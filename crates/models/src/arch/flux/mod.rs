@@ -9,8 +9,8 @@ mod positions;
 mod work;
 
 use burn::module::Module;
+use burn::tensor::Tensor;
 use burn::tensor::activation::silu;
-use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
@@ -22,19 +22,10 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    AdaLayerNorm, Linear, Sinusoids, TimestepEmbedding, fetched, joined, names_with_shift_first,
+    AdaLayerNorm, Linear, TimeTextEmbedding, fetched, joined, names_with_shift_first,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, Error, PicturePass, PictureSize, WeightUse};
-
-/// Sines and cosines of a time.
-const TIME_CHANNELS: usize = 256;
-
-/// How these tell it.
-const SINUSOIDS: Sinusoids = Sinusoids { cosines_first: true, freq_shift: 0.0 };
-
-/// What guidance is multiplied by, so that it is told as a time is.
-const GUIDANCE_SCALE: f32 = 1000.0;
 
 /// A denoiser of packed latents, four of which make a token.
 #[derive(Module, Debug)]
@@ -55,16 +46,6 @@ pub struct FluxTransformer2dModel {
     shift_first: bool,
     #[module(skip)]
     axes: [usize; AXES],
-}
-
-/// What all tokens of a picture have in common.
-#[derive(Module, Debug)]
-struct TimeTextEmbedding {
-    timestep_embedder: TimestepEmbedding,
-    /// `None` if it is not told how closely to follow the text.
-    guidance_embedder: Option<TimestepEmbedding>,
-    /// Of what is known of the text as a whole.
-    text_embedder: TimestepEmbedding,
 }
 
 impl Architecture for FluxTransformer2dModel {
@@ -96,14 +77,13 @@ impl Architecture for FluxTransformer2dModel {
 
     fn new(config: &FluxTransformer2dConfig, init: &Init) -> Self {
         let hidden = config.hidden();
-        let time = || TimestepEmbedding::new(TIME_CHANNELS, hidden, init);
         Self {
             x_embedder: Linear::new(config.in_channels, hidden, true, init),
-            time_text_embed: TimeTextEmbedding {
-                timestep_embedder: time(),
-                guidance_embedder: config.guidance_embeds.then(time),
-                text_embedder: TimestepEmbedding::new(config.pooled_projection_dim, hidden, init),
-            },
+            time_text_embed: TimeTextEmbedding::new(
+                [config.pooled_projection_dim, hidden],
+                config.guidance_embeds,
+                init,
+            ),
             context_embedder: Linear::new(config.joint_attention_dim, hidden, true, init),
             transformer_blocks: (0..config.num_layers)
                 .map(|_| FluxTransformerBlock::new(config, init))
@@ -193,26 +173,5 @@ impl FluxTransformer2dModel {
         let rotations = (positions as u64).saturating_mul(width as u64);
         let values = rows.saturating_mul((most * hidden) as u64);
         Activations::values(values.saturating_add(rotations)).with_scratch(scratch).bytes()
-    }
-}
-
-impl TimeTextEmbedding {
-    /// The sum of all embeddings: `[batch, hidden]` f32.
-    fn forward(
-        &self,
-        timestep: f32,
-        guidance: Option<f32>,
-        pooled: Tensor<2>,
-        device: &Device,
-    ) -> Tensor<2> {
-        let mut sum = self.timestep_embedder.embed(timestep, SINUSOIDS, device);
-        if let Some(embedder) = &self.guidance_embedder {
-            let guidance = guidance.expect("this model is told how closely to follow the text");
-            let more = embedder.embed(guidance * GUIDANCE_SCALE, SINUSOIDS, device);
-            sum = sum.clone() + more.to_device(&sum.device());
-        }
-        let text = self.text_embedder.forward(pooled);
-        let sum = sum.to_device(&text.device());
-        text + sum
     }
 }

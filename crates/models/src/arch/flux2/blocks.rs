@@ -67,7 +67,13 @@ impl Branch {
 impl Flux2TransformerBlock {
     pub fn new(config: &Flux2Transformer2dConfig, init: &Init) -> Self {
         let (hidden, head_dim) = (config.hidden(), config.attention_head_dim);
-        let attention = JointAttentionConfig { hidden, head_dim, bias: false, epsilon: config.eps };
+        let attention = JointAttentionConfig {
+            hidden,
+            head_dim,
+            bias: false,
+            epsilon: Some(config.eps),
+            gives_text: true,
+        };
         Self {
             attn: JointAttention::new(&attention, init),
             ff: Flux2FeedForward::new(config, init),
@@ -84,7 +90,7 @@ impl Flux2TransformerBlock {
     ) -> [Tensor<3>; 2] {
         let [image, text] = [image, text].map(|x| self.attn.entered(x));
         let normed = [of_image[0].norm(&image), of_text[0].norm(&text)];
-        let [image_mixed, text_mixed] = self.attn.forward(normed, rotation);
+        let [image_mixed, text_mixed] = self.attn.forward(normed, Some(rotation));
         let image = of_image[0].add(image, image_mixed);
         let text = of_text[0].add(text, text_mixed);
         [self.ff.add(image, &of_image[1]), self.ff_context.add(text, &of_text[1])]

@@ -49,7 +49,7 @@ pub struct Flux2Transformer2dConfig {
 impl Flux2Transformer2dConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let in_channels = fields.size_or("in_channels", 128, MAX_HIDDEN)?;
-        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, 48)?;
+        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, [48, 128])?;
         let hidden = num_attention_heads * attention_head_dim;
         let ratio = match fields.get("mlp_ratio") {
             Some(_) => fields.number_within("mlp_ratio", 1.0 / hidden as f64, MAX_RATIO)?,

@@ -41,7 +41,13 @@ impl QwenImageTransformerBlock {
     pub fn new(config: &QwenImageTransformer2dConfig, init: &Init) -> Self {
         let (hidden, head_dim) = (config.hidden(), config.attention_head_dim);
         let modulation = || (Parameterless {}, Linear::new(hidden, 6 * hidden, true, init));
-        let attention = JointAttentionConfig { hidden, head_dim, bias: true, epsilon: EPSILON };
+        let attention = JointAttentionConfig {
+            hidden,
+            head_dim,
+            bias: true,
+            epsilon: Some(EPSILON),
+            gives_text: true,
+        };
         let mlp = || GeluFeedForward::new(hidden, EXPANSION, init);
         Self {
             img_mod: modulation(),

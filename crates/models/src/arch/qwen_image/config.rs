@@ -42,7 +42,7 @@ pub struct QwenImageTransformer2dConfig {
 impl QwenImageTransformer2dConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let in_channels = fields.size_or("in_channels", 64, MAX_HIDDEN)?;
-        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, 24)?;
+        let [num_attention_heads, attention_head_dim] = transformer_heads(fields, [24, 128])?;
         // In diffusers an explicit `null` is not what is usual.
         let usual = if fields.has("out_channels") { in_channels } else { 16 };
         Ok(Self {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check,
+    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check, numbers,
     rope_object, theta, token_id,
 };
 use crate::layers::Activation;
@@ -191,11 +191,6 @@ fn windows(vision: &Fields<'_>, unit: usize) -> Result<(Option<usize>, Vec<usize
         })?,
     };
     Ok((Some(pixels / unit), unwindowed))
-}
-
-fn numbers(value: &Value) -> Option<Vec<usize>> {
-    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    value.as_array()?.iter().map(number).collect()
 }
 
 /// Numbers of blocks in order.
