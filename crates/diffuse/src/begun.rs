@@ -50,8 +50,7 @@ pub(crate) struct BegunLatents {
     pub image: LatentDistribution,
     /// What is made anew: 1 for each of `[rows, columns, values]` where it is, 0 where the picture is kept.
     pub mask: Option<Vec<f32>>,
-    /// Whether a denoiser that sees the mask has it behind what is kept, and its latents begin with the picture however much of it
-    /// is lost in noise.
+    /// Whether a denoiser that sees the mask has it behind what is kept.
     pub mask_last: bool,
     /// The latents of what is kept, with gray elsewhere, if the denoiser sees it.
     pub kept: Option<LatentDistribution>,
@@ -90,11 +89,11 @@ impl BegunLatents {
         scheduler: &Scheduler,
         draw: &mut dyn FnMut() -> Vec<f32>,
     ) -> (Vec<f32>, Beside) {
-        let all_noise = self.all_noise && !self.mask_last;
-        let image = (self.kept.is_none() || !all_noise).then(|| self.image.sample(draw()));
+        let is_seen = self.kept.is_none() || !self.all_noise;
+        let image = is_seen.then(|| self.image.sample(draw()));
         let noise = draw();
         let latents = match &image {
-            Some(image) if !all_noise => {
+            Some(image) if !self.all_noise => {
                 let mut latents = image.clone();
                 scheduler.add_noise(&mut latents, &noise);
                 latents

@@ -274,11 +274,13 @@ impl ImagePipeline {
                 shift_factors: config.shift_factors.iter().map(|n| *n as f32).collect(),
             })
         };
+        let is_fill = model.kind() == PipelineKind::FluxFill;
         let begun = BegunLatents {
             image: encode(image.picture)?,
             kept: image.kept.map(encode).transpose()?,
-            all_noise: image.mask.is_some() && model.strength(request) == 1.0,
-            mask_last: model.kind() == PipelineKind::FluxFill,
+            // In diffusers that one begins with the picture, lost in noise as it is.
+            all_noise: image.mask.is_some() && model.strength(request) == 1.0 && !is_fill,
+            mask_last: is_fill,
             mask: image.mask,
         };
         let stats = module.run(|module| module.stats())?;
