@@ -28,20 +28,13 @@ pub(crate) enum Denoiser {
     Flux(Box<Part<FluxTransformer2dModel>>),
     /// Of tokens of two by two latents.
     ZImage(Box<Part<ZImageTransformer2dModel>>),
-    /// The same, beside any number of pictures to go by.
-    Flux2(Box<Part<Flux2Transformer2dModel>>, Told),
+    /// The same, beside any number of pictures to go by, and whether it is told how closely to follow the text.
+    Flux2(Box<Part<Flux2Transformer2dModel>>, bool),
     /// The same.
     QwenImage(Box<Part<QwenImageTransformer2dModel>>),
 }
 
 use Denoiser::{Flux, Flux2, QwenImage, Sd3, Unet, ZImage};
-
-/// Whether a denoiser is told how closely to follow the text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
-    Guidance,
-    Nothing,
-}
 
 /// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
 const SAMPLE_SIZE: usize = 128;
@@ -100,8 +93,7 @@ impl Denoiser {
                     Part::<Flux2Transformer2dModel>::changed(part, place, description, change)?;
                 // Klein is never told, even if it could be.
                 let is_told = kind == PipelineKind::Flux2 && part.config.config.guidance_embeds;
-                let told = if is_told { Told::Guidance } else { Told::Nothing };
-                Ok(Flux2(Box::new(part), told))
+                Ok(Flux2(Box::new(part), is_told))
             }
             PipelineKind::StableDiffusion3 => {
                 Ok(Sd3(Box::new(Part::new(part, place, description)?)))
@@ -171,7 +163,7 @@ impl Denoiser {
     pub fn is_guided(&self) -> bool {
         match self {
             Unet(part) => part.config.config.guidance_channels.is_some(),
-            Flux2(_, told) => *told == Told::Guidance,
+            Flux2(_, is_told) => *is_told,
             Sd3(_) | ZImage(_) | QwenImage(_) => false,
             Flux(part) => part.config.config.guidance_embeds,
         }

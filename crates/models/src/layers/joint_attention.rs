@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::{Linear, RmsNorm, Rotation, attend_tokens, entered, heads, joined, normed_heads};
+use super::{Linear, RmsNorm, Rotation, attend_tokens, entered, heads_with, joined};
 use crate::architecture::Init;
 
 /// The sizes of a [`JointAttention`].
@@ -118,10 +118,8 @@ impl JointAttention {
         rotation: Option<&Rotation>,
         both: impl Fn([Tensor<4>; 2]) -> Tensor<4>,
     ) -> [Tensor<4>; 3] {
-        let of = |linear, norm: &Option<RmsNorm>, x| match norm {
-            Some(norm) => normed_heads(linear, norm, x),
-            None => heads(linear, x, self.width),
-        };
+        let of =
+            |linear, norm: &Option<RmsNorm>, x| heads_with(linear, norm.as_ref(), x, self.width);
         let rotated = |x| match rotation {
             Some(rotation) => rotation.apply(x),
             None => x,

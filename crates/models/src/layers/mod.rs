@@ -103,10 +103,11 @@ pub(crate) use mlp::{gated, gated_activations};
 pub use modulation::{AdaLayerNorm, SHIFT_FIRST};
 pub(crate) use modulation::{
     Modulation, Run, add_share, add_share_runs, modulation_parts, names_with_shift_first,
+    two_branches,
 };
 pub use norm::Norm;
 pub use parameterless::Parameterless;
-pub(crate) use picture_attention::{attend_tokens, heads, normed_heads};
+pub(crate) use picture_attention::{attend_tokens, heads, heads_with, normed_heads};
 pub use picture_norm::{PictureNorm, PictureNormKind};
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};
 pub use rms_norm::RmsNorm;

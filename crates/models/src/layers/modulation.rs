@@ -68,6 +68,15 @@ pub(crate) fn modulation_parts<const N: usize>(
     std::array::from_fn(|part| all.clone().narrow(1, part * hidden, hidden))
 }
 
+/// Of the parts of a conditioning what a block's two branches have, in attention and in the MLP: the norm, and the share in which a
+/// branch is added.
+pub(crate) fn two_branches(
+    [shift, scale, share, shift_mlp, scale_mlp, share_mlp]: [Tensor<2>; 6],
+) -> [(Modulation, Tensor<2>); 2] {
+    let mlp = Modulation { scale: scale_mlp, shift: shift_mlp };
+    [(Modulation { scale, shift }, share), (mlp, share_mlp)]
+}
+
 /// Tokens of a stream, one behind the other, that have a conditioning in common.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {

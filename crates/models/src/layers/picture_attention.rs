@@ -17,6 +17,20 @@ pub(crate) fn normed_heads(project: &Linear, norm: &RmsNorm, x: &Tensor<3>) -> T
     norm.forward(heads(project, x, norm.width()))
 }
 
+/// The same with a norm or without one.
+pub(crate) fn heads_with(
+    project: &Linear,
+    norm: Option<&RmsNorm>,
+    x: &Tensor<3>,
+    width: usize,
+) -> Tensor<4> {
+    let heads = heads(project, x, width);
+    match norm {
+        Some(norm) => norm.forward(heads),
+        None => heads,
+    }
+}
+
 /// Queries, keys and values `[batch, tokens, heads, width]` to `[batch, tokens, heads · width]`.
 pub(crate) fn attend_tokens(compute: ActivationDtype, projected: [Tensor<4>; 3]) -> Tensor<3> {
     let [batch, tokens, heads, width] = projected[0].dims();

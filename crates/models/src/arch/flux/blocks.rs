@@ -9,7 +9,7 @@ use super::config::EPSILON;
 use crate::architecture::Init;
 use crate::layers::{
     Activation, AdaLayerNorm, GeluFeedForward, JointAttention, JointAttentionConfig, Linear,
-    Modulation, Rotation, add_share, joined,
+    Modulation, Rotation, add_share, joined, two_branches,
 };
 
 /// What the inner layer of an MLP is wider by.
@@ -66,13 +66,10 @@ impl FluxTransformerBlock {
         rotation: &Rotation,
     ) -> [Tensor<3>; 2] {
         let [image, text] = [image, text].map(|x| self.norm1.entered(x));
-        let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] = self.norm1.parts(conditioning);
-        let normed = Modulation { scale, shift }.norm(&image, EPSILON);
-        let image_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
-        let [shift, scale, text_share, shift_mlp, scale_mlp, share_mlp] =
-            self.norm1_context.parts(conditioning);
-        let text_normed = Modulation { scale, shift }.norm(&text, EPSILON);
-        let text_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
+        let [(norm, share), image_mlp] = two_branches(self.norm1.parts(conditioning));
+        let normed = norm.norm(&image, EPSILON);
+        let [(norm, text_share), text_mlp] = two_branches(self.norm1_context.parts(conditioning));
+        let text_normed = norm.norm(&text, EPSILON);
         let [image_mixed, text_mixed] = self.attn.forward([normed, text_normed], Some(rotation));
         let image = add_share(image, share, image_mixed);
         let text = add_share(text, text_share, text_mixed);

@@ -7,8 +7,8 @@ use super::QwenImageTransformer2dConfig;
 use super::config::EPSILON;
 use crate::architecture::Init;
 use crate::layers::{
-    GeluFeedForward, JointAttention, JointAttentionConfig, Linear, Modulation, Parameterless,
-    Rotation, Run, add_share, add_share_runs, modulation_parts,
+    GeluFeedForward, JointAttention, JointAttentionConfig, Linear, Parameterless, Rotation, Run,
+    add_share, add_share_runs, modulation_parts, two_branches,
 };
 
 /// What the inner layer of an MLP is wider by.
@@ -68,14 +68,11 @@ impl QwenImageTransformerBlock {
     ) -> [Tensor<3>; 2] {
         let [image, text] = streams.map(|x| self.attn.entered(x));
         let branches = |(_, linear): &(Parameterless, Linear), conditioning: &Tensor<2>| {
-            let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] =
-                modulation_parts(linear, conditioning);
-            let mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
-            (Modulation { scale, shift }, share, mlp)
+            two_branches(modulation_parts(linear, conditioning))
         };
-        let (image_norm, image_share, image_mlp) = branches(&self.img_mod, conditioning);
+        let [(image_norm, image_share), image_mlp] = branches(&self.img_mod, conditioning);
         let of_text = conditioning.clone().narrow(0, 0, 1);
-        let (text_norm, text_share, text_mlp) = branches(&self.txt_mod, &of_text);
+        let [(text_norm, text_share), text_mlp] = branches(&self.txt_mod, &of_text);
         let runs = &places.runs;
         let normed = [image_norm.norm_runs(&image, runs, EPSILON), text_norm.norm(&text, EPSILON)];
         let [image_mixed, text_mixed] =

@@ -8,7 +8,7 @@ use super::config::EPSILON;
 use crate::architecture::Init;
 use crate::layers::{
     AdaLayerNorm, GeluFeedForward, JointAttention, JointAttentionConfig, Linear, Modulation,
-    RmsNorm, add_share, attend_tokens, heads, normed_heads,
+    RmsNorm, add_share, attend_tokens, heads, heads_with, two_branches,
 };
 
 /// What the inner layer of an MLP is wider by.
@@ -82,16 +82,13 @@ impl Sd3TransformerBlock {
                 ([a, b, c, d, e, f], Some((attention, normed, share)))
             }
         };
-        let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] = parts;
-        let normed = Modulation { scale, shift }.norm(&image, EPSILON);
-        let image_mlp = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
+        let [(norm, share), image_mlp] = two_branches(parts);
+        let normed = norm.norm(&image, EPSILON);
         let (text_norm, text_parts) = match &self.ff_context {
             None => (self.norm1_context.modulation(conditioning, false), None),
             Some(mlp) => {
-                let [shift, scale, share, shift_mlp, scale_mlp, share_mlp] =
-                    self.norm1_context.parts(conditioning);
-                let branch = (Modulation { scale: scale_mlp, shift: shift_mlp }, share_mlp);
-                (Modulation { scale, shift }, Some((mlp, share, branch)))
+                let [(norm, share), branch] = two_branches(self.norm1_context.parts(conditioning));
+                (norm, Some((mlp, share, branch)))
             }
         };
         let text_normed = text_norm.norm(&text, EPSILON);
@@ -129,12 +126,11 @@ impl Sd3Attention {
 
     /// `[batch, tokens, hidden]` f32 to the same.
     fn forward(&self, x: &Tensor<3>) -> Tensor<3> {
-        let of = |linear, norm: &Option<RmsNorm>| match norm {
-            Some(norm) => normed_heads(linear, norm, x),
-            None => heads(linear, x, self.width),
-        };
-        let projected =
-            [of(&self.to_q, &self.norm_q), of(&self.to_k, &self.norm_k), of(&self.to_v, &None)];
+        let projected = [
+            heads_with(&self.to_q, self.norm_q.as_ref(), x, self.width),
+            heads_with(&self.to_k, self.norm_k.as_ref(), x, self.width),
+            heads(&self.to_v, x, self.width),
+        ];
         let mixed = attend_tokens(self.to_q.compute, projected);
         self.to_out.iter().fold(mixed, |x, linear| linear.forward_pixels(x))
     }
