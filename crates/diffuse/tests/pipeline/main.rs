@@ -72,6 +72,28 @@ fn request(folder: &Path, prompt: &str, steps: usize, entry: &Value) -> ImageReq
     }
 }
 
+/// A small picture to go by another one of the fixture, in so many columns and rows.
+fn by_another(folder: &Path, [width, height]: [usize; 2]) -> ImageRequest {
+    ImageRequest {
+        steps: Some(2),
+        width: Some(width),
+        height: Some(height),
+        references: vec![Picture::read(folder.join("other.png")).unwrap()],
+        ..ImageRequest::new("a photo of an astronaut riding a horse")
+    }
+}
+
+/// One that begins with a picture of the fixture.
+fn begun(folder: &Path) -> ImageRequest {
+    let picture = Picture::read(folder.join("image.png")).unwrap();
+    ImageRequest {
+        steps: Some(3),
+        negative_prompt: "the cat".to_owned(),
+        image: Some(InitialImage { picture, mask: None, strength: Some(0.7) }),
+        ..ImageRequest::new("a photo of an astronaut riding a horse")
+    }
+}
+
 /// A copy of the fixture to change.
 fn copied(name: &str) -> TempDir {
     let copy = tempfile::tempdir().unwrap();

@@ -155,16 +155,9 @@ fn qwen_image_hears_a_prompt_as_far_as_diffusers_does() {
 #[test]
 fn qwen_image_gives_the_same_bits_in_any_budget() {
     let folder = copied("pipeline-qwen-image");
-    let picture = Picture::read(folder.path().join("image.png")).unwrap();
-    let request = ImageRequest {
-        steps: Some(3),
-        negative_prompt: "the cat".to_owned(),
-        image: Some(InitialImage { picture, mask: None, strength: Some(0.7) }),
-        ..ImageRequest::new("a photo of an astronaut riding a horse")
-    };
     assert_same_bits_in_little(
         folder.path(),
-        &request,
+        &begun(folder.path()),
         &["text_encoder", "vae_encoder", "transformer", "vae"],
     );
 }
