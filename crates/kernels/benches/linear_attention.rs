@@ -7,13 +7,14 @@
 //! ```
 //!
 //! 32 heads of 128 by 128 with 16 of queries and keys: a layer of Qwen3-Next; and 128 heads of 64
-//! by 128 with one of queries and keys: a layer of Granite 4.0 H Small. As many layers as they
-//! have, so that states come from memory for each token.
+//! by 128 with one of queries and keys: a layer of Granite 4.0 H Small; and one of 8192 by 16 whose
+//! columns have steps of their own: a layer of Jamba 1.5 Mini or of Falcon Mamba. As many layers as
+//! they have, so that states come from memory for each token.
 //!
 //! - `memory`: a plain read of the same states by all threads. A token reads and writes them.
 //! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`]. Of each element of a state
 //!   a token takes one product and three multiply-adds in the delta rule, one fewer in a state space,
-//!   counted as seven and five operations.
+//!   counted as seven and five operations; the exponential function of each element in Mamba is not counted.
 //!
 //! Both are measured in turns with the layers; medians are shown.
 
@@ -36,9 +37,11 @@ struct Rule {
     /// Operations on each element of a state.
     operations: usize,
     is_delta_rule: bool,
+    /// Whether columns have steps of their own.
+    by_column: bool,
 }
 
-const RULES: [Rule; 2] = [
+const RULES: [Rule; 3] = [
     Rule {
         name: "delta rule",
         heads: LinearAttentionHeads {
@@ -51,6 +54,7 @@ const RULES: [Rule; 2] = [
         layers: 36,
         operations: 7,
         is_delta_rule: true,
+        by_column: false,
     },
     Rule {
         name: "state space",
@@ -64,6 +68,21 @@ const RULES: [Rule; 2] = [
         layers: 36,
         operations: 5,
         is_delta_rule: false,
+        by_column: false,
+    },
+    Rule {
+        name: "Mamba",
+        heads: LinearAttentionHeads {
+            key_heads: 1,
+            value_heads: 1,
+            key_dim: 16,
+            value_dim: 8192,
+            in_turns: false,
+        },
+        layers: 28,
+        operations: 5,
+        is_delta_rule: false,
+        by_column: true,
     },
 ];
 
@@ -88,13 +107,15 @@ fn main() {
 }
 
 fn print(rule: Rule, texts: usize, tokens: usize, rounds: usize) {
-    let Rule { name, heads, layers, operations, is_delta_rule } = rule;
+    let Rule { name, heads, layers, operations, is_delta_rule, by_column } = rule;
     let (isa, channels, size) =
         (Isa::detected(), heads.channels(), heads.state().iter().product::<usize>());
     let mut states: Vec<Vec<f32>> = vec![values(texts * size); layers];
     let x = values(texts * tokens * channels);
-    let gates = values(texts * tokens * heads.value_heads);
-    let of_heads = values(heads.value_heads).iter().map(|x| x.abs()).collect::<Vec<_>>();
+    let gates = heads.value_heads * if by_column { heads.value_dim } else { 1 };
+    let of_heads = values(gates).iter().map(|x| x.abs()).collect::<Vec<_>>();
+    let rates = values(gates * if by_column { heads.key_dim } else { 1 });
+    let gates = values(texts * tokens * gates);
     let (weight, bias) = (values(channels * TAPS), values(channels));
     let mut last = values(texts * (TAPS - 1) * channels);
     let mut y = vec![0.0; texts * tokens * heads.value_heads * heads.value_dim];
@@ -140,7 +161,7 @@ fn print(rule: Rule, texts: usize, tokens: usize, rounds: usize) {
                         heads,
                         x: &x,
                         step: &gates,
-                        rates: &of_heads,
+                        log_rates: &rates,
                         step_bias: &of_heads,
                         skip: &of_heads,
                         limits: [0.0, f32::INFINITY],

@@ -366,7 +366,7 @@ unsafe fn step<V: Vector>(
             let value = V::f32(value.as_ptr().add(column * V::LANES)).mul(V::splat(write));
             *change = value.fma(*change, V::splat(-write));
         }
-        let sums = change_rows(state, keep, key, &change, query);
+        let sums = change_rows(state, |row, _| V::splat(keep(row)), key, &change, query);
         for (column, sum) in sums.iter().enumerate().take(STATE_COLUMNS / V::LANES) {
             sum.store(value.as_mut_ptr().add(column * V::LANES));
         }

@@ -145,8 +145,10 @@ pub fn delta_rule(
 
 /// A selective state space model, token by token: of `x [texts, tokens, channels]`, which is
 /// values, keys and queries of all heads, with `step [texts, tokens, value_heads]`, which is within
-/// `limits` after a softplus; `rates`, `step_bias` and `skip` `[value_heads]`; and matrices
-/// `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Gives
+/// `limits` after a softplus; the logarithms of `rates`, `step_bias` and `skip` `[value_heads]`; and
+/// matrices `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Where each column of a
+/// matrix has a step of its own, the last three and `step` have `value_heads · value_dim` in the
+/// place of `value_heads`, and there are as many rates as elements of a matrix. Gives
 /// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has
 /// not begun.
 ///
@@ -160,18 +162,18 @@ pub fn state_space(
     heads: LinearAttentionHeads,
     x: Tensor<3>,
     step: Tensor<3>,
-    [rates, step_bias, skip]: [Tensor<1>; 3],
+    [log_rates, step_bias, skip]: [Tensor<1>; 3],
     limits: [f32; 2],
     state: Tensor<4>,
     rows: StateRows,
 ) -> (Tensor<4>, Tensor<4>) {
-    let of_heads = [&rates, &step_bias, &skip].map(Tensor::device);
+    let of_heads = [&log_rates, &step_bias, &skip].map(Tensor::device);
     if of_heads.iter().chain(&[x.device(), step.device(), state.device()]).all(is_flex) {
         let (y, state) = Dispatch::state_space(
             heads,
             x.into_dispatch(),
             step.into_dispatch(),
-            rates.into_dispatch(),
+            log_rates.into_dispatch(),
             step_bias.into_dispatch(),
             skip.into_dispatch(),
             limits,
@@ -193,16 +195,29 @@ pub fn state_space(
         vectors.reshape([texts, tokens, value_heads * blocks, key_dim, 1])
     };
     let (keys, queries) = (vectors(0), vectors(1));
-    let values = in_blocks(x.narrow(2, 0, values), &heads);
+    let in_values = in_blocks(x.narrow(2, 0, values), &heads);
     let [least, greatest] = limits;
     let step = softplus(step + step_bias.unsqueeze(), 1.0).clamp_min(least);
     let step = if greatest.is_finite() { step.clamp_max(greatest) } else { step };
-    let step = step.unsqueeze_dim::<4>(3);
-    let rates = rates.reshape([1, 1, value_heads, 1]);
-    let keep = of_blocks((step.clone() * rates).neg().exp(), blocks);
-    let skip = skip.reshape([1, 1, value_heads, 1]).repeat_dim(3, blocks);
-    let skip = skip.reshape([1, 1, value_heads * blocks, 1, 1]);
-    let (added, skipped) = (values.clone() * of_blocks(step, blocks), values * skip);
+    let rates = log_rates.exp();
+    let (step, keep, skip) = match rates.dims()[0] == value_heads {
+        true => {
+            let step = step.unsqueeze_dim::<4>(3);
+            let keep = (step.clone() * rates.reshape([1, 1, value_heads, 1])).neg().exp();
+            let skip = skip.reshape([1, 1, value_heads, 1]);
+            let [step, keep, skip] = [step, keep, skip].map(|it| of_blocks(it, blocks));
+            (step, keep, skip)
+        }
+        // Of each element of a block: `[1, 1, blocks, key_dim, columns]`.
+        false => {
+            let rates = rates.reshape([1, values, key_dim]).swap_dims(1, 2);
+            let rates = in_blocks(rates, &heads).swap_dims(1, 3);
+            let step = in_blocks(step, &heads);
+            let keep = (step.clone() * rates).neg().exp();
+            (step, keep, in_blocks(skip.reshape([1, 1, values]), &heads))
+        }
+    };
+    let (added, skipped) = (in_values.clone() * step, in_values * skip);
     let mut matrices = before(&state, &rows);
     let mut mixed = Vec::with_capacity(tokens);
     for token in 0..tokens {

@@ -54,9 +54,9 @@ pub trait LinearAttentionOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// What a state space model gives of `x [texts, tokens, channels]`, with
-    /// `step [texts, tokens, value_heads]`, `rates`, `step_bias` and `skip` `[value_heads]`, and
-    /// states `state [rows, ..]`, all f32: `[texts, tokens, value_heads, value_dim]`; and the state
-    /// afterwards.
+    /// `step [texts, tokens, steps]`, `log_rates`, `step_bias` and `skip` as
+    /// [`StateSpace`] has them, and states `state [rows, ..]`, all f32:
+    /// `[texts, tokens, value_heads, value_dim]`; and the state afterwards.
     ///
     /// # Panics
     ///
@@ -66,7 +66,7 @@ pub trait LinearAttentionOps: Backend {
         heads: LinearAttentionHeads,
         x: FloatTensor<Self>,
         step: FloatTensor<Self>,
-        rates: FloatTensor<Self>,
+        log_rates: FloatTensor<Self>,
         step_bias: FloatTensor<Self>,
         skip: FloatTensor<Self>,
         limits: [f32; 2],
@@ -143,7 +143,7 @@ impl LinearAttentionOps for Flex {
         heads: LinearAttentionHeads,
         x: FlexTensor,
         step: FlexTensor,
-        rates: FlexTensor,
+        log_rates: FlexTensor,
         step_bias: FlexTensor,
         skip: FlexTensor,
         limits: [f32; 2],
@@ -151,7 +151,8 @@ impl LinearAttentionOps for Flex {
         rows: StateRows,
     ) -> (FlexTensor, FlexTensor) {
         let mut state = whole(state);
-        let [x, step, rates, step_bias, skip] = [x, step, rates, step_bias, skip].map(contiguous);
+        let [x, step, log_rates, step_bias, skip] =
+            [x, step, log_rates, step_bias, skip].map(contiguous);
         let [texts, tokens, _] = dims(&x, "state space: x");
         assert_eq!(texts, rows.begins.len(), "state space: texts");
         let mut y = buffer::take(texts * tokens * heads.value_heads * heads.value_dim);
@@ -161,7 +162,7 @@ impl LinearAttentionOps for Flex {
                 heads,
                 x: f32_elements(&x, "state space: x"),
                 step: f32_elements(&step, "state space: steps"),
-                rates: f32_elements(&rates, "state space: rates"),
+                log_rates: f32_elements(&log_rates, "state space: rates"),
                 step_bias: f32_elements(&step_bias, "state space: bias"),
                 skip: f32_elements(&skip, "state space: what is added"),
                 limits,

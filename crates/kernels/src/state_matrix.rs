@@ -46,8 +46,9 @@ pub(crate) fn rows_apart<V: Vector>() -> usize {
     V::LANES / 4
 }
 
-/// Makes each row so much times itself as `keep` says, and its element of the key times the change;
-/// gives the sum of all rows then, each times its element of the query.
+/// Makes each row so much times itself as `keep` says of the row and a vector of columns, and its
+/// element of the key times the change; gives the sum of all rows then, each times its element of
+/// the query.
 ///
 /// # Safety
 ///
@@ -56,7 +57,7 @@ pub(crate) fn rows_apart<V: Vector>() -> usize {
 #[inline(always)]
 pub(crate) unsafe fn change_rows<V: Vector>(
     state: &mut [f32],
-    keep: impl Fn(usize) -> f32,
+    keep: impl Fn(usize, usize) -> V,
     key: &[f32],
     change: &[V; 8],
     query: &[f32],
@@ -70,12 +71,12 @@ pub(crate) unsafe fn change_rows<V: Vector>(
         let mut sums = [[V::zero(); 8]; 4];
         for first in (0..even).step_by(apart) {
             for (at, sums) in (first..).zip(&mut sums[..apart]) {
-                change_row(row(at), keep(at), *key.get_unchecked(at), change);
+                change_row(row(at), |column| keep(at, column), *key.get_unchecked(at), change);
                 add_row(sums, row(at), *query.get_unchecked(at));
             }
         }
         for at in even..rows {
-            change_row(row(at), keep(at), *key.get_unchecked(at), change);
+            change_row(row(at), |column| keep(at, column), *key.get_unchecked(at), change);
             add_row(&mut sums[0], row(at), *query.get_unchecked(at));
         }
         sums_together(&sums, apart)
@@ -101,12 +102,17 @@ pub(crate) unsafe fn add_row<V: Vector>(sums: &mut [V; 8], row: *const f32, by: 
 ///
 /// As for [`add_row`].
 #[inline(always)]
-unsafe fn change_row<V: Vector>(row: *mut f32, keep: f32, key: f32, change: &[V; 8]) {
+unsafe fn change_row<V: Vector>(
+    row: *mut f32,
+    keep: impl Fn(usize) -> V,
+    key: f32,
+    change: &[V; 8],
+) {
     for (column, change) in change[..STATE_COLUMNS / V::LANES].iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
             let at = row.add(column * V::LANES);
-            V::f32(at).mul(V::splat(keep)).fma(*change, V::splat(key)).store(at);
+            V::f32(at).mul(keep(column)).fma(*change, V::splat(key)).store(at);
         }
     }
 }

@@ -1,9 +1,12 @@
-//! A selective state space model, Mamba-2: linear attention that keeps of a text one matrix a head,
-//! over slices.
+//! A selective state space model, Mamba-2 or Mamba: linear attention that keeps of a text one
+//! matrix a head, over slices.
 //!
 //! Of each token, the matrix is made less by a factor; the token's key times its value, times a
 //! step, is added; and it is asked for what it gives for the token's query. What are key and query
 //! here are called `B` and `C` in Dao and Gu 2024 (arXiv:2405.21060).
+//!
+//! In Mamba (Gu and Dao 2023, arXiv:2312.00752) a step is one column's, and each element of the
+//! matrix has a factor of its own.
 
 use crate::Isa;
 use crate::exp::{exp, softplus};
@@ -19,13 +22,15 @@ pub struct StateSpace<'a> {
     pub heads: LinearAttentionHeads,
     /// `[texts, tokens, channels]`: values of all heads, then their keys, then their queries.
     pub x: &'a [f32],
-    /// `[texts, tokens, value_heads]`: the steps, before a softplus.
+    /// `[texts, tokens, steps]`: the steps, before a softplus; one for each head, or one for each
+    /// column of its matrix.
     pub step: &'a [f32],
-    /// `[value_heads]`: how much a matrix loses for each step; not negative.
-    pub rates: &'a [f32],
-    /// `[value_heads]`: what is added to steps before the softplus.
+    /// The logarithm of how much a matrix loses for each step: `[value_heads]`, or
+    /// `[value_heads, value_dim, key_dim]`, and there is a step for each column then.
+    pub log_rates: &'a [f32],
+    /// `[steps]`: what is added to steps before the softplus.
     pub step_bias: &'a [f32],
-    /// `[value_heads]`: what part of a value is added to what comes of it.
+    /// `[steps]`: what part of a value is added to what comes of it.
     pub skip: &'a [f32],
     /// The least step and the greatest.
     pub limits: [f32; 2],
@@ -44,7 +49,7 @@ pub struct StateSpace<'a> {
 ///
 /// If sizes do not fit each other, or if this processor does not have `isa`.
 pub fn state_space_into(isa: Isa, space: StateSpace<'_>) {
-    let StateSpace { heads, x, step, rates, step_bias, skip, limits, state, rows, y } = space;
+    let StateSpace { heads, x, step, log_rates, step_bias, skip, limits, state, rows, y } = space;
     let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = heads;
     let (channels, texts) = (heads.channels(), rows.begins.len());
     assert!(isa.is_available(), "this processor does not have {isa:?}");
@@ -62,13 +67,20 @@ pub fn state_space_into(isa: Isa, space: StateSpace<'_>) {
         x.len()
     );
     let count = x.len() / channels;
+    let values = value_heads * value_dim;
+    let by_column = log_rates.len() != value_heads;
+    let steps = if by_column { values } else { value_heads };
     assert_eq!(
         (step.len(), y.len()),
-        (count * value_heads, count * value_heads * value_dim),
+        (count * steps, count * values),
         "state space: {count} tokens of {value_heads} heads"
     );
     assert!(limits[0] <= limits[1], "state space: steps within {limits:?}");
-    assert_eq!([rates, step_bias, skip].map(<[f32]>::len), [value_heads; 3], "state space: heads");
+    assert_eq!(
+        (log_rates.len(), [step_bias.len(), skip.len()]),
+        (if by_column { steps * key_dim } else { steps }, [steps; 2]),
+        "state space: heads"
+    );
     let [blocks, ..] = heads.state();
     let block = key_dim * STATE_COLUMNS;
     assert!(
@@ -82,8 +94,10 @@ pub fn state_space_into(isa: Isa, space: StateSpace<'_>) {
     let shared = Shared {
         heads,
         x,
-        steps: Steps { step, rates, bias: step_bias, limits },
+        steps: Steps { step, bias: step_bias, limits },
+        log_rates,
         skip,
+        by_column,
         begins: &rows.begins,
         tokens: count / texts,
         state: OutputPtr(state[rows.first * blocks * block..].as_mut_ptr()),
@@ -98,7 +112,10 @@ struct Shared<'a> {
     heads: LinearAttentionHeads,
     x: &'a [f32],
     steps: Steps<'a>,
+    log_rates: &'a [f32],
     skip: &'a [f32],
+    /// Whether a step is that of one column.
+    by_column: bool,
     begins: &'a [Option<usize>],
     /// Of each text.
     tokens: usize,
@@ -111,19 +128,43 @@ struct Shared<'a> {
 /// What says how much is kept and how much is added.
 struct Steps<'a> {
     step: &'a [f32],
-    rates: &'a [f32],
     bias: &'a [f32],
     limits: [f32; 2],
 }
 
 impl Steps<'_> {
-    /// What a head's matrix is multiplied by for a token, and the step.
-    fn of(&self, token: usize, head: usize) -> (f32, f32) {
-        let step = softplus(self.step[token * self.rates.len() + head] + self.bias[head]);
+    /// So many of a token's steps as there are, those from `first` on.
+    #[inline(always)]
+    fn of<const N: usize>(&self, token: usize, first: usize, count: usize) -> [f32; N] {
+        let steps = &self.step[token * self.bias.len() + first..][..count];
+        let mut of = [0.0; N];
+        for ((of, step), bias) in of.iter_mut().zip(steps).zip(&self.bias[first..][..count]) {
+            *of = step + bias;
+        }
         let [least, greatest] = self.limits;
-        let step = step.clamp(least, greatest);
-        (exp(-self.rates[head] * step), step)
+        for step in &mut of {
+            *step = softplus(*step);
+        }
+        for step in &mut of {
+            // Unlike `clamp`, without a branch.
+            let above = if *step < least { least } else { *step };
+            *step = if above > greatest { greatest } else { above };
+        }
+        of
     }
+}
+
+/// What a worker has of the block that it is at.
+struct Block {
+    /// `[key_dim, STATE_COLUMNS]`: what the elements lose for each step, where these are of columns.
+    rates: Vec<f32>,
+    /// What they are multiplied by for a token, likewise.
+    keep: Vec<f32>,
+    /// The values of a token, then what comes of them. What is beyond the last column stays zero.
+    columns: [f32; STATE_COLUMNS],
+    /// The columns' steps, and what part of a value each adds.
+    step: [f32; STATE_COLUMNS],
+    skip: [f32; STATE_COLUMNS],
 }
 
 for_each_isa! {
@@ -133,10 +174,18 @@ for_each_isa! {
     /// `[texts, tokens, value_heads, value_dim]` elements which nobody but calls of this with the
     /// same claims touches.
     unsafe fn work<V>(shared: &Shared<'_>) {
+        let elements = if shared.by_column { shared.heads.key_dim * STATE_COLUMNS } else { 0 };
+        let mut block = Block {
+            rates: vec![0.0; elements],
+            keep: vec![0.0; elements],
+            columns: [0.0; STATE_COLUMNS],
+            step: [0.0; STATE_COLUMNS],
+            skip: [0.0; STATE_COLUMNS],
+        };
         while let Some(claimed) = shared.claims.claim() {
             for task in claimed {
                 // SAFETY: the caller's promise; a block is claimed once.
-                unsafe { shared.block::<V>(task) };
+                unsafe { shared.block::<V>(task, &mut block) };
             }
         }
     }
@@ -149,12 +198,13 @@ impl Shared<'_> {
     ///
     /// As for `work`, and nobody else is at this block; the processor has the instructions of `V`.
     #[inline(always)]
-    unsafe fn block<V: Vector>(&self, task: usize) {
+    unsafe fn block<V: Vector>(&self, task: usize, block: &mut Block) {
         let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
         let (channels, blocks) = (self.heads.channels(), self.heads.blocks());
         let (text, head) = (task / (value_heads * blocks), task / blocks % value_heads);
         let first = task % blocks * STATE_COLUMNS;
         let width = STATE_COLUMNS.min(value_dim - first);
+        let first = head * value_dim + first;
         let key_head = head / (value_heads / key_heads);
         let key_at = value_heads * value_dim + key_head * key_dim;
         let query_at = key_at + key_heads * key_dim;
@@ -162,13 +212,20 @@ impl Shared<'_> {
         // SAFETY: the caller's promise: the block lies within the state.
         let state = unsafe { std::slice::from_raw_parts_mut(self.state.0.add(task * size), size) };
         let begin = self.begins[text];
-        // What is beyond the last column stays zero.
-        let mut columns = [0.0f32; STATE_COLUMNS];
+        let of_head = if self.by_column { 0.0 } else { exp(self.log_rates[head]) };
+        block.columns.fill(0.0);
+        match self.by_column {
+            true => {
+                block.skip[..width].copy_from_slice(&self.skip[first..first + width]);
+                block.load_rates(&self.log_rates[first * key_dim..][..width * key_dim], key_dim);
+            }
+            false => block.skip.fill(self.skip[head]),
+        }
         for token in 0..self.tokens {
             let at = text * self.tokens + token;
             // SAFETY: the caller's promise: within `y`, and nobody else is at these columns.
             let y = unsafe {
-                let place = (at * value_heads + head) * value_dim + first;
+                let place = at * value_heads * value_dim + first;
                 std::slice::from_raw_parts_mut(self.y.0.add(place), width)
             };
             if begin.is_some_and(|begin| token < begin) {
@@ -179,20 +236,62 @@ impl Shared<'_> {
                 state.fill(0.0);
             }
             let x = &self.x[at * channels..][..channels];
-            columns[..width].copy_from_slice(&x[head * value_dim + first..][..width]);
-            let (key, query) = (&x[key_at..][..key_dim], &x[query_at..][..key_dim]);
-            let (keep, step) = self.steps.of(at, head);
-            // SAFETY: `state` has `STATE_COLUMNS` for each element of a key, and so many are the
-            // columns.
+            block.columns[..width].copy_from_slice(&x[first..][..width]);
+            let of_token = [&x[key_at..][..key_dim], &x[query_at..][..key_dim]];
+            // SAFETY: `state` has `STATE_COLUMNS` for each element of a key, and so has what is kept
+            // where it is read.
             unsafe {
-                advance::<V>(state, [key, query], &mut columns, [keep, step, self.skip[head]])
-            };
-            y.copy_from_slice(&columns[..width]);
+                if self.by_column {
+                    block.step = self.steps.of(at, first, width);
+                    block.write_kept();
+                    let keep = block.keep.as_ptr();
+                    let kept =
+                        |row, column| V::f32(keep.add(row * STATE_COLUMNS + column * V::LANES));
+                    advance::<V>(state, of_token, block, kept);
+                } else {
+                    let [step] = self.steps.of(at, head, 1);
+                    block.step.fill(step);
+                    let kept = exp(-of_head * step);
+                    advance::<V>(state, of_token, block, |_, _| V::splat(kept));
+                }
+            }
+            y.copy_from_slice(&block.columns[..width]);
         }
     }
 }
 
-/// One token: changes the state, and writes what comes of it in the place of the value.
+impl Block {
+    /// Takes the logarithms `[columns, key_dim]` of what elements lose.
+    #[inline(always)]
+    fn load_rates(&mut self, logs: &[f32], key_dim: usize) {
+        self.rates.fill(0.0);
+        for (column, logs) in logs.chunks_exact(key_dim).enumerate() {
+            for (row, log) in logs.iter().enumerate() {
+                self.rates[row * STATE_COLUMNS + column] = *log;
+            }
+        }
+        for rate in &mut self.rates {
+            *rate = exp(*rate);
+        }
+    }
+
+    /// Writes what the elements are multiplied by.
+    #[inline(always)]
+    fn write_kept(&mut self) {
+        // On the stack: the compiler then knows that nothing written changes them.
+        let step = self.step;
+        let rows = self.keep.as_chunks_mut().0.iter_mut().zip(self.rates.as_chunks().0);
+        for (keep, rates) in rows {
+            let (mut kept, rates): (_, &[f32; STATE_COLUMNS]) = (step, rates);
+            for (kept, rate) in kept.iter_mut().zip(rates) {
+                *kept = exp(-rate * *kept);
+            }
+            *keep = kept;
+        }
+    }
+}
+
+/// One token: changes the state, and writes what comes of it in the place of the values.
 ///
 /// # Safety
 ///
@@ -202,21 +301,22 @@ impl Shared<'_> {
 unsafe fn advance<V: Vector>(
     state: &mut [f32],
     [key, query]: [&[f32]; 2],
-    value: &mut [f32; STATE_COLUMNS],
-    [keep, step, skip]: [f32; 3],
+    block: &mut Block,
+    keep: impl Fn(usize, usize) -> V,
 ) {
-    // SAFETY: the caller's promise: the value has `STATE_COLUMNS`.
+    // SAFETY: the caller's promise: what a block has of its columns are `STATE_COLUMNS` each.
     unsafe {
-        let value = value.as_mut_ptr();
-        let at = |column: usize| value.add(column * V::LANES);
+        let of = |values: &[f32; STATE_COLUMNS], column: usize| {
+            V::f32(values.as_ptr().add(column * V::LANES))
+        };
         let mut change = [V::zero(); 8];
         for (column, change) in change[..STATE_COLUMNS / V::LANES].iter_mut().enumerate() {
-            *change = V::f32(at(column)).mul(V::splat(step));
+            *change = of(&block.columns, column).mul(of(&block.step, column));
         }
-        let sums = change_rows(state, |_| keep, key, &change, query);
+        let sums = change_rows(state, keep, key, &change, query);
         for (column, sum) in sums[..STATE_COLUMNS / V::LANES].iter().enumerate() {
-            let result = sum.fma(V::f32(at(column)), V::splat(skip));
-            result.store(at(column));
+            let result = sum.fma(of(&block.columns, column), of(&block.skip, column));
+            result.store(block.columns.as_mut_ptr().add(column * V::LANES));
         }
     }
 }

@@ -14,6 +14,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("gemma-3n-e4b", include_str!("presets/gemma-3n-e4b.json")),
     ("olmoe-1b-7b", include_str!("presets/olmoe-1b-7b.json")),
     ("mistral-7b", include_str!("presets/mistral-7b.json")),
+    ("falcon-mamba-7b", include_str!("presets/falcon-mamba-7b.json")),
     ("lfm2-8b-a1b", include_str!("presets/lfm2-8b-a1b.json")),
     ("qwen3.5-9b", include_str!("presets/qwen3.5-9b.json")),
     ("t0pp", include_str!("presets/t0pp.json")),
@@ -22,12 +23,14 @@ const PRESETS: &[(&str, &str)] = &[
     ("glm-4.7-flash", include_str!("presets/glm-4.7-flash.json")),
     ("qwen3-30b-a3b", include_str!("presets/qwen3-30b-a3b.json")),
     ("qwen3.5-35b-a3b", include_str!("presets/qwen3.5-35b-a3b.json")),
+    ("jamba-1.5-mini", include_str!("presets/jamba-1.5-mini.json")),
     ("qwen3-next-80b-a3b", include_str!("presets/qwen3-next-80b-a3b.json")),
     ("glm-4.5-air", include_str!("presets/glm-4.5-air.json")),
     ("llama-4-scout", include_str!("presets/llama-4-scout.json")),
     ("gpt-oss-120b", include_str!("presets/gpt-oss-120b.json")),
     ("mistral-small-4", include_str!("presets/mistral-small-4.json")),
     ("deepseek-v4-flash", include_str!("presets/deepseek-v4-flash.json")),
+    ("jamba-1.5-large", include_str!("presets/jamba-1.5-large.json")),
     ("llama-4-maverick", include_str!("presets/llama-4-maverick.json")),
     ("longcat-flash", include_str!("presets/longcat-flash.json")),
     ("deepseek-v3", include_str!("presets/deepseek-v3.json")),
@@ -50,6 +53,7 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `gemma-3n-e4b` | 6.84 B | 13.7 GB | Gemma 3n E4B, its text part: a third are tables of which a token reads a row |
 /// | `olmoe-1b-7b` | 6.92 B | 13.8 GB | OLMoE 1B-7B: 64 experts, of which a token uses 8 |
 /// | `mistral-7b` | 7.24 B | 14.5 GB | Mistral 7B 0.1 |
+/// | `falcon-mamba-7b` | 7.27 B | 14.5 GB | Falcon Mamba 7B: Mamba in all layers |
 /// | `lfm2-8b-a1b` | 8.34 B | 16.7 GB | LFM2 8B-A1B: 32 experts, of which a token uses 4, and short convolutions |
 /// | `qwen3.5-9b` | 8.95 B | 17.9 GB | Qwen3.5 9B: linear attention in three layers of four |
 /// | `t0pp` | 11.1 B | 22.3 GB | T0pp, a T5 of version 1.1 |
@@ -58,12 +62,14 @@ const PRESETS: &[(&str, &str)] = &[
 /// | `glm-4.7-flash` | 29.9 B | 59.9 GB | GLM-4.7-Flash: 64 experts, of which a token uses 4 |
 /// | `qwen3-30b-a3b` | 30.5 B | 61.1 GB | Qwen3 30B-A3B: 128 experts, of which a token uses 8 |
 /// | `qwen3.5-35b-a3b` | 34.7 B | 69.3 GB | Qwen3.5 35B-A3B: 256 experts, of which a token uses 8, and linear attention |
+/// | `jamba-1.5-mini` | 51.6 B | 103 GB | Jamba 1.5 Mini: in every other layer 16 experts, of which a token uses 2, and Mamba in seven layers of eight |
 /// | `qwen3-next-80b-a3b` | 79.7 B | 159 GB | Qwen3-Next 80B-A3B: 512 experts, of which a token uses 10, and linear attention |
 /// | `glm-4.5-air` | 107 B | 214 GB | GLM-4.5-Air: 128 experts, of which a token uses 8 |
 /// | `llama-4-scout` | 108 B | 216 GB | Llama 4 Scout, its text part: 16 experts, of which a token uses 1, and one more |
 /// | `gpt-oss-120b` | 117 B | 65.2 GB, experts in MXFP4 | gpt-oss 120B: 128 experts, of which a token uses 4 |
 /// | `mistral-small-4` | 119 B | 238 GB | Mistral Small 4, its text part: 128 experts, of which a token uses 4, and one more |
 /// | `deepseek-v4-flash` | 284 B | 156 GB, in fp8, experts in 4 bits | DeepSeek-V4-Flash: 256 experts, of which a token uses 6, and attention over entries for blocks of tokens |
+/// | `jamba-1.5-large` | 399 B | 797 GB | Jamba 1.5 Large: the same, wider and deeper |
 /// | `llama-4-maverick` | 401 B | 801 GB | Llama 4 Maverick, its text part: in every other layer 128 experts, of which a token uses 1, and one more |
 /// | `longcat-flash` | 561 B | 1.12 TB | LongCat-Flash: 512 experts and 256 without weights, of which a token uses 12 |
 /// | `deepseek-v3` | 671 B | 673 GB, in fp8 | DeepSeek-V3: 256 experts, of which a token uses 8 |
@@ -103,6 +109,7 @@ mod tests {
             ("gemma-3n-e4b", 6_835_235_568),
             ("olmoe-1b-7b", 6_919_161_856),
             ("mistral-7b", 7_241_732_096),
+            ("falcon-mamba-7b", 7_272_665_088),
             ("qwen3.5-9b", 8_953_803_264),
             ("t0pp", 11_135_332_352),
             ("deepseek-v2-lite", 15_706_484_224),
@@ -111,6 +118,8 @@ mod tests {
             ("qwen3-30b-a3b", 30_532_122_624),
             ("qwen3.5-35b-a3b", 34_660_610_688),
             ("qwen3-next-80b-a3b", 79_674_391_296),
+            ("jamba-1.5-mini", 51_570_323_328),
+            ("jamba-1.5-large", 398_555_145_696),
             ("glm-4.5-air", 106_852_251_264),
             ("llama-4-scout", 107_769_861_120),
             ("deepseek-v4-flash", 284_332_230_231 + 40 * 256 + 3 * 129_280 * 6),
@@ -127,7 +136,7 @@ mod tests {
             assert_eq!(config.parameter_count(), parameters, "{name}");
             assert!(config.unknown_fields.is_empty(), "{name}");
         }
-        assert_eq!(names().count(), 30);
+        assert_eq!(names().count(), 33);
     }
 
     #[test]

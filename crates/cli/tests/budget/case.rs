@@ -75,6 +75,8 @@ impl Case {
             "granitemoehybrid",
             "falcon_h1",
             "nemotron_h",
+            "jamba",
+            "mamba",
         ]);
         let tied = random.within(0, 1) == 1;
         let context = random.within(8, 1500);
@@ -206,6 +208,22 @@ impl Case {
                     let kinds = (0..layers).map(|_| random.pick(&["mamba", "attention"]));
                     config["layer_types"] = kinds.collect::<Vec<_>>().into();
                 }
+            }
+            "jamba" => {
+                config["attn_layer_period"] = random.within(2, 4).into();
+                config["attn_layer_offset"] = random.within(0, 1).into();
+                config["num_experts"] = random.within(1, 6).into();
+                config["num_experts_per_tok"] = 1.into();
+                config["mamba_d_state"] = random.within(1, 64).into();
+                config["mamba_expand"] = random.within(1, 2).into();
+                config["intermediate_size"] = (intermediate / 3).max(1).into();
+            }
+            "mamba" => {
+                // Of an MLP, and it is of the state space here.
+                config["intermediate_size"] = Value::Null;
+                config["layer_norm_epsilon"] = 1e-5.into();
+                config["expand"] = random.within(1, 3).into();
+                config["state_size"] = random.within(1, 64).into();
             }
             "nemotron_h" => {
                 config["tie_word_embeddings"] = false.into();

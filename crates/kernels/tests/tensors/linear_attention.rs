@@ -216,9 +216,11 @@ fn heads() -> impl Strategy<Value = LinearAttentionHeads> {
 /// What goes into a state space model but the state.
 struct SpaceInputs {
     heads: LinearAttentionHeads,
+    /// Steps of a token: one for each head, or for each of its columns.
+    steps: usize,
     x: Vec<f32>,
     step: Vec<f32>,
-    /// Rates, what is added to steps, and what of values is added.
+    /// Logarithms of rates, what is added to steps, and what of values is added.
     of_heads: [Vec<f32>; 3],
     limits: [f32; 2],
 }
@@ -226,17 +228,22 @@ struct SpaceInputs {
 impl SpaceInputs {
     fn new(heads: LinearAttentionHeads, texts: &Texts, seed: u64) -> Self {
         let heads = LinearAttentionHeads { in_turns: false, ..heads };
+        let LinearAttentionHeads { value_heads, key_dim, value_dim, .. } = heads;
         let tokens = texts.tokens * texts.padding.len();
-        let of_heads = |seed| values(heads.value_heads, seed);
-        let step = values(tokens * heads.value_heads, seed + 1);
+        let (steps, rates) = match seed.is_multiple_of(3) {
+            true => (value_heads, value_heads),
+            false => (value_heads * value_dim, value_heads * value_dim * key_dim),
+        };
+        let step = values(tokens * steps, seed + 1);
         Self {
             heads,
+            steps,
             x: values(tokens * heads.channels(), seed),
             step: step.iter().map(|x| x * 30.0).collect(),
             of_heads: [
-                of_heads(seed + 2).iter().map(|x| x.abs() * 3.0).collect(),
-                of_heads(seed + 3),
-                of_heads(seed + 4),
+                values(rates, seed + 2).iter().map(|x| (x.abs() * 3.0).ln()).collect(),
+                values(steps, seed + 3),
+                values(steps, seed + 4),
             ],
             limits: if seed.is_multiple_of(2) { [0.0, f32::INFINITY] } else { [0.2, 3.0] },
         }
@@ -248,14 +255,14 @@ impl SpaceInputs {
         let mut state = vec![LEFT_OVER; (texts.padding.len() + 1) * row];
         let width = value_heads * value_dim;
         let mut all = vec![f32::NAN; texts.tokens * texts.padding.len() * width];
-        let [rates, step_bias, skip] = &self.of_heads;
+        let [log_rates, step_bias, skip] = &self.of_heads;
         for range in texts.passes(at_once) {
             let mut y = texts.cut(&all, width, &range);
             let space = StateSpace {
                 heads: self.heads,
                 x: &texts.cut(&self.x, self.heads.channels(), &range),
-                step: &texts.cut(&self.step, value_heads, &range),
-                rates,
+                step: &texts.cut(&self.step, self.steps, &range),
+                log_rates,
                 step_bias,
                 skip,
                 limits: self.limits,
@@ -273,7 +280,8 @@ impl SpaceInputs {
     fn expected(&self, texts: &Texts) -> Vec<f32> {
         let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
         let mut all = vec![0.0; texts.tokens * texts.padding.len() * value_heads * value_dim];
-        let [rates, step_bias, skip] = &self.of_heads;
+        let [log_rates, step_bias, skip] = &self.of_heads;
+        let by_column = self.steps != value_heads || log_rates.len() != value_heads;
         for (text, &padding) in texts.padding.iter().enumerate() {
             for head in 0..value_heads {
                 let mut matrix = vec![0.0; key_dim * value_dim];
@@ -283,19 +291,22 @@ impl SpaceInputs {
                     let (values, rest) = x.split_at(value_heads * value_dim);
                     let (keys, queries) = rest.split_at(key_heads * key_dim);
                     let from = head * key_heads / value_heads * key_dim;
-                    let step = f64::from(self.step[token * value_heads + head]);
-                    let step = (step + f64::from(step_bias[head])).exp().ln_1p();
-                    let step = step.clamp(self.limits[0].into(), self.limits[1].into());
-                    let keep = (-f64::from(rates[head]) * step).exp();
                     for column in 0..value_dim {
-                        let value = f64::from(values[head * value_dim + column]);
-                        let mut sum = value * f64::from(skip[head]);
+                        let of_head = head * value_dim + column;
+                        let at = if by_column { of_head } else { head };
+                        let step = f64::from(self.step[token * self.steps + at]);
+                        let step = (step + f64::from(step_bias[at])).exp().ln_1p();
+                        let step = step.clamp(self.limits[0].into(), self.limits[1].into());
+                        let value = f64::from(values[of_head]);
+                        let mut sum = value * f64::from(skip[at]);
                         for row in 0..key_dim {
+                            let rate = log_rates[if by_column { at * key_dim + row } else { at }];
+                            let keep = (-f64::from(rate).exp() * step).exp();
                             let element = &mut matrix[row * value_dim + column];
                             *element = *element * keep + step * value * f64::from(keys[from + row]);
                             sum += *element * f64::from(queries[from + row]);
                         }
-                        all[(token * value_heads + head) * value_dim + column] = sum as f32;
+                        all[token * value_heads * value_dim + of_head] = sum as f32;
                     }
                 }
             }
@@ -315,8 +326,8 @@ impl SpaceInputs {
             let part = |values: &[f32], width: usize| {
                 tensor(&texts.cut(values, width, &range), [count, range.len(), width], device)
             };
-            let (x, step) = (part(&self.x, self.heads.channels()), part(&self.step, value_heads));
-            let of_heads = self.of_heads.each_ref().map(|x| tensor(x, [value_heads], device));
+            let (x, step) = (part(&self.x, self.heads.channels()), part(&self.step, self.steps));
+            let of_heads = self.of_heads.each_ref().map(|x| tensor(x, [x.len()], device));
             let rows = texts.rows(1, range.start);
             let (y, next) = state_space(self.heads, x, step, of_heads, self.limits, state, rows);
             state = next;

@@ -117,7 +117,7 @@ impl RmsBlock for FalconH1DecoderLayer {
             logit_scale: multiplier(fields, "lm_head_multiplier")?,
             mlp_bias: fields.flag_or("mlp_bias", false)?,
             mixers: vec![LayerMixer::Both; config.num_hidden_layers],
-            mamba: Some(read_mamba(fields, &config)?),
+            mamba2: Some(read_mamba(fields, &config)?),
             branch_scales: BranchScales {
                 mamba_in: multiplier(fields, "ssm_in_multiplier")?,
                 mamba_out: multiplier(fields, "ssm_out_multiplier")?,
@@ -131,7 +131,7 @@ impl RmsBlock for FalconH1DecoderLayer {
     }
 
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
-        let mamba = config.mamba.expect("the configuration of a model with Mamba-2");
+        let mamba = config.mamba2.expect("the configuration of a model with Mamba-2");
         Self {
             input_layernorm: config.norm(config.hidden_size, init),
             mamba: Mamba2Mixer::new(config.hidden_size, &mamba, init),

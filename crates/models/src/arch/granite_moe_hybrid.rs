@@ -63,7 +63,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
             _ => vec![LayerMixer::Linear; layers],
         };
         if config.mixers.contains(&LayerMixer::Linear) {
-            config.mamba = Some(read_mamba2(fields, &config, None)?);
+            config.mamba2 = Some(read_mamba2(fields, &config, None)?);
         }
         let rotates = match fields.text("position_embedding_type")? {
             Some("rope") => true,
@@ -90,7 +90,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
 
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let (hidden, mixer) = (config.hidden_size, config.mixers[index]);
-        let mamba = config.mamba.filter(|_| mixer.has_linear());
+        let mamba = config.mamba2.filter(|_| mixer.has_linear());
         Self {
             input_layernorm: config.norm(hidden, init),
             self_attn: mixer.has_attention().then(|| config.plain_attention(index, init)),

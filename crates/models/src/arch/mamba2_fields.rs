@@ -3,11 +3,12 @@
 use outsize_kernels::LinearAttentionHeads;
 use serde_json::Value;
 
+use super::mamba_fields;
 use super::qwen3_next::convolution_taps;
 use super::rms_config::RmsConfig;
 use crate::Error;
 use crate::config::Effect::{Harmless, Read};
-use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE};
+use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS};
 use crate::layers::{Activation, Mamba2Config, Mamba2Norm};
 
 /// Those of IBM's models and Falcon-H1.
@@ -42,13 +43,8 @@ pub(super) fn read_mamba2(
         let expected = "beside Mamba-2 only \"silu\" is supported".to_owned();
         return Err(fields.refuse("hidden_act", expected));
     }
-    let field = "mamba_expand";
-    let multiple = config.hidden_size.saturating_mul(fields.size_or(field, 2, MAX_HIDDEN)?);
+    let multiple = mamba_fields::inner(fields, "mamba_expand", config.hidden_size)?;
     let inner = inner.unwrap_or(multiple);
-    if inner > MAX_INTERMEDIATE {
-        let expected = format!("times hidden_size it must be at most {MAX_INTERMEDIATE}");
-        return Err(fields.refuse(field, expected));
-    }
     let heads = fields.size_or("mamba_n_heads", 128, MAX_HEADS)?;
     if !inner.is_multiple_of(heads) {
         let expected = format!("it must divide the width of all heads, {inner}");
@@ -94,7 +90,7 @@ pub(super) fn groups(
 }
 
 /// The least step and the greatest.
-fn step_limits(fields: &Fields<'_>, field: &str) -> Result<[f32; 2], Error> {
+pub(super) fn step_limits(fields: &Fields<'_>, field: &str) -> Result<[f32; 2], Error> {
     let Some(value) = fields.get(field) else {
         return Ok([0.0, f32::INFINITY]);
     };

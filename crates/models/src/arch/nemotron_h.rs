@@ -8,11 +8,14 @@ use burn::module::Module;
 use outsize_core::Names;
 
 use super::arcee::ArceeMlp;
+use super::mamba;
 use super::rms_config::{ExpertsConfig, LayerMixer, RmsConfig};
 use super::rms_decoder::{EmbeddingsName, FinalNormName, RmsBlock, RmsForCausalLm};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
-use crate::layers::{Attention, Either, Expert, Mamba2Mixer, RmsNorm, Rotation};
+use crate::layers::{
+    Attention, Either, Expert, Mamba2Mixer, MambaMixer, RmsNorm, Rotation, either,
+};
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
 
@@ -31,20 +34,29 @@ pub struct NemotronHBlock {
 }
 
 /// What a block has.
-pub type NemotronHMixer = Either<Either<Mamba2Mixer, Attention>, Either<ArceeMlp, NemotronHMoe>>;
+pub type NemotronHMixer =
+    Either<Either<Either<Mamba2Mixer, MambaMixer>, Attention>, Either<ArceeMlp, NemotronHMoe>>;
 
 impl RmsBlock for NemotronHBlock {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("nemotron_h", "NemotronH")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("nemotron_h", "NemotronH"),
+        ("mamba", "Mamba"),
+        ("falcon_mamba", "FalconMamba"),
+        ("mamba2", "Mamba2"),
+    ];
     const NO_SPLIT: &'static [&'static str] = &["NemotronHBlock"];
     const FINAL_NORM: FinalNormName = FinalNormName::NormF;
     const EMBEDDINGS: EmbeddingsName = EmbeddingsName::Embeddings;
 
-    fn has_more_layers(_: &str) -> bool {
-        true
+    fn has_more_layers(model_type: &str) -> bool {
+        model_type == "nemotron_h"
     }
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[config::FIELDS]
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            "nemotron_h" => &[config::FIELDS],
+            other => mamba::fields(other),
+        }
     }
 
     fn multimodal(_: &str) -> Option<&'static MultimodalNames> {
@@ -53,8 +65,11 @@ impl RmsBlock for NemotronHBlock {
         Some(&MultimodalNames { prefixes: PREFIXES, others: &[] })
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        config::read(fields)
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        match model_type {
+            "nemotron_h" => config::read(fields),
+            other => mamba::read(other, fields),
+        }
     }
 
     fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, outsize_core::Error> {
@@ -70,14 +85,11 @@ impl RmsBlock for NemotronHBlock {
 
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let (hidden, mixer) = (config.hidden_size, config.mixers[index]);
-        let mamba = config.mamba.filter(|_| mixer.has_linear());
         let experts = config.experts.filter(|_| config.sparse_layers[index]);
         Self {
             norm: config.norm(hidden, init),
-            mixer: match (mamba, mixer, experts) {
-                (Some(mamba), ..) => {
-                    Either::One(Either::One(Mamba2Mixer::new(hidden, &mamba, init)))
-                }
+            mixer: match (config.mamba_mixer(index, init), mixer, experts) {
+                (Some(mamba), ..) => Either::One(Either::One(mamba)),
                 (_, LayerMixer::Attention, _) => {
                     Either::One(Either::Other(config.plain_attention(index, init)))
                 }
@@ -107,7 +119,9 @@ impl RmsBlock for NemotronHBlock {
         let (x, normed) = self.norm.after(x, pending);
         let positions = pass.query_positions();
         let mixed = match &self.mixer {
-            Either::One(Either::One(mamba)) => mamba.forward(normed, &positions, cache, index)?,
+            Either::One(Either::One(mamba)) => {
+                either!(mamba, mamba => mamba.forward(normed, &positions, cache, index))?
+            }
             Either::One(Either::Other(attention)) => {
                 attention.forward(normed, None, &positions, cache, index)?
             }
@@ -119,7 +133,7 @@ impl RmsBlock for NemotronHBlock {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         match &self.mixer {
-            Either::One(Either::One(mamba)) => mamba.activations(pass),
+            Either::One(Either::One(mamba)) => either!(mamba, mamba => mamba.activations(pass)),
             Either::One(Either::Other(attention)) => attention.activations(pass),
             Either::Other(Either::One(mlp)) => Expert::activations(mlp, pass),
             Either::Other(Either::Other(experts)) => experts.activations(pass),

@@ -14,8 +14,8 @@ use crate::layers::{
     Activation, Attention, AttentionConfig, AttentionGate, BlockIndexer, BlockIndexerConfig,
     CompressedAttentionConfig, DeltaAttentionConfig, Either, GatedDeltaNetConfig,
     HyperConnectionConfig, LatentAttention, LatentAttentionConfig, LatentChoice, LayerNorm,
-    LightningAttentionConfig, Mamba2Config, Mlp, MlpClamp, Norm, QueryGrowth, RmsNorm, Rope,
-    SeenBlocks,
+    LightningAttentionConfig, Mamba2Config, Mamba2Mixer, MambaConfig, MambaMixer, Mlp, MlpClamp,
+    Norm, QueryGrowth, RmsNorm, Rope, SeenBlocks,
 };
 
 /// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
@@ -54,7 +54,9 @@ pub struct RmsConfig {
     /// The short convolution of layers that have it in place of attention, if some have.
     pub convolution: Option<ConvolutionConfig>,
     /// The sizes of Mamba-2, if some layers have it.
-    pub mamba: Option<Mamba2Config>,
+    pub mamba2: Option<Mamba2Config>,
+    /// The sizes of Mamba, if some layers have it.
+    pub mamba: Option<MambaConfig>,
     /// What the branches of a block are multiplied by, in Falcon-H1.
     pub branch_scales: BranchScales,
     /// Of each layer, what makes its tokens know of each other.
@@ -215,6 +217,18 @@ impl RmsConfig {
             }
             None => Either::One(self.plain_attention(index, init)),
         }
+    }
+
+    /// The state space of the block of that number, if it has one.
+    pub(super) fn mamba_mixer(
+        &self,
+        index: usize,
+        init: &Init,
+    ) -> Option<Either<Mamba2Mixer, MambaMixer>> {
+        let hidden = self.hidden_size;
+        let mamba2 = self.mamba2.map(|it| Either::One(Mamba2Mixer::new(hidden, &it, init)));
+        let mamba = self.mamba.map(|it| Either::Other(MambaMixer::new(hidden, &it, init)));
+        mamba2.or(mamba).filter(|_| self.mixers[index].has_linear())
     }
 
     /// Query heads of the layer of that number.

@@ -223,6 +223,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("Starcoder2Mlp", "Starcoder2MLP"),
         ("HyV4DecoderLayer", "HYV4DecoderLayer"),
         ("DbrxFfn", "DbrxFFN"),
+        ("JambaMoe", "JambaSparseMoeBlock"),
         ("HyperConnection", "HYV4HyperConnection"),
         ("LongcatDecoderLayer", "LongcatFlashDecoderLayer"),
         ("LongcatMoe", "LongcatFlashMoE"),

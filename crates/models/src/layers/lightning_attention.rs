@@ -108,7 +108,7 @@ impl LightningAttention {
             // All of them one, by their limits.
             let steps = Tensor::zeros([texts, tokens, heads], (&device, DType::F32));
             let zeros = || Tensor::zeros([heads], (&device, DType::F32));
-            let of_heads = [self.rates(&device), zeros(), zeros()];
+            let of_heads = [self.log_rates(&device), zeros(), zeros()];
             let limits = [1.0; 2];
             let heads = self.config.state_heads();
             let (mixed, matrices) =
@@ -120,12 +120,12 @@ impl LightningAttention {
         Ok(self.out_proj.forward(entered(mixed, &self.out_proj.weight) * gate))
     }
 
-    /// How much each head's matrix loses with a token: `[heads]`.
-    fn rates(&self, device: &Device) -> Tensor<1> {
+    /// The logarithm of how much each head's matrix loses with a token: `[heads]`.
+    fn log_rates(&self, device: &Device) -> Tensor<1> {
         let LightningAttentionConfig { heads, layers, .. } = self.config;
         let behind = 1.0 - self.layer as f64 / ((layers - 1) as f64 + 1e-5) + 1e-5;
         let rate = |head: usize| (-8.0 * (head + 1) as f64 / heads as f64).exp2() * behind;
-        let rates: Vec<f32> = (0..heads).map(|head| rate(head) as f32).collect();
+        let rates: Vec<f32> = (0..heads).map(|head| rate(head).ln() as f32).collect();
         Tensor::from_data(TensorData::new(rates, [heads]), (device, DType::F32))
     }
 

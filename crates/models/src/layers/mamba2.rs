@@ -118,9 +118,7 @@ impl Mamba2Mixer {
                 // The state stays where it is.
                 let device = state.inputs.device();
                 let [mixed, step] = [mixed, step].map(|values| values.to_device(&device));
-                let [rates, bias, skip] =
-                    of_heads.each_ref().map(|values| values.clone().to_device(&device));
-                let of_heads = [rates.exp(), bias, skip];
+                let of_heads = of_heads.each_ref().map(|values| values.clone().to_device(&device));
                 let RecurrentState { matrices: Some(matrices), inputs } = state else {
                     unreachable!("a cache of other layers was refused")
                 };

@@ -207,6 +207,17 @@ pub const FIXTURES: &[&str] = &[
     "nemotron_h",
     "nemotron_h-published-bf16",
     "nemotron_h-latent-stacked",
+    "jamba",
+    "jamba-published-bf16",
+    "jamba-dense-biased",
+    "jamba-stacked",
+    "mamba",
+    "mamba-published-f16",
+    "mamba-biased",
+    "falcon_mamba",
+    "falcon_mamba-published-bf16",
+    "mamba2",
+    "mamba2-published-bf16",
     "deepseek_v32",
     "deepseek_v32-published-bf16",
     "deepseek_v32-dense-stacked",
@@ -279,7 +290,7 @@ pub const FIXTURES: &[&str] = &[
 ];
 
 /// What the names of those with experts begin with.
-pub const EXPERTS: &[&str] = &[
+const EXPERTS: &[&str] = &[
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
@@ -301,6 +312,7 @@ pub const EXPERTS: &[&str] = &[
     "exaone_moe",
     "solar_open",
     "nemotron_h",
+    "jamba",
     "glm_moe_dsa",
     "mistral4",
     "kimi_k25",
@@ -327,6 +339,11 @@ pub const EXPERTS: &[&str] = &[
     "granitemoe_swa",
     "dbrx",
 ];
+
+/// Whether it is one of these.
+pub fn has_experts(name: &str) -> bool {
+    EXPERTS.iter().any(|experts| name.starts_with(experts)) && !name.starts_with("jamba-dense")
+}
 
 /// Those with a batch of texts of several lengths.
 pub const BATCHES: &[&str] = &[
@@ -403,6 +420,10 @@ pub const BATCHES: &[&str] = &[
     "bamba",
     "falcon_h1",
     "nemotron_h",
+    "jamba",
+    "mamba",
+    "falcon_mamba",
+    "mamba2",
     "deepseek_v32",
     "glm_moe_dsa",
     "mistral4",

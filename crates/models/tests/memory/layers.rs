@@ -103,7 +103,21 @@ pub fn other_layers_need_what_is_said() {
                 "moe_intermediate_size": {inner}, "moe_shared_expert_intermediate_size": {inner}"#
         );
         let latent = format!(r#"{nemotron}, "moe_latent_size": {inner}"#);
+        let jamba = format!(
+            r#", "num_hidden_layers": 3, "attn_layer_period": 3, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": {state}"#
+        );
+        let plain_mamba = format!(r#", "num_hidden_layers": 2, "state_size": {state}"#);
         for options in [one(1024), bf16(700), CacheOptions { batch: 2, ..one(700) }] {
+            activations_stay_below_their_bound::<BambaForCausalLm>(
+                &config("jamba", &jamba),
+                &options,
+            );
+            for model_type in ["mamba", "falcon_mamba"] {
+                activations_stay_below_their_bound::<NemotronHForCausalLm>(
+                    &config(model_type, &plain_mamba),
+                    &options,
+                );
+            }
             activations_stay_below_their_bound::<GraniteMoeHybridForCausalLm>(
                 &config("granitemoehybrid", &granite),
                 &options,
@@ -125,6 +139,8 @@ pub fn other_layers_need_what_is_said() {
                 );
             }
         }
+        a_snapshot_is_counted::<BambaForCausalLm>(&config("jamba", &jamba));
+        a_snapshot_is_counted::<NemotronHForCausalLm>(&config("mamba", &plain_mamba));
         a_snapshot_is_counted::<FalconH1ForCausalLm>(&config("falcon_h1", &falcon));
         a_snapshot_is_counted::<NemotronHForCausalLm>(&config("nemotron_h", &nemotron));
     }

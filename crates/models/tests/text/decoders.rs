@@ -2,7 +2,7 @@
 //! `relatives.py`, `families.py`, `hybrids.py`, `mixtures.py`, `linear_attention.py` and `variants.py`), dispatched from their checkpoints: with the names of tensors as published,
 //! and as saved today.
 
-use crate::common::decoder_fixtures::{BATCHES, EXPERTS, FIXTURES};
+use crate::common::decoder_fixtures::{BATCHES, FIXTURES, has_experts};
 use crate::common::dispatched::{assert_same_streamed, config, load, load_in};
 use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
@@ -69,7 +69,7 @@ fn rounded_activations_stay_near_the_reference_logits() {
         let expected = expected(name);
         let config = config(name);
         let found = in_passes(&model, &expected.ids, 24, &mut cache(&config, 40));
-        if EXPERTS.iter().any(|experts| name.starts_with(experts)) {
+        if has_experts(name) {
             assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
             // A token near a tie goes to another expert than without rounding, or sees another token.
             let chooses = ["_dsa", "_v32", "hy_v4", "minimax_m3", "deepseek_v4"]
@@ -91,11 +91,10 @@ fn rounded_activations_stay_near_the_reference_logits() {
 
 #[test]
 fn tokens_give_the_same_bits_whatever_goes_to_their_experts() {
-    let has_experts = |name: &str| EXPERTS.iter().any(|it| name.starts_with(it));
     // And layers composed of Burn's own operations.
     let is_one = |name: &&&str| {
         has_experts(name)
-            || ["gemma3n", "lfm2", "bamba", "falcon_h1", "olmo_hybrid"]
+            || ["gemma3n", "lfm2", "bamba", "falcon_h1", "olmo_hybrid", "mamba", "falcon_mamba"]
                 .iter()
                 .any(|it| name.starts_with(it))
     };

@@ -105,6 +105,10 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<BambaForCausalLm>("bamba"),
         of::<FalconH1ForCausalLm>("falcon_h1"),
         of::<NemotronHForCausalLm>("nemotron_h"),
+        of::<BambaForCausalLm>("jamba"),
+        of::<NemotronHForCausalLm>("mamba"),
+        of::<NemotronHForCausalLm>("falcon_mamba"),
+        of::<NemotronHForCausalLm>("mamba2"),
     ]
 }
 
@@ -514,6 +518,14 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("nemotron_h", "mamba_head_dim", json!(4096 << 1), "mamba_head_dim"),
         ("nemotron_h", "topk_group", json!(4), "topk_group"),
         ("nemotron_h", "num_experts_per_tok", json!(7), "num_experts_per_tok"),
+        ("jamba", "attn_layer_offset", json!(3), "attn_layer_offset"),
+        ("jamba", "hidden_act", json!("gelu"), "hidden_act"),
+        ("jamba", "mamba_inner_layernorms", json!(false), "mamba_inner_layernorms"),
+        ("jamba", "mamba_dt_rank", json!(0), "mamba_dt_rank"),
+        ("jamba", "mamba_expand", json!(1 << 20), "mamba_expand"),
+        ("mamba", "conv_kernel", json!(1), "conv_kernel"),
+        ("mamba2", "num_heads", json!(5), "head_dim"),
+        ("mamba2", "norm_before_gate", json!(true), "norm_before_gate"),
         (
             "llama4-published-bf16",
             "text_config",

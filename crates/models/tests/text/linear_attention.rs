@@ -9,7 +9,7 @@ use outsize_models::{
 
 const TILE: u64 = 700;
 
-const MODELS: [&str; 9] = [
+const MODELS: [&str; 12] = [
     "qwen3_next",
     "qwen3_5",
     "granitemoehybrid",
@@ -19,6 +19,9 @@ const MODELS: [&str; 9] = [
     "kimi_linear",
     "bailing_hybrid",
     "minimax",
+    "jamba",
+    "falcon_mamba",
+    "mamba2",
 ];
 
 fn cache_of(config: &ModelConfig, options: &CacheOptions) -> KvCache {

@@ -8,7 +8,8 @@ use outsize_models::{Batch, CacheOptions, DispatchedDecoder, KvCache, Logits, Wh
 const TILE: u64 = 700;
 
 /// States; windows beside full attention; states in one that was made for images, and beside keys and values.
-const MODELS: [&str; 6] = ["qwen3_next", "qwen3_5", "gemma3", "gpt_oss", "falcon_h1", "nemotron_h"];
+const MODELS: [&str; 8] =
+    ["qwen3_next", "qwen3_5", "gemma3", "gpt_oss", "falcon_h1", "nemotron_h", "jamba", "mamba"];
 
 /// The logits behind some columns of the texts.
 fn run(

@@ -9,12 +9,12 @@ use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{DType, Device, Gradients, Tensor};
 use outsize_checkpoint::Checkpoint;
 use outsize_models::arch::{
-    ApertusForCausalLm, ArceeForCausalLm, DeepseekForCausalLm, ErnieMoeForCausalLm,
-    FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, Gpt2LmHeadModel, GptOssForCausalLm,
-    GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, KimiForCausalLm, Lfm2ForCausalLm,
-    Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm, MiniMaxForCausalLm,
-    MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm, SparseMoeForCausalLm,
-    Starcoder2ForCausalLm,
+    ApertusForCausalLm, ArceeForCausalLm, BambaForCausalLm, DeepseekForCausalLm,
+    ErnieMoeForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm,
+    Gpt2LmHeadModel, GptOssForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm,
+    KimiForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
+    MiniMaxForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm,
+    SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, DecoderArchitecture, Error, Init, KvCache,
@@ -138,7 +138,10 @@ fn check_gradients<D: DecoderArchitecture>(name: &str) {
     assert_eq!(found.len(), file.tensors().len(), "{name}");
     for (path, (dtype, found)) in found {
         assert_eq!(dtype, DType::F32);
-        let info = file.get(&path).unwrap_or_else(|| panic!("{name} has no {path}"));
+        // As some are published.
+        let published = path.replacen("model.", "backbone.", 1);
+        let info = file.get(&path).or_else(|| file.get(&published));
+        let info = info.unwrap_or_else(|| panic!("{name} has no {path}"));
         let bytes = file.read(info).unwrap();
         let want: Vec<f32> =
             bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
@@ -174,6 +177,8 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<GraniteMoeHybridForCausalLm>("granitemoehybrid");
     check_gradients::<FalconH1ForCausalLm>("falcon_h1");
     check_gradients::<NemotronHForCausalLm>("nemotron_h");
+    check_gradients::<BambaForCausalLm>("jamba");
+    check_gradients::<NemotronHForCausalLm>("falcon_mamba");
 }
 
 #[test]
@@ -203,6 +208,8 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<GraniteMoeHybridForCausalLm>("granitemoehybrid");
     check_steps::<FalconH1ForCausalLm>("falcon_h1");
     check_steps::<NemotronHForCausalLm>("nemotron_h");
+    check_steps::<BambaForCausalLm>("jamba");
+    check_steps::<NemotronHForCausalLm>("falcon_mamba");
 }
 
 fn check_steps<D: DecoderArchitecture>(name: &str) {

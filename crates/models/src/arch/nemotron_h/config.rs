@@ -63,7 +63,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     config.mixers = parts.iter().map(mixer).collect();
     config.sparse_layers = parts.iter().map(|part| *part == Part::Experts).collect();
     if parts.contains(&Part::Mamba) {
-        config.mamba = Some(read_mamba(fields, config.rms_norm_eps)?);
+        config.mamba2 = Some(read_mamba(fields, config.rms_norm_eps)?);
     }
     if parts.contains(&Part::Experts) { with_experts(fields, config) } else { Ok(config) }
 }

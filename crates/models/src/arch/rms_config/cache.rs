@@ -42,6 +42,7 @@ impl RmsConfig {
         let state = self.linear_attention.map(|linear| linear.state()).or(convolution);
         let state = state.or(self.delta_attention.map(|delta| delta.state()));
         let state = state.or(self.lightning_attention.map(|lightning| lightning.state()));
+        let state = state.or(self.mamba2.map(|mamba| mamba.state()));
         let state = state.or(self.mamba.map(|mamba| mamba.state()));
         let layer = |(index, mixer): (usize, &LayerMixer)| {
             let attention = || {

@@ -110,6 +110,7 @@ impl RmsConfig {
             delta_attention: None,
             lightning_attention: None,
             convolution: None,
+            mamba2: None,
             mamba: None,
             branch_scales: BranchScales::default(),
             mixers: vec![LayerMixer::Attention; num_hidden_layers],
