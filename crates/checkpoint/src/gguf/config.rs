@@ -18,6 +18,10 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("llama", "llama"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
+    // What sees images is in a file of its own.
+    ("qwen2vl", "qwen2"),
+    ("qwen3vl", "qwen3"),
+    ("qwen3vlmoe", "qwen3_moe"),
     ("gemma", "gemma"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3_text"),
@@ -32,6 +36,10 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("cohere2", "cohere2"),
     ("glm4", "glm4"),
     ("ernie4_5", "ernie4_5"),
+    ("ernie4_5-moe", "ernie4_5_moe"),
+    ("hunyuan-dense", "hunyuan_v1_dense"),
+    ("hunyuan-moe", "hunyuan_v1_moe"),
+    ("dots1", "dots1"),
     ("seed_oss", "seed_oss"),
     ("starcoder2", "starcoder2"),
     ("minimax-m2", "minimax_m2"),
@@ -84,6 +92,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("feed_forward_length", "intermediate_size"),
     ("final_logit_softcapping", "final_logit_softcapping"),
     ("full_attention_interval", "full_attention_interval"),
+    ("interleave_moe_layer_step", "moe_layer_interval"),
     ("leading_dense_block_count", "first_k_dense_replace"),
     ("logit_scale", "logits_scaling"),
     ("nextn_predict_layers", "num_nextn_predict_layers"),
@@ -103,6 +112,7 @@ const OTHERS: &[&str] = &[
     "attention.key_length_mla",
     "attention.value_length",
     "attention.value_length_mla",
+    "n_deepstack_layers",
     "rope.dimension_count",
     // Where images are.
     "rope.dimension_sections",
@@ -163,9 +173,9 @@ impl<'a> Config<'a> {
         };
         let mut config = Self { header, tensors, architecture, fields: Map::new() };
         config.set("model_type", *model_type);
-        if matches!(architecture, "qwen2moe" | "qwen3moe" | "olmoe") {
+        if matches!(architecture, "qwen2moe" | "qwen3moe" | "qwen3vlmoe" | "olmoe") {
             // The others of these add the shares up as they are.
-            config.set("norm_topk_prob", architecture == "qwen3moe");
+            config.set("norm_topk_prob", architecture.starts_with("qwen3"));
         }
         config.copy()?;
         match architecture {
@@ -247,7 +257,7 @@ impl<'a> Config<'a> {
         // Those of Qwen2 always are there, and those of some others if nothing is said.
         let has_bias = find("blk.0.attn_q.bias").is_some();
         let is_biased = matches!(self.architecture, "gpt-oss" | "glm4" | "seed_oss" | "starcoder2");
-        if self.architecture != "qwen2" && (has_bias || is_biased) {
+        if !matches!(self.architecture, "qwen2" | "qwen2vl") && (has_bias || is_biased) {
             self.set("attention_bias", has_bias);
         }
         if find("blk.0.ffn_up.bias").is_some() {
@@ -270,6 +280,8 @@ impl<'a> Config<'a> {
                 let has_default = matches!(
                     self.architecture,
                     "qwen3"
+                        | "qwen3vl"
+                        | "qwen3vlmoe"
                         | "qwen3next"
                         | "qwen35"
                         | "qwen35moe"
@@ -279,6 +291,8 @@ impl<'a> Config<'a> {
                         | "gpt-oss"
                         | "glm4"
                         | "ernie4_5"
+                        | "ernie4_5-moe"
+                        | "dots1"
                         | "seed_oss"
                         | "minimax-m2"
                 );
@@ -325,11 +339,12 @@ impl<'a> Config<'a> {
         if self.architecture == "llama" {
             self.set("model_type", "mixtral");
         }
-        if matches!(self.architecture, "deepseek2" | "glm4moe" | "glm-dsa") {
+        if matches!(self.architecture, "deepseek2" | "glm4moe" | "glm-dsa" | "dots1") {
             return self.add_shared_experts();
         }
         let inner = "moe_intermediate_size";
-        if matches!(self.architecture, "llama" | "olmoe" | "gpt-oss" | "minimax-m2") {
+        if matches!(self.architecture, "llama" | "olmoe" | "gpt-oss" | "minimax-m2" | "hunyuan-moe")
+        {
             // Where there are no other widths.
             if let Some(width) = self.fields.remove(inner) {
                 self.set("intermediate_size", width);

@@ -9,8 +9,11 @@ const WHOLE: &[(&str, &str)] =
 /// That of LFM2 behind all blocks, by its names there: llama.cpp has had two.
 const EMBEDDING_NORMS: [&str; 2] = ["token_embd_norm", "output_norm"];
 
-/// Tensors of a block, behind its number. Of two rows of a name the first whose architecture is empty or that of the file
-/// counts.
+/// Those whose experts for all tokens are one block.
+const SHARED_EXPERTS: &str = "deepseek2 glm4moe glm-dsa dots1 ernie4_5-moe";
+
+/// Tensors of a block, behind its number. Of two rows of a name the first counts whose architectures are none or have that of
+/// the file.
 const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("lfm2", "attn_norm", "operator_norm"),
     ("lfm2", "attn_output", "self_attn.out_proj"),
@@ -53,38 +56,36 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "indexer.attn_q_b", "self_attn.indexer.wq_b"),
     ("", "indexer.k_norm", "self_attn.indexer.k_norm"),
     ("", "indexer.proj", "self_attn.indexer.weights_proj"),
+    ("hunyuan-dense hunyuan-moe", "attn_q_norm", "self_attn.query_layernorm"),
+    ("hunyuan-dense hunyuan-moe", "attn_k_norm", "self_attn.key_layernorm"),
     ("", "attn_q_norm", "self_attn.q_norm"),
     ("", "attn_k_norm", "self_attn.k_norm"),
     ("gpt-oss", "attn_sinks", SINKS),
     ("glm4", "post_attention_norm", "post_self_attn_layernorm"),
     ("", "post_attention_norm", "post_attention_layernorm"),
-    ("gemma2", "ffn_norm", "pre_feedforward_layernorm"),
-    ("gemma3", "ffn_norm", "pre_feedforward_layernorm"),
+    ("gemma2 gemma3", "ffn_norm", "pre_feedforward_layernorm"),
     ("", "ffn_norm", "post_attention_layernorm"),
     ("glm4", "post_ffw_norm", "post_mlp_layernorm"),
     ("", "post_ffw_norm", "post_feedforward_layernorm"),
     ("", "ffn_gate", "mlp.gate_proj"),
-    ("phi3", "ffn_up", "mlp.gate_up_proj"),
-    ("glm4", "ffn_up", "mlp.gate_up_proj"),
+    ("phi3 glm4", "ffn_up", "mlp.gate_up_proj"),
     ("starcoder2", "ffn_up", "mlp.c_fc"),
     ("starcoder2", "ffn_down", "mlp.c_proj"),
     ("", "ffn_up", "mlp.up_proj"),
     ("", "ffn_down", "mlp.down_proj"),
-    ("llama", "ffn_gate_inp", "block_sparse_moe.gate"),
-    ("minimax-m2", "ffn_gate_inp", "block_sparse_moe.gate"),
+    ("llama minimax-m2", "ffn_gate_inp", "block_sparse_moe.gate"),
     ("minimax-m2", "exp_probs_b", CORRECTION_OF_BLOCK),
+    ("ernie4_5-moe", "exp_probs_b", CORRECTION_OF_STATICS),
     ("gpt-oss", "ffn_gate_inp", "mlp.router"),
+    ("hunyuan-moe", "ffn_gate_inp", "mlp.gate.wg"),
     ("", "ffn_gate_inp", "mlp.gate"),
     ("", "exp_probs_b", CORRECTION),
-    ("deepseek2", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("deepseek2", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("deepseek2", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
-    ("glm4moe", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("glm4moe", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("glm4moe", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
-    ("glm-dsa", "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("glm-dsa", "ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("glm-dsa", "ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    (SHARED_EXPERTS, "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
+    ("hunyuan-moe", "ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
+    (SHARED_EXPERTS, "ffn_up_shexp", "mlp.shared_experts.up_proj"),
+    ("hunyuan-moe", "ffn_up_shexp", "mlp.shared_mlp.up_proj"),
+    (SHARED_EXPERTS, "ffn_down_shexp", "mlp.shared_experts.down_proj"),
+    ("hunyuan-moe", "ffn_down_shexp", "mlp.shared_mlp.down_proj"),
     ("", "ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("", "ffn_up_shexp", "mlp.shared_expert.up_proj"),
     ("", "ffn_down_shexp", "mlp.shared_expert.down_proj"),
@@ -109,6 +110,9 @@ const EXPERT_BIAS: &str = "feed_forward.expert_bias";
 /// The same with another name.
 const CORRECTION_OF_BLOCK: &str = "block_sparse_moe.e_score_correction_bias";
 
+/// The same, which is a matrix of one row in transformers.
+const CORRECTION_OF_STATICS: &str = "mlp.moe_statics.e_score_correction_bias";
+
 /// The same, of a router.
 const CORRECTION: &str = "mlp.gate.e_score_correction_bias";
 
@@ -121,12 +125,9 @@ const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
 /// The experts of a block, which are one tensor: what each is in transformers, before and behind its number.
 const EXPERTS: &[(&str, &str, [&str; 2])] = &[
-    ("llama", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
-    ("llama", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
-    ("llama", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
-    ("minimax-m2", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
-    ("minimax-m2", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
-    ("minimax-m2", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
+    ("llama minimax-m2", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
+    ("llama minimax-m2", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
+    ("llama minimax-m2", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
     ("lfm2", "ffn_gate_exps", ["feed_forward.experts", "w1"]),
     ("lfm2", "ffn_up_exps", ["feed_forward.experts", "w3"]),
     ("lfm2", "ffn_down_exps", ["feed_forward.experts", "w2"]),
@@ -188,14 +189,20 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     }
     let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
     let name = match theirs {
-        SINKS | CORRECTION | CORRECTION_OF_BLOCK | EXPERT_BIAS | FORGET_BIAS | KEYS_OF_HEADS
+        SINKS
+        | CORRECTION
+        | CORRECTION_OF_BLOCK
+        | CORRECTION_OF_STATICS
+        | EXPERT_BIAS
+        | FORGET_BIAS
+        | KEYS_OF_HEADS
         | VALUES_OF_HEADS => {
             format!("model.layers.{number}.{theirs}")
         }
         _ => format!("model.layers.{number}.{theirs}.{end}"),
     };
     let shape = match entry.shape[..] {
-        [width] if theirs == SHARED_GATE => vec![1, width],
+        [width] if [SHARED_GATE, CORRECTION_OF_STATICS].contains(&theirs) => vec![1, width],
         [channels, taps] if [TAPS, SHORT_TAPS].contains(&theirs) => vec![channels, 1, taps],
         [heads, rows, columns] if [KEYS_OF_HEADS, VALUES_OF_HEADS].contains(&theirs) => {
             vec![heads.checked_mul(rows)?, columns]
@@ -220,7 +227,7 @@ fn of_block<T: Copy>(
     let (number, module) = module.strip_prefix("blk.")?.split_once('.')?;
     let number = number.parse().ok()?;
     let is_it = |(of, ours, _): &&(&str, &str, T)| {
-        *ours == module && (of.is_empty() || *of == architecture)
+        *ours == module && (of.is_empty() || of.split(' ').any(|of| of == architecture))
     };
     names.iter().find(is_it).map(|(.., theirs)| (number, *theirs))
 }

@@ -12,7 +12,7 @@ use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfi
 use outsize_plan::{Budget, infer};
 
 /// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens that are chosen.
-pub const ALL: [&str; 37] = [
+pub const ALL: [&str; 39] = [
     "afmoe",
     "apertus",
     "arcee",
@@ -21,6 +21,7 @@ pub const ALL: [&str; 37] = [
     "deepseek_v3",
     "ernie4_5_moe",
     "falcon_h1",
+    "falcon_mamba",
     "gemma2",
     "gemma3",
     "gpt2",
@@ -28,6 +29,7 @@ pub const ALL: [&str; 37] = [
     "granite",
     "granitemoehybrid",
     "granitemoeshared",
+    "jamba",
     "kimi_linear",
     "laguna",
     "lfm2_moe",

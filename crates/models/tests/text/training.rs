@@ -138,10 +138,7 @@ fn check_gradients<D: DecoderArchitecture>(name: &str) {
     assert_eq!(found.len(), file.tensors().len(), "{name}");
     for (path, (dtype, found)) in found {
         assert_eq!(dtype, DType::F32);
-        // As some are published.
-        let published = path.replacen("model.", "backbone.", 1);
-        let info = file.get(&path).or_else(|| file.get(&published));
-        let info = info.unwrap_or_else(|| panic!("{name} has no {path}"));
+        let info = file.get(&path).unwrap_or_else(|| panic!("{name} has no {path}"));
         let bytes = file.read(info).unwrap();
         let want: Vec<f32> =
             bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();

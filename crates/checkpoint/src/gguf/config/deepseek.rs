@@ -38,7 +38,7 @@ impl Config<'_> {
     pub(super) fn add_shared_experts(&mut self) -> Result<(), GgufFault> {
         let field = "expert_gating_func";
         let is_sigmoid = match (self.unsigned(field)?, self.architecture) {
-            (Some(2), _) | (None, "glm4moe" | "glm-dsa") => true,
+            (Some(2), _) | (None, "glm4moe" | "glm-dsa" | "dots1") => true,
             (None | Some(0 | 1), "deepseek2") => false,
             (Some(other), _) => {
                 let reason =

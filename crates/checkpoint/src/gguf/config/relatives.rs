@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{Config, GgufFault, metadata};
+use crate::header::HeaderEntry;
 
 impl Config<'_> {
     /// The fields that transformers calls otherwise for these than for most models.
@@ -13,6 +14,23 @@ impl Config<'_> {
             "ernie4_5" => {
                 self.rename("attention_bias", "use_bias");
                 self.fields.remove("mlp_bias");
+            }
+            "ernie4_5-moe" => {
+                self.rename("first_k_dense_replace", "moe_layer_start_index");
+                self.rename("n_shared_experts", "moe_num_shared_experts");
+                // So many times as wide as the others.
+                self.fields.remove("shared_expert_intermediate_size");
+                let is_shared =
+                    |entry: &&HeaderEntry| entry.name.ends_with(".ffn_gate_shexp.weight");
+                if !self.tensors.iter().any(is_shared) {
+                    self.set("moe_num_shared_experts", 0);
+                }
+            }
+            // The one that all tokens go to is as wide as the others.
+            "hunyuan-moe" => {
+                for field in ["n_shared_experts", "shared_expert_intermediate_size"] {
+                    self.fields.remove(field);
+                }
             }
             // Of LayerNorm without weights, which has always this one.
             "olmo" => _ = self.fields.remove("layer_norm_eps"),
