@@ -123,33 +123,44 @@ impl MambaMixer {
         let MambaConfig { inner, state: width, .. } = self.config;
         let projected = self.in_proj.forward(x);
         let mixed = projected.clone().narrow(2, 0, inner);
+        let (taps, bias) = (self.conv1d.taps(), self.conv1d.bias());
         let mixed = cache.with_state(layer, positions, [mixed], |[mixed], state, rows| {
             // The state stays where it is.
             let device = state.inputs.device();
-            let RecurrentState { matrices: Some(matrices), inputs } = state else {
-                unreachable!("a cache of other layers was refused")
-            };
-            // What is streamed holds a part of the ring, so that each is let go before the next.
-            let (mixed, inputs) = {
-                let (taps, bias) = (self.conv1d.taps(), self.conv1d.bias());
-                let (taps, bias) =
-                    (taps.to_device(&device), bias.map(|bias| bias.to_device(&device)));
-                let mixed = mixed.to_device(&device);
-                causal_convolution(mixed, taps, bias, inputs, rows.clone(), true)
-            };
-            let [steps, keys, queries] =
-                self.selected(mixed.clone()).map(|of_tokens| of_tokens.to_device(&device));
-            let values = Tensor::cat(vec![mixed, keys, queries], 2);
-            let rates = self.A_log.val().cast(DType::F32).reshape([inner * width]);
-            let skip = self.D.val().cast(DType::F32);
-            // It is in the steps already.
-            let bias = Tensor::zeros([inner], (&device, DType::F32));
-            let of_channels = [rates.to_device(&device), bias, skip.to_device(&device)];
-            let (heads, limits) = (self.config.heads(), [0.0, f32::INFINITY]);
-            let (mixed, matrices) =
-                state_space(heads, values, steps, of_channels, limits, matrices, rows);
-            (mixed, RecurrentState { matrices: Some(matrices), inputs })
+            let (mixed, taps) = (mixed.to_device(&device), taps.clone().to_device(&device));
+            let bias = bias.clone().map(|bias| bias.to_device(&device));
+            let RecurrentState { matrices, inputs } = state;
+            let (mixed, inputs) = causal_convolution(mixed, taps, bias, inputs, rows, true);
+            (mixed, RecurrentState { matrices, inputs })
         })?;
+        // Streamed ones hold a part of the ring.
+        drop((taps, bias));
+        let [steps, keys, queries] = self.selected(mixed.clone());
+        let mixed = mixed.to_device(&keys.device());
+        let values = Tensor::cat(vec![mixed, keys, queries], 2);
+        let rates = self.A_log.val().cast(DType::F32).reshape([inner * width]);
+        let skip = self.D.val().cast(DType::F32);
+        let mixed = cache.with_state(
+            layer,
+            positions,
+            [values, steps],
+            |[values, steps], state, rows| {
+                let device = state.inputs.device();
+                let [values, steps] = [values, steps].map(|of| of.to_device(&device));
+                // What is added to steps is in them already.
+                let bias = Tensor::zeros([inner], (&device, DType::F32));
+                let [rates, skip] = [&rates, &skip].map(|of| of.clone().to_device(&device));
+                let RecurrentState { matrices: Some(matrices), inputs } = state else {
+                    unreachable!("a cache of other layers was refused")
+                };
+                let (heads, limits) = (self.config.heads(), [0.0, f32::INFINITY]);
+                let of_columns = [rates, bias, skip];
+                let (mixed, matrices) =
+                    state_space(heads, values, steps, of_columns, limits, matrices, rows);
+                (mixed, RecurrentState { matrices: Some(matrices), inputs })
+            },
+        )?;
+        drop((rates, skip));
         let gate = projected.narrow(2, inner, inner);
         let mixed = mixed.reshape(gate.dims()).to_device(&gate.device());
         Ok(self.out_proj.forward(silu_gated(mixed, gate)))
