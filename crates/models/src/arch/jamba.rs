@@ -131,6 +131,7 @@ pub(super) const JAMBA: &[KnownField] = &[
     ("num_hidden_layers", Read),
     ("num_key_value_heads", Read),
     ("rms_norm_eps", Read),
+    ("sliding_window", Effect::UNSET),
     // With which kernels, and what of logits is computed; or said again.
     ("layer_types", Harmless),
     ("layers_block_type", Harmless),

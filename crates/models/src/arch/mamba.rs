@@ -122,11 +122,11 @@ const MAMBA2: &[KnownField] = &[
     ("head_dim", Read),
     ("hidden_act", Effect::Only(&["\"silu\""])),
     ("n_groups", Read),
-    ("norm_before_gate", Effect::OFF),
     ("num_heads", Read),
     ("time_step_limit", Read),
-    // Not looked at in transformers, or of steps as they were drawn.
+    // Not looked at in transformers, whatever files say; or of steps as they were drawn.
     ("intermediate_size", Harmless),
+    ("norm_before_gate", Harmless),
     ("time_step_rank", Harmless),
 ];
 

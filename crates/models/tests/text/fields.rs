@@ -525,7 +525,7 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("jamba", "mamba_expand", json!(1 << 20), "mamba_expand"),
         ("mamba", "conv_kernel", json!(1), "conv_kernel"),
         ("mamba2", "num_heads", json!(5), "head_dim"),
-        ("mamba2", "norm_before_gate", json!(true), "norm_before_gate"),
+        ("mamba2", "rms_norm", json!(false), "rms_norm"),
         (
             "llama4-published-bf16",
             "text_config",
