@@ -128,7 +128,7 @@ fn configurations_that_make_no_sense_are_named_by_field() {
         ("rms_norm_eps", json!("small")),
         ("rms_norm_eps", json!(-1.0)),
         ("tie_word_embeddings", json!(1)),
-        ("model_type", json!("mamba")),
+        ("model_type", json!("rwkv")),
         ("model_type", json!(7)),
         ("eos_token_id", json!("</s>")),
     ] {
@@ -139,7 +139,7 @@ fn configurations_that_make_no_sense_are_named_by_field() {
         assert!(message.contains("config.json"), "{field} {value}: {message}");
         assert_eq!(message.matches("config.json").count(), 1, "{message}");
         let named = match field {
-            "model_type" if value == json!("mamba") => "mamba",
+            "model_type" if value == json!("rwkv") => "rwkv",
             field => field,
         };
         assert!(message.contains(named), "{field} {value}: {message}");
