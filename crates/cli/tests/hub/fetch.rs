@@ -322,7 +322,7 @@ fn the_cache_is_listed_with_what_runs() {
     done(&fetch(home.path(), &Server::of_folder(&tiny(&dir))));
     let other = home.path().join("hub/models--a--b").join("snapshots").join(COMMIT);
     fs::create_dir_all(&other).unwrap();
-    fs::write(other.join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
+    fs::write(other.join("config.json"), r#"{"model_type": "rwkv"}"#).unwrap();
     let text = list();
     assert!(text.contains("org/model") && text.contains("fits in memory"), "{text}");
     assert!(text.contains("a/b@") && text.contains("does not run"), "{text}");
@@ -346,7 +346,7 @@ fn weights_of_pytorch_are_described_by_their_ends() {
     let mut files = files(&model);
     files.remove(SINGLE);
     files.insert("pytorch_model.bin".to_owned(), fs::read(bin).unwrap());
-    files.insert("config.json".to_owned(), br#"{"model_type": "mamba"}"#.to_vec());
+    files.insert("config.json".to_owned(), br#"{"model_type": "rwkv"}"#.to_vec());
     let home = folder();
     let server = Server::of(files, |_, reply| reply);
     let args = ["estimate", "org/model", "--json"];

@@ -278,7 +278,7 @@ fn what_a_moment_mends_is_tried_once_more() {
 /// A server of a good configuration, and of `reply` to all that is asked of the weights.
 fn with_weights(reply: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Server {
     let config = json!({
-        "model_type": "mamba", "hidden_size": 64
+        "model_type": "rwkv", "hidden_size": 64
     });
     Server::new(move |asked| match asked.file() {
         _ if asked.is_list() => Reply::new(200, &[], &names(&["config.json", SINGLE])),
@@ -400,7 +400,7 @@ fn answers_that_lie() {
 #[test]
 fn indexes_that_lie() {
     let message = |index: Value| {
-        let files = [("config.json", json!({"model_type": "mamba"})), (INDEX, index)];
+        let files = [("config.json", json!({"model_type": "rwkv"})), (INDEX, index)];
         let files = files.map(|(name, value)| (name.to_owned(), value.to_string().into_bytes()));
         let server = Server::of(files.into(), |_, reply| reply);
         let message = said(&estimate(&server, &[]));
