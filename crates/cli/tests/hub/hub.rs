@@ -330,7 +330,7 @@ fn what_is_not_known_is_said() {
     let server = single(safetensors(header, 38));
     let text = done(&estimate(&server, &[]));
     assert!(text.contains("unknown"), "{text}");
-    assert!(text.contains("the architecture mamba is not built in"), "{text}");
+    assert!(text.contains("the architecture rwkv is not built in"), "{text}");
     let report: Value = serde_json::from_str(&done(&estimate(&server, &["--json"]))).unwrap();
     assert_eq!(report["context"], Value::Null);
     let row = &report["estimates"][0];

@@ -380,9 +380,9 @@ fn what_is_wrong_is_said() {
     let dir = TempDir::new().unwrap();
     let error = read_config(dir.path()).unwrap_err().to_string();
     assert!(error.contains("config.json"), "{error}");
-    std::fs::write(dir.path().join("config.json"), r#"{"model_type": "mamba"}"#).unwrap();
+    std::fs::write(dir.path().join("config.json"), r#"{"model_type": "rwkv"}"#).unwrap();
     let error = read_config(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("mamba") && error.contains("mistral"), "{error}");
+    assert!(error.contains("rwkv") && error.contains("mistral"), "{error}");
 
     let folder = fixture("gqa");
     let mut long = settings(None, Logits::Last);
