@@ -116,7 +116,7 @@ fn dtypes_old_and_new() {
 #[test]
 fn an_unknown_architecture_names_those_that_are_called_alike() {
     for (found, nearest) in
-        [("qwen4_moe", "name qwen2, qwen3, "), ("mamba", "name mistral, "), ("", "name llama, ")]
+        [("qwen4_moe", "name qwen2, qwen3, "), ("mpt", "name mistral, "), ("", "name llama, ")]
     {
         let message = read(json!({"model_type": found})).unwrap_err().to_string();
         assert!(message.contains(&format!("`{found}`")) && message.contains(nearest), "{message}");
