@@ -266,7 +266,9 @@ impl ModelConfig {
         let width = tables.filter_map(|table| table.shape.last().copied()).max().unwrap_or(0);
         // Those that are no matrices of products.
         let added: HashSet<String> = (self.weights().into_iter())
-            .filter(|it| matches!(it.kind, WeightKind::Bias | WeightKind::ExpertTable))
+            .filter(|it| {
+                matches!(it.kind, WeightKind::Bias | WeightKind::Norm | WeightKind::ExpertTable)
+            })
             .map(|weight| weight.name)
             .collect();
         for block in &mut tree.blocks {
