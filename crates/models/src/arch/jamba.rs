@@ -105,7 +105,6 @@ pub(super) fn stacked(names: Names, experts: &ExpertsConfig) -> Result<Names, ou
 }
 
 const MAMBA_FIELDS: MambaFields = MambaFields {
-    activation: "hidden_act",
     state: "mamba_d_state",
     rank: "mamba_dt_rank",
     taps: "mamba_d_conv",

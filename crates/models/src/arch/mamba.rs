@@ -1,18 +1,15 @@
 //! Mamba, Falcon Mamba and Mamba-2: blocks of a state space alone, with names and norms as Nemotron-H's. Gu and Dao 2023
 //! (arXiv:2312.00752), Zuo et al. 2024 (arXiv:2410.05355), Dao and Gu 2024 (arXiv:2405.21060).
 
-use outsize_kernels::LinearAttentionHeads;
-
 use super::mamba_fields::{MambaFields, inner, read_mamba};
-use super::mamba2_fields::{groups, step_limits};
-use super::qwen3_next::convolution_taps;
+use super::mamba2_fields::{read_mamba2_of, step_limits};
 use super::rms_config::{DEFAULTS, LayerMixer, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{
     self, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_INTERMEDIATE, MAX_POSITIONS,
 };
-use crate::layers::{Mamba2Config, Mamba2Norm, MambaNorms};
+use crate::layers::{Mamba2Config, MambaNorms};
 
 pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
     match model_type {
@@ -76,30 +73,14 @@ fn read_mamba2(fields: &Fields<'_>, config: &RmsConfig) -> Result<Mamba2Config, 
         let expected = format!("num_heads of them must be expand times hidden_size, {channels}");
         return Err(fields.refuse("head_dim", expected));
     }
-    let bias = fields.flag_or(NAMES.bias, false)?;
-    Ok(Mamba2Config {
-        heads: LinearAttentionHeads {
-            key_heads: groups(fields, "n_groups", 8, value_heads)?,
-            value_heads,
-            key_dim: fields.size_or(NAMES.state, 128, MAX_HEAD_DIM)?,
-            value_dim,
-            in_turns: false,
-        },
-        taps: convolution_taps(fields, NAMES.taps, 4)?,
-        conv_bias: fields.flag_or(NAMES.conv_bias, true)?,
-        in_bias: bias,
-        out_bias: bias,
-        step_limits: step_limits(fields, "time_step_limit")?,
-        norm: Some(Mamba2Norm { epsilon: config.rms_norm_eps, is_before_gate: false }),
-        multipliers: [1.0; 5],
-    })
+    let limits = step_limits(fields, "time_step_limit")?;
+    read_mamba2_of(fields, NAMES.state, [value_heads, value_dim], limits, config.rms_norm_eps)
 }
 
 /// What is read with those of attention, though there is none.
 const HEADS: (&str, usize) = ("num_attention_heads", 1);
 
 const NAMES: MambaFields = MambaFields {
-    activation: "hidden_act",
     state: "state_size",
     rank: "time_step_rank",
     taps: "conv_kernel",

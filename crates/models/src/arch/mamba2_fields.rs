@@ -9,7 +9,7 @@ use super::rms_config::RmsConfig;
 use crate::Error;
 use crate::config::Effect::{Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS};
-use crate::layers::{Activation, Mamba2Config, Mamba2Norm};
+use crate::layers::{Mamba2Config, Mamba2Norm};
 
 /// Those of IBM's models and Falcon-H1.
 pub(super) const MAMBA2: &[KnownField] = &[
@@ -38,11 +38,7 @@ pub(super) fn read_mamba2(
     config: &RmsConfig,
     inner: Option<usize>,
 ) -> Result<Mamba2Config, Error> {
-    if config.activation != Activation::Silu {
-        // The convolution has it too, and is built in with this one alone.
-        let expected = "beside Mamba-2 only \"silu\" is supported".to_owned();
-        return Err(fields.refuse("hidden_act", expected));
-    }
+    mamba_fields::refuse_other_functions(fields, config, "Mamba-2")?;
     let multiple = mamba_fields::inner(fields, "mamba_expand", config.hidden_size)?;
     let inner = inner.unwrap_or(multiple);
     let heads = fields.size_or("mamba_n_heads", 128, MAX_HEADS)?;
@@ -76,13 +72,35 @@ pub(super) fn read_mamba2(
     })
 }
 
-/// Groups of heads that have the same keys and queries.
-pub(super) fn groups(
+/// Reads those of Nemotron-H and of models of Mamba-2 alone, of so many heads of that width, with the least step and the greatest.
+pub(super) fn read_mamba2_of(
     fields: &Fields<'_>,
-    field: &str,
-    absent: usize,
-    heads: usize,
-) -> Result<usize, Error> {
+    state: &str,
+    [value_heads, value_dim]: [usize; 2],
+    step_limits: [f32; 2],
+    epsilon: f64,
+) -> Result<Mamba2Config, Error> {
+    let bias = fields.flag_or("use_bias", false)?;
+    Ok(Mamba2Config {
+        heads: LinearAttentionHeads {
+            key_heads: groups(fields, "n_groups", 8, value_heads)?,
+            value_heads,
+            key_dim: fields.size_or(state, 128, MAX_HEAD_DIM)?,
+            value_dim,
+            in_turns: false,
+        },
+        taps: convolution_taps(fields, "conv_kernel", 4)?,
+        conv_bias: fields.flag_or("use_conv_bias", true)?,
+        in_bias: bias,
+        out_bias: bias,
+        step_limits,
+        norm: Some(Mamba2Norm { epsilon, is_before_gate: false }),
+        multipliers: [1.0; 5],
+    })
+}
+
+/// Groups of heads that have the same keys and queries.
+fn groups(fields: &Fields<'_>, field: &str, absent: usize, heads: usize) -> Result<usize, Error> {
     match fields.size_or(field, absent, MAX_HEADS)? {
         groups if heads.is_multiple_of(groups) => Ok(groups),
         _ => Err(fields.refuse(field, format!("it must divide the number of heads, {heads}"))),

@@ -8,7 +8,6 @@ use crate::layers::{Activation, MambaConfig, MambaNorms};
 
 /// How a model calls them.
 pub(super) struct MambaFields {
-    pub activation: &'static str,
     pub state: &'static str,
     pub rank: &'static str,
     pub taps: &'static str,
@@ -24,11 +23,7 @@ pub(super) fn read_mamba(
     inner: usize,
     norms: Option<MambaNorms>,
 ) -> Result<MambaConfig, Error> {
-    if config.activation != Activation::Silu {
-        // The convolution has it too, and is built in with this one alone.
-        let expected = "beside Mamba only \"silu\" is supported".to_owned();
-        return Err(fields.refuse(names.activation, expected));
-    }
+    refuse_other_functions(fields, config, "Mamba")?;
     let rank = names.rank;
     let is_auto = fields.get(rank).is_none_or(|value| value.as_str() == Some("auto"));
     Ok(MambaConfig {
@@ -43,6 +38,22 @@ pub(super) fn read_mamba(
         bias: fields.flag_or(names.bias, false)?,
         norms,
     })
+}
+
+/// Refuses a function that is not SiLU beside what is called so.
+pub(super) fn refuse_other_functions(
+    fields: &Fields<'_>,
+    config: &RmsConfig,
+    beside: &str,
+) -> Result<(), Error> {
+    match config.activation {
+        Activation::Silu => Ok(()),
+        // The convolution has it too, and is built in with this one alone.
+        _ => {
+            let expected = format!("beside {beside} only \"silu\" is supported");
+            Err(fields.refuse("hidden_act", expected))
+        }
+    }
 }
 
 /// How many channels there are, by the name of the field that says it for each value of the residual stream.

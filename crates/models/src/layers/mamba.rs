@@ -4,7 +4,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::{LinearAttentionHeads, causal_convolution, state_space};
+use outsize_kernels::{LinearAttentionHeads, state_space};
 
 use super::attention::QueryPositions;
 use super::linear::{lazy, normal, ones};
@@ -123,18 +123,7 @@ impl MambaMixer {
         let MambaConfig { inner, state: width, .. } = self.config;
         let projected = self.in_proj.forward(x);
         let mixed = projected.clone().narrow(2, 0, inner);
-        let (taps, bias) = (self.conv1d.taps(), self.conv1d.bias());
-        let mixed = cache.with_state(layer, positions, [mixed], |[mixed], state, rows| {
-            // The state stays where it is.
-            let device = state.inputs.device();
-            let (mixed, taps) = (mixed.to_device(&device), taps.clone().to_device(&device));
-            let bias = bias.clone().map(|bias| bias.to_device(&device));
-            let RecurrentState { matrices, inputs } = state;
-            let (mixed, inputs) = causal_convolution(mixed, taps, bias, inputs, rows, true);
-            (mixed, RecurrentState { matrices, inputs })
-        })?;
-        // Streamed ones hold a part of the ring.
-        drop((taps, bias));
+        let mixed = self.conv1d.forward(mixed, true, positions, cache, layer)?;
         let [steps, keys, queries] = self.selected(mixed.clone());
         let mixed = mixed.to_device(&keys.device());
         let values = Tensor::cat(vec![mixed, keys, queries], 2);
@@ -145,6 +134,7 @@ impl MambaMixer {
             positions,
             [values, steps],
             |[values, steps], state, rows| {
+                // The state stays where it is.
                 let device = state.inputs.device();
                 let [values, steps] = [values, steps].map(|of| of.to_device(&device));
                 // What is added to steps is in them already.
@@ -160,6 +150,7 @@ impl MambaMixer {
                 (mixed, RecurrentState { matrices: Some(matrices), inputs })
             },
         )?;
+        // Streamed ones hold a part of the ring.
         drop((rates, skip));
         let gate = projected.narrow(2, inner, inner);
         let mixed = mixed.reshape(gate.dims()).to_device(&gate.device());

@@ -2,11 +2,9 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use outsize_kernels::causal_convolution;
 
 use super::attention::QueryPositions;
 use super::{CausalConv1d, Linear};
-use crate::kv_cache::RecurrentState;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// `out(gate · convolution(write · x))`, of which all three are projected: the short convolution of LFM2
@@ -43,20 +41,7 @@ impl ShortConvolution {
         let hidden = all.dims()[2] / 3;
         let [write, gate, x] = [0, 1, 2].map(|part| all.clone().narrow(2, part * hidden, hidden));
         drop(all);
-        let (x, taps, bias) = (write * x, self.conv.taps(), self.conv.bias());
-
-        let x = cache.with_state(layer, positions, [x], |[x], state, rows| {
-            // The state stays where it is.
-            let RecurrentState { matrices, inputs } = state;
-            let device = inputs.device();
-            let (x, taps) = (x.to_device(&device), taps.clone().to_device(&device));
-            let bias = bias.clone().map(|bias| bias.to_device(&device));
-            let (x, inputs) = causal_convolution(x, taps, bias, inputs, rows, false);
-            (x, RecurrentState { matrices, inputs })
-        })?;
-        // Streamed ones hold a part of the ring.
-        drop((taps, bias));
-
+        let x = self.conv.forward(write * x, false, positions, cache, layer)?;
         Ok(self.out_proj.forward(x.to_device(&gate.device()) * gate))
     }
 

@@ -1,11 +1,9 @@
 //! The configuration of Nemotron-H.
 
-use outsize_kernels::LinearAttentionHeads;
 use serde_json::Value;
 
 use super::super::expert_fields::expert_groups;
-use super::super::mamba2_fields;
-use super::super::qwen3_next::convolution_taps;
+use super::super::mamba2_fields::read_mamba2_of;
 use super::super::rms_config::{
     DEFAULTS, ExpertsConfig, LayerMixer, RmsConfig, RmsDefaults, field_of,
 };
@@ -15,7 +13,7 @@ use crate::config::{
     Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE,
     MAX_LAYERS,
 };
-use crate::layers::{Activation, Mamba2Config, Mamba2Norm, Routing, Shares};
+use crate::layers::{Activation, Mamba2Config, Routing, Shares};
 
 /// What a block has.
 #[derive(Clone, Copy, PartialEq)]
@@ -116,27 +114,12 @@ fn read_mamba(fields: &Fields<'_>, epsilon: f64) -> Result<Mamba2Config, Error> 
         let expected = format!("all heads together may be {MAX_INTERMEDIATE} wide");
         return Err(fields.refuse("mamba_head_dim", expected));
     }
-    let bias = fields.flag_or("use_bias", false)?;
     let least = match fields.get("time_step_min") {
         Some(_) => fields.number_within("time_step_min", 0.0, 1e6)?,
         None => 1e-3,
     };
-    Ok(Mamba2Config {
-        heads: LinearAttentionHeads {
-            key_heads: mamba2_fields::groups(fields, "n_groups", 8, value_heads)?,
-            value_heads,
-            key_dim: fields.size_or("ssm_state_size", 128, MAX_HEAD_DIM)?,
-            value_dim,
-            in_turns: false,
-        },
-        taps: convolution_taps(fields, "conv_kernel", 4)?,
-        conv_bias: fields.flag_or("use_conv_bias", true)?,
-        in_bias: bias,
-        out_bias: bias,
-        step_limits: [least as f32, f32::INFINITY],
-        norm: Some(Mamba2Norm { epsilon, is_before_gate: false }),
-        multipliers: [1.0; 5],
-    })
+    let limits = [least as f32, f32::INFINITY];
+    read_mamba2_of(fields, "ssm_state_size", [value_heads, value_dim], limits, epsilon)
 }
 
 fn with_experts(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Error> {
