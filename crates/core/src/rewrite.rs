@@ -61,8 +61,8 @@ enum Source {
     Weight(Box<StoredWeight>, Option<Change>),
     /// Rows of weights below one another, with the shape of all.
     Rows(String, Vec<usize>, Vec<(StoredWeight, Option<Change>)>),
-    /// Of each module the weights whose columns it takes in turns.
-    Stack(String, Vec<Vec<StoredWeight>>),
+    /// Of each module the weights whose columns it takes, in turns or not.
+    Stack(String, bool, Vec<Vec<StoredWeight>>),
     /// Of each module a weight that is turned, and one below it.
     Turned(String, Vec<Vec<StoredWeight>>),
 }
@@ -123,14 +123,32 @@ impl Rewrite {
         Ok(rewrite)
     }
 
+    /// The same as a stack of so many matrices `[rows, columns]`.
+    ///
+    /// # Errors
+    /// If its rows are not as many in each.
+    pub fn in_stack(mut self, count: usize) -> Result<Self, Error> {
+        if let Source::Rows(name, shape, _) = &mut self.source {
+            let rows = shape.first().copied().unwrap_or(0);
+            if count == 0 || !rows.is_multiple_of(count) {
+                let reason = format!("its {rows} rows are not those of {count} matrices");
+                return Err(Error::Rewrite { tensor: name.clone(), reason });
+            }
+            shape.splice(..1, [count, rows / count]);
+        }
+        Ok(self)
+    }
+
     /// A stack of modules that becomes the tensor `name` of floats of `dtype`: of each the weights `[out, in]`, all of one
-    /// shape, become `[in, weights · out]`, with the outputs of the weights in turns. Of biases `[out]` there is no `in`.
+    /// shape, become `[in, weights · out]`, with the outputs of the weights in turns or behind one another. Of biases `[out]` there
+    /// is no `in`.
     ///
     /// # Errors
     /// If there are none, if their shapes differ, or if they are stored as something that cannot become that.
     pub fn stacked(
         name: String,
         modules: Vec<Vec<StoredWeight>>,
+        in_turns: bool,
         dtype: Dtype,
     ) -> Result<Self, Error> {
         let first = modules.first().and_then(|weights| Some((weights.len(), weights.first()?)));
@@ -143,7 +161,7 @@ impl Rewrite {
             let reason = "its parts are not all there, or are not of one shape".to_string();
             return Err(Error::Rewrite { tensor: name, reason });
         }
-        let rewrite = Self::of(Source::Stack(name, modules), dtype);
+        let rewrite = Self::of(Source::Stack(name, in_turns, modules), dtype);
         rewrite.check()?;
         Ok(rewrite)
     }
@@ -199,7 +217,9 @@ impl Rewrite {
         let (one, rows, modules) = match &self.source {
             Source::Weight(weight, change) => (Some((&**weight, *change)), &[][..], &[][..]),
             Source::Rows(.., parts) => (None, &parts[..], &[][..]),
-            Source::Stack(_, modules) | Source::Turned(_, modules) => (None, &[][..], &modules[..]),
+            Source::Stack(.., modules) | Source::Turned(_, modules) => {
+                (None, &[][..], &modules[..])
+            }
         };
         (one.into_iter())
             .chain(rows.iter().map(|(weight, change)| (weight, *change)))
@@ -235,7 +255,7 @@ impl Rewrite {
                 TensorSpec::new(name, self.dtype, data.shape.clone())
             }
             Source::Rows(name, shape, _) => TensorSpec::new(name, self.dtype, shape.clone()),
-            Source::Stack(name, modules) => {
+            Source::Stack(name, _, modules) => {
                 let (count, shape) = (modules[0].len(), &modules[0][0].data().shape);
                 let columns = shape.get(1).copied();
                 let outputs = count * shape.first().copied().unwrap_or(1);
@@ -322,17 +342,26 @@ impl Rewrite {
             Source::Rows(.., parts) => parts.iter().try_for_each(|(weight, change)| {
                 self.for_each_piece(weight, *change, checkpoint, &mut take)
             }),
-            Source::Stack(name, modules) | Source::Turned(name, modules) => {
+            Source::Stack(name, _, modules) | Source::Turned(name, modules) => {
                 for weights in modules {
                     if !go_on(writer) {
                         return Err(Error::Stopped);
                     }
                     let parts = weights.iter().map(whole).collect::<Result<Vec<_>, Error>>()?;
+                    // As the rows of one.
+                    let parts = match self.source {
+                        Source::Stack(_, false, _) => vec![parts.concat()],
+                        _ => parts,
+                    };
                     let (turned, below) = match self.source {
                         Source::Turned(..) => parts.split_at(1),
                         _ => parts.split_at(parts.len()),
                     };
-                    writer.write(name, &in_turns(turned, weights[0].rows(), self.dtype.size()))?;
+                    let rows = match self.source {
+                        Source::Turned(..) => weights[0].rows(),
+                        _ => weights.iter().map(StoredWeight::rows).sum::<usize>() / parts.len(),
+                    };
+                    writer.write(name, &in_turns(turned, rows, self.dtype.size()))?;
                     for part in below {
                         writer.write(name, part)?;
                     }

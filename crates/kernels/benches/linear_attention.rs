@@ -20,7 +20,7 @@
 
 use outsize_kernels::causal_convolution::{CausalConvolution, convolve_causally};
 use outsize_kernels::delta_rule::{DeltaRule, delta_rule_into};
-use outsize_kernels::state_space::{StateSpace, state_space_into};
+use outsize_kernels::state_space::{StateRule, StateSpace, state_space_into};
 use outsize_kernels::{ActivationDtype, DeltaGates, Isa, LinearAttentionHeads, StateRows, peak};
 
 #[path = "common/timing.rs"]
@@ -161,10 +161,10 @@ fn print(rule: Rule, texts: usize, tokens: usize, rounds: usize) {
                         heads,
                         x: &x,
                         step: &gates,
-                        log_rates: &rates,
+                        rates: &rates,
                         step_bias: &of_heads,
                         skip: &of_heads,
-                        limits: [0.0, f32::INFINITY],
+                        rule: StateRule::default(),
                         state,
                         rows: &rows,
                         y: &mut y,

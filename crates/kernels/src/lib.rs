@@ -142,6 +142,7 @@ pub use picture::{
 pub use rotary::RotaryPairs;
 pub use state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
 pub use state_rows::StateRows;
+pub use state_space::StateRule;
 pub use token_score::TokenScore;
 pub use weight::Weight;
 pub use weight_tensor::{WeightOperand, WeightTensor};

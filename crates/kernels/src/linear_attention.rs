@@ -9,6 +9,7 @@ use crate::device::is_flex;
 use crate::linear_attention_extension::LinearAttentionOps;
 use crate::state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
 use crate::state_rows::StateRows;
+use crate::state_space::StateRule;
 
 /// A convolution over the last tokens, of each channel by itself, or SiLU of it:
 /// `x [texts, tokens, channels]` with `weight [channels, taps]`, of which the last tap is that of
@@ -145,8 +146,8 @@ pub fn delta_rule(
 
 /// A selective state space model, token by token: of `x [texts, tokens, channels]`, which is
 /// values, keys and queries of all heads, with `step [texts, tokens, value_heads]`, which is within
-/// `limits` after a softplus; the logarithms of `rates`, `step_bias` and `skip` `[value_heads]`; and
-/// matrices `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Where each column of a
+/// the rule's limits after a softplus; `rates` as the rule has them, `step_bias` and `skip`
+/// `[value_heads]`; and matrices `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Where each column of a
 /// matrix has a step of its own, the last three and `step` have `value_heads · value_dim` in the
 /// place of `value_heads`, and there are as many rates as elements of a matrix. Gives
 /// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has
@@ -162,21 +163,21 @@ pub fn state_space(
     heads: LinearAttentionHeads,
     x: Tensor<3>,
     step: Tensor<3>,
-    [log_rates, step_bias, skip]: [Tensor<1>; 3],
-    limits: [f32; 2],
+    [rates, step_bias, skip]: [Tensor<1>; 3],
+    rule: StateRule,
     state: Tensor<4>,
     rows: StateRows,
 ) -> (Tensor<4>, Tensor<4>) {
-    let of_heads = [&log_rates, &step_bias, &skip].map(Tensor::device);
+    let of_heads = [&rates, &step_bias, &skip].map(Tensor::device);
     if of_heads.iter().chain(&[x.device(), step.device(), state.device()]).all(is_flex) {
         let (y, state) = Dispatch::state_space(
             heads,
             x.into_dispatch(),
             step.into_dispatch(),
-            log_rates.into_dispatch(),
+            rates.into_dispatch(),
             step_bias.into_dispatch(),
             skip.into_dispatch(),
-            limits,
+            rule,
             state.into_dispatch(),
             rows,
         );
@@ -196,10 +197,10 @@ pub fn state_space(
     };
     let (keys, queries) = (vectors(0), vectors(1));
     let in_values = in_blocks(x.narrow(2, 0, values), &heads);
-    let [least, greatest] = limits;
+    let [least, greatest] = rule.limits;
     let step = softplus(step + step_bias.unsqueeze(), 1.0).clamp_min(least);
     let step = if greatest.is_finite() { step.clamp_max(greatest) } else { step };
-    let rates = log_rates.exp();
+    let rates = if rule.rates_are_negated { rates.neg() } else { rates.exp() };
     let (step, keep, skip) = match rates.dims()[0] == value_heads {
         true => {
             let step = step.unsqueeze_dim::<4>(3);

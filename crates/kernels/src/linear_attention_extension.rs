@@ -11,7 +11,7 @@ use burn::backend::{Backend, Flex, backend_extension};
 use crate::causal_convolution::{CausalConvolution, convolve_causally};
 use crate::delta_rule::{DeltaGates, DeltaRule, delta_rule_into};
 use crate::extension::{contiguous, dims, f32_elements, f32_elements_mut, whole};
-use crate::state_space::{StateSpace, state_space_into};
+use crate::state_space::{StateRule, StateSpace, state_space_into};
 use crate::{Isa, LinearAttentionHeads, StateRows, buffer};
 
 /// What linear attention is made of. What has no other owner is written in place.
@@ -54,7 +54,7 @@ pub trait LinearAttentionOps: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// What a state space model gives of `x [texts, tokens, channels]`, with
-    /// `step [texts, tokens, steps]`, `log_rates`, `step_bias` and `skip` as
+    /// `step [texts, tokens, steps]`, `rates`, `step_bias` and `skip` as
     /// [`StateSpace`] has them, and states `state [rows, ..]`, all f32:
     /// `[texts, tokens, value_heads, value_dim]`; and the state afterwards.
     ///
@@ -66,10 +66,10 @@ pub trait LinearAttentionOps: Backend {
         heads: LinearAttentionHeads,
         x: FloatTensor<Self>,
         step: FloatTensor<Self>,
-        log_rates: FloatTensor<Self>,
+        rates: FloatTensor<Self>,
         step_bias: FloatTensor<Self>,
         skip: FloatTensor<Self>,
-        limits: [f32; 2],
+        rule: StateRule,
         state: FloatTensor<Self>,
         rows: StateRows,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
@@ -143,16 +143,15 @@ impl LinearAttentionOps for Flex {
         heads: LinearAttentionHeads,
         x: FlexTensor,
         step: FlexTensor,
-        log_rates: FlexTensor,
+        rates: FlexTensor,
         step_bias: FlexTensor,
         skip: FlexTensor,
-        limits: [f32; 2],
+        rule: StateRule,
         state: FlexTensor,
         rows: StateRows,
     ) -> (FlexTensor, FlexTensor) {
         let mut state = whole(state);
-        let [x, step, log_rates, step_bias, skip] =
-            [x, step, log_rates, step_bias, skip].map(contiguous);
+        let [x, step, rates, step_bias, skip] = [x, step, rates, step_bias, skip].map(contiguous);
         let [texts, tokens, _] = dims(&x, "state space: x");
         assert_eq!(texts, rows.begins.len(), "state space: texts");
         let mut y = buffer::take(texts * tokens * heads.value_heads * heads.value_dim);
@@ -162,10 +161,10 @@ impl LinearAttentionOps for Flex {
                 heads,
                 x: f32_elements(&x, "state space: x"),
                 step: f32_elements(&step, "state space: steps"),
-                log_rates: f32_elements(&log_rates, "state space: rates"),
+                rates: f32_elements(&rates, "state space: rates"),
                 step_bias: f32_elements(&step_bias, "state space: bias"),
                 skip: f32_elements(&skip, "state space: what is added"),
-                limits,
+                rule,
                 state: f32_elements_mut(&mut state, "state space: state"),
                 rows: &rows,
                 y: &mut y,

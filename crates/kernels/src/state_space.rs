@@ -15,6 +15,30 @@ use crate::simd::{Vector, for_each_isa};
 use crate::state_matrix::{LinearAttentionHeads, STATE_COLUMNS, change_rows};
 use crate::state_rows::StateRows;
 
+/// What the steps and the rates of a [`StateSpace`] are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StateRule {
+    /// The least step and the greatest.
+    pub limits: [f32; 2],
+    /// Whether rates are given negated, rather than as their logarithms.
+    pub rates_are_negated: bool,
+}
+
+impl Default for StateRule {
+    /// Steps of any size, and logarithms.
+    fn default() -> Self {
+        Self { limits: [0.0, f32::INFINITY], rates_are_negated: false }
+    }
+}
+
+impl StateRule {
+    /// The rate that a number stands for.
+    #[inline(always)]
+    fn rate(self, given: f32) -> f32 {
+        if self.rates_are_negated { -given } else { exp(given) }
+    }
+}
+
 /// Some tokens of some texts.
 #[derive(Debug)]
 pub struct StateSpace<'a> {
@@ -25,15 +49,15 @@ pub struct StateSpace<'a> {
     /// `[texts, tokens, steps]`: the steps, before a softplus; one for each head, or one for each
     /// column of its matrix.
     pub step: &'a [f32],
-    /// The logarithm of how much a matrix loses for each step: `[value_heads]`, or
+    /// How much a matrix loses for each step, as the rule says: `[value_heads]`, or
     /// `[value_heads, value_dim, key_dim]`, and there is a step for each column then.
-    pub log_rates: &'a [f32],
+    pub rates: &'a [f32],
     /// `[steps]`: what is added to steps before the softplus.
     pub step_bias: &'a [f32],
     /// `[steps]`: what part of a value is added to what comes of it.
     pub skip: &'a [f32],
-    /// The least step and the greatest.
-    pub limits: [f32; 2],
+    /// What steps and rates are.
+    pub rule: StateRule,
     /// Of rows of texts, the matrices: `[rows, ..]` of [`LinearAttentionHeads::state`].
     pub state: &'a mut [f32],
     /// Which rows are those of the texts.
@@ -49,7 +73,7 @@ pub struct StateSpace<'a> {
 ///
 /// If sizes do not fit each other, or if this processor does not have `isa`.
 pub fn state_space_into(isa: Isa, space: StateSpace<'_>) {
-    let StateSpace { heads, x, step, log_rates, step_bias, skip, limits, state, rows, y } = space;
+    let StateSpace { heads, x, step, rates, step_bias, skip, rule, state, rows, y } = space;
     let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, in_turns } = heads;
     let (channels, texts) = (heads.channels(), rows.begins.len());
     assert!(isa.is_available(), "this processor does not have {isa:?}");
@@ -68,16 +92,17 @@ pub fn state_space_into(isa: Isa, space: StateSpace<'_>) {
     );
     let count = x.len() / channels;
     let values = value_heads * value_dim;
-    let by_column = log_rates.len() != value_heads;
+    let by_column = rates.len() != value_heads;
     let steps = if by_column { values } else { value_heads };
     assert_eq!(
         (step.len(), y.len()),
         (count * steps, count * values),
         "state space: {count} tokens of {value_heads} heads"
     );
+    let limits = rule.limits;
     assert!(limits[0] <= limits[1], "state space: steps within {limits:?}");
     assert_eq!(
-        (log_rates.len(), [step_bias.len(), skip.len()]),
+        (rates.len(), [step_bias.len(), skip.len()]),
         (if by_column { steps * key_dim } else { steps }, [steps; 2]),
         "state space: heads"
     );
@@ -95,7 +120,8 @@ pub fn state_space_into(isa: Isa, space: StateSpace<'_>) {
         heads,
         x,
         steps: Steps { step, bias: step_bias, limits },
-        log_rates,
+        rates,
+        rule,
         skip,
         by_column,
         begins: &rows.begins,
@@ -112,7 +138,8 @@ struct Shared<'a> {
     heads: LinearAttentionHeads,
     x: &'a [f32],
     steps: Steps<'a>,
-    log_rates: &'a [f32],
+    rates: &'a [f32],
+    rule: StateRule,
     skip: &'a [f32],
     /// Whether a step is that of one column.
     by_column: bool,
@@ -212,12 +239,13 @@ impl Shared<'_> {
         // SAFETY: the caller's promise: the block lies within the state.
         let state = unsafe { std::slice::from_raw_parts_mut(self.state.0.add(task * size), size) };
         let begin = self.begins[text];
-        let of_head = if self.by_column { 0.0 } else { exp(self.log_rates[head]) };
+        let of_head = if self.by_column { 0.0 } else { self.rule.rate(self.rates[head]) };
         block.columns.fill(0.0);
         match self.by_column {
             true => {
                 block.skip[..width].copy_from_slice(&self.skip[first..first + width]);
-                block.load_rates(&self.log_rates[first * key_dim..][..width * key_dim], key_dim);
+                let rates = &self.rates[first * key_dim..][..width * key_dim];
+                block.load_rates(rates, key_dim, self.rule);
             }
             false => block.skip.fill(self.skip[head]),
         }
@@ -261,17 +289,17 @@ impl Shared<'_> {
 }
 
 impl Block {
-    /// Takes the logarithms `[columns, key_dim]` of what elements lose.
+    /// Takes what elements lose, given `[columns, key_dim]`.
     #[inline(always)]
-    fn load_rates(&mut self, logs: &[f32], key_dim: usize) {
+    fn load_rates(&mut self, given: &[f32], key_dim: usize, rule: StateRule) {
         self.rates.fill(0.0);
-        for (column, logs) in logs.chunks_exact(key_dim).enumerate() {
-            for (row, log) in logs.iter().enumerate() {
-                self.rates[row * STATE_COLUMNS + column] = *log;
+        for (column, given) in given.chunks_exact(key_dim).enumerate() {
+            for (row, given) in given.iter().enumerate() {
+                self.rates[row * STATE_COLUMNS + column] = *given;
             }
         }
         for rate in &mut self.rates {
-            *rate = exp(*rate);
+            *rate = rule.rate(*rate);
         }
     }
 

@@ -1,5 +1,6 @@
 //! A checkpoint as it is written anew: in floats of one's choice, and as transformers lays it out.
 
+mod gates;
 mod linear_attention;
 mod places;
 mod quantized;
@@ -10,6 +11,7 @@ use outsize_checkpoint::{Checkpoint, Dtype, StoredWeight, TensorInfo};
 use outsize_core::{Change, LowRank, Rewrite};
 use serde_json::{Map, Value, json};
 
+use self::gates::Gates;
 use self::linear_attention::LinearAttention;
 use self::places::Places;
 use crate::config::{Fields, PACKED_BF16, Quantization};
@@ -123,10 +125,17 @@ pub fn rewriting(
     let (mut stacks, mut rewritten) = (Stacks::default(), Vec::with_capacity(weights.len()));
     let mut of_heads = HeadMatrices::default();
     let mut linear = LinearAttention::of(&config);
+    // Those of the latter are apart by experts alone.
+    let is_apart_by_expert = config.get("model_type") == Some(&Value::from("gemma4_text"));
+    let mut gates =
+        (is_set(&config, "gates_apart", true) || is_apart_by_expert).then(Gates::default);
     for (weight, stored) in weights.into_iter().zip(checkpoint.tensors()) {
         let name = &weight.data().name;
         let of_activations = || Quantization::OF_ACTIVATIONS.iter().any(|end| name.ends_with(end));
         if others.contains(name) || (quantization.is_some() && of_activations()) {
+            continue;
+        }
+        if gates.as_mut().is_some_and(|gates| gates.add(&weight)) {
             continue;
         }
         // What transformers has otherwise: experts of gpt-oss.
@@ -135,7 +144,7 @@ pub fn rewriting(
             let parts = (0..experts).map(|at| vec![weight.slice(at * rows..(at + 1) * rows)]);
             let name = stored.name.trim_end_matches(weight.format().data_suffix).to_owned();
             let to = dtype.unwrap_or(Dtype::F32);
-            rewritten.push(Rewrite::stacked(name, parts.collect(), to).map_err(core)?);
+            rewritten.push(Rewrite::stacked(name, parts.collect(), true, to).map_err(core)?);
         } else if is_apart && stored.name.contains(EXPERTS) {
             stacks.add(weight)?;
         } else if stored.name.ends_with(KEYS) || stored.name.ends_with(VALUES) {
@@ -151,6 +160,9 @@ pub fn rewriting(
     rewritten.extend(stacks.rewritten(dtype).map_err(core)?);
     let heads = config.get("num_attention_heads").and_then(Value::as_u64).unwrap_or(0);
     rewritten.extend(of_heads.rewritten(heads as usize, dtype).map_err(core)?);
+    if let Some(gates) = gates {
+        rewritten.extend(gates.rewritten(dtype).map_err(core)?);
+    }
     if let Some(linear) = linear {
         rewritten.extend(linear.rest(dtype).map_err(core)?);
     }
@@ -158,6 +170,7 @@ pub fn rewriting(
 
     LinearAttention::remove_fields(&mut config);
     config.remove("experts_gate_apart");
+    config.remove("gates_apart");
     config.remove("kv_b_apart");
     config.remove("rope_interleaved");
     config.remove("rms_norm_add_unit_offset");
@@ -265,7 +278,7 @@ impl Stacks {
             let mut types = parts.iter().flatten().map(as_float);
             let first = types.next().filter(|first| types.all(|other| other == *first));
             let to = dtype.or(first).unwrap_or(Dtype::F32);
-            Rewrite::stacked(name, parts, to)
+            Rewrite::stacked(name, parts, true, to)
         };
         self.0.into_iter().map(stacked).collect()
     }

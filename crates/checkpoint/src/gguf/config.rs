@@ -1,8 +1,14 @@
 //! A `config.json` from the metadata of a GGUF file.
 
 mod deepseek;
+mod experts;
+mod gemma;
 mod linear_attention;
 mod relatives;
+mod rope;
+mod state_space;
+
+use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
@@ -16,6 +22,8 @@ use crate::header::HeaderEntry;
 /// Architectures of llama.cpp, and what transformers calls them.
 const ARCHITECTURES: &[(&str, &str)] = &[
     ("llama", "llama"),
+    ("mistral3", "llama"),
+    ("llama4", "llama4_text"),
     ("qwen2", "qwen2"),
     ("qwen3", "qwen3"),
     // What sees images is in a file of its own.
@@ -25,13 +33,18 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("gemma", "gemma"),
     ("gemma2", "gemma2"),
     ("gemma3", "gemma3_text"),
+    ("gemma3n", "gemma3n_text"),
+    ("gemma4", "gemma4_text"),
     ("granite", "granite"),
+    ("granitemoe", "granitemoe"),
+    ("granitehybrid", "granitemoehybrid"),
     ("smollm3", "smollm3"),
     ("olmo", "olmo"),
     ("olmo2", "olmo2"),
     ("nemotron", "nemotron"),
     ("lfm2", "lfm2"),
     ("lfm2moe", "lfm2_moe"),
+    ("exaone4", "exaone4"),
     ("command-r", "cohere"),
     ("cohere2", "cohere2"),
     ("glm4", "glm4"),
@@ -54,11 +67,19 @@ const ARCHITECTURES: &[(&str, &str)] = &[
     ("qwen3next", "qwen3_next"),
     ("qwen35", "qwen3_5_text"),
     ("qwen35moe", "qwen3_5_moe_text"),
+    ("nemotron_h", "nemotron_h"),
+    ("nemotron_h_moe", "nemotron_h"),
+    ("falcon-h1", "falcon_h1"),
+    ("jamba", "jamba"),
+    ("mamba", "mamba"),
+    ("mamba2", "mamba2"),
 ];
 
 /// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
 /// for those to say who read them.
 const FIELDS: &[(&str, &str)] = &[
+    ("altup.active_idx", "altup_active_idx"),
+    ("altup.num_inputs", "altup_num_inputs"),
     ("attention.causal", "is_causal"),
     ("attention.clamp_kqv", "clip_qkv"),
     ("attention.head_count", "num_attention_heads"),
@@ -72,12 +93,14 @@ const FIELDS: &[(&str, &str)] = &[
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("attention.q_lora_rank", "q_lora_rank"),
     ("attention.scale", "attn_scale"),
+    ("attention.shared_kv_layers", "num_kv_shared_layers"),
     ("attention.sliding_window", "sliding_window"),
     ("attention.sliding_window_pattern", "sliding_window_pattern"),
     ("attn_logit_softcapping", "attn_logit_softcapping"),
     ("block_count", "num_hidden_layers"),
     ("context_length", "max_position_embeddings"),
     ("embedding_length", "hidden_size"),
+    ("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
     ("embedding_scale", "embedding_multiplier"),
     ("expert_count", "num_experts"),
     ("expert_feed_forward_length", "moe_intermediate_size"),
@@ -95,6 +118,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("interleave_moe_layer_step", "moe_layer_interval"),
     ("leading_dense_block_count", "first_k_dense_replace"),
     ("logit_scale", "logits_scaling"),
+    ("moe_latent_size", "moe_latent_size"),
     ("nextn_predict_layers", "num_nextn_predict_layers"),
     ("residual_scale", "residual_multiplier"),
     ("rope.freq_base", "rope_theta"),
@@ -109,11 +133,16 @@ const FIELDS: &[(&str, &str)] = &[
 
 /// Keys that are looked at below, or change no logit.
 const OTHERS: &[&str] = &[
+    "activation_sparsity_scale",
     "attention.key_length_mla",
+    "attention.key_length_swa",
+    "attention.temperature_scale",
     "attention.value_length",
     "attention.value_length_mla",
+    "attention.value_length_swa",
     "n_deepstack_layers",
     "rope.dimension_count",
+    "rope.dimension_count_swa",
     // Where images are.
     "rope.dimension_sections",
     "rope.scale_linear",
@@ -124,13 +153,11 @@ const OTHERS: &[&str] = &[
     "rope.scaling.type",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
+    "ssm.dt_b_c_rms",
     "ssm.inner_size",
     "tensor_data_layout",
     "vocab_size",
 ];
-
-/// Of DeepSeek: a tenth of the weight of YaRN's stretch of scores.
-const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
 
 /// The most bytes of values that are copied. Real ones have some hundred.
 const MAX_COPIED: usize = 1 << 20;
@@ -180,6 +207,9 @@ impl<'a> Config<'a> {
         config.copy()?;
         match architecture {
             "deepseek2" | "glm-dsa" => config.add_latent_attention()?,
+            "gemma3n" | "gemma4" => config.add_heads_of_kinds()?,
+            // They have none.
+            "mamba" | "mamba2" => {}
             _ => config.add_heads()?,
         }
         if matches!(architecture, "qwen3next" | "qwen35" | "qwen35moe") {
@@ -190,6 +220,7 @@ impl<'a> Config<'a> {
             config.add_experts()?;
         }
         config.add_conventions();
+        config.add_state_space()?;
         config.add_conventions_of_relatives()?;
         Ok(config)
     }
@@ -255,18 +286,32 @@ impl<'a> Config<'a> {
         }
         self.set("tie_word_embeddings", find("output.weight").is_none());
         // Those of Qwen2 always are there, and those of some others if nothing is said.
-        let has_bias = find("blk.0.attn_q.bias").is_some();
+        let has_bias = self.has_in_a_block("attn_q.bias");
         let is_biased = matches!(self.architecture, "gpt-oss" | "glm4" | "seed_oss" | "starcoder2");
         if !matches!(self.architecture, "qwen2" | "qwen2vl") && (has_bias || is_biased) {
             self.set("attention_bias", has_bias);
         }
-        if find("blk.0.ffn_up.bias").is_some() {
+        if self.has_in_a_block("ffn_up.bias") {
             self.set("mlp_bias", true);
         }
         if tensors.iter().any(|entry| entry.dtype.block().elements > 1) {
             self.set("quantization_config", json!({ "quant_method": "gguf" }));
         }
         Ok(())
+    }
+
+    /// The names of all tensors.
+    fn names(&self) -> HashSet<&'a str> {
+        self.tensors.iter().map(|entry| entry.name.as_str()).collect()
+    }
+
+    /// Whether a block has a tensor of that name.
+    fn has_in_a_block(&self, name: &str) -> bool {
+        let of_block = |entry: &&HeaderEntry| {
+            let behind = entry.name.strip_prefix("blk.")?.split_once('.')?.1;
+            Some(behind == name)
+        };
+        self.tensors.iter().any(|entry| of_block(entry) == Some(true))
     }
 
     /// The widths of heads.
@@ -295,6 +340,8 @@ impl<'a> Config<'a> {
                         | "dots1"
                         | "seed_oss"
                         | "minimax-m2"
+                        | "mistral3"
+                        | "llama4"
                 );
                 if has_default || is_mixtral {
                     // Where transformers would take another width, or none.
@@ -326,50 +373,14 @@ impl<'a> Config<'a> {
         Ok(())
     }
 
-    fn has_experts(&self) -> Result<bool, GgufFault> {
-        Ok(self.unsigned("expert_count")?.is_some_and(|count| count > 0))
-    }
-
-    /// What models with experts have besides.
-    fn add_experts(&mut self) -> Result<(), GgufFault> {
-        if self.unsigned("expert_used_count")?.is_none() {
-            let reason = "it is missing: to how many experts a token goes is not known".to_owned();
-            return Err(metadata(&self.key("expert_used_count"), reason));
-        }
-        if self.architecture == "llama" {
-            self.set("model_type", "mixtral");
-        }
-        if matches!(self.architecture, "deepseek2" | "glm4moe" | "glm-dsa" | "dots1") {
-            return self.add_shared_experts();
-        }
-        let inner = "moe_intermediate_size";
-        if matches!(self.architecture, "llama" | "olmoe" | "gpt-oss" | "minimax-m2" | "hunyuan-moe")
-        {
-            // Where there are no other widths.
-            if let Some(width) = self.fields.remove(inner) {
-                self.set("intermediate_size", width);
-            }
-            return Ok(());
-        }
-        for (field, tensor, rows) in [
-            (inner, "blk.0.ffn_gate_exps.weight", 1),
-            ("shared_expert_intermediate_size", "blk.0.ffn_gate_shexp.weight", 0),
-        ] {
-            let found = self.tensors.iter().find(|entry| entry.name == tensor);
-            if let Some(width) = found.and_then(|entry| entry.shape.get(rows).copied())
-                && !self.fields.contains_key(field)
-            {
-                self.set(field, width);
-            }
-        }
-        Ok(())
-    }
-
     /// What GGUF files have otherwise than transformers.
     fn add_conventions(&mut self) {
         match self.architecture {
             // Rows of queries and keys are in the order in which neighbours are rotated together.
-            "llama" | "granite" | "smollm3" | "olmo" => self.set("rope_interleaved", true),
+            "llama" | "mistral3" | "granite" | "granitemoe" | "granitehybrid" | "smollm3"
+            | "olmo" => {
+                self.set("rope_interleaved", true);
+            }
             // One is already added to the weights.
             "gemma" | "gemma2" | "gemma3" | "nemotron" => {
                 self.set("rms_norm_add_unit_offset", false);
@@ -382,84 +393,6 @@ impl<'a> Config<'a> {
         self.set("bos_token_id", begin);
         self.set("eos_token_id", end);
     }
-
-    /// The rotary embedding.
-    fn add_rope(&mut self, factors: [Option<Vec<f32>>; 3]) -> Result<(), GgufFault> {
-        let key = self.key("rope.scaling.type");
-        let kind = self.header.text(&key)?;
-        let is_scaled = kind != Some("none");
-        let kind = kind.filter(|_| is_scaled);
-        let original = "original_max_position_embeddings";
-        let trained = self.number("rope.scaling.original_context_length");
-        let stretch = self.number("rope.scaling.attn_factor").unwrap_or(1.0);
-        let by_factors = |short: &[f32], long: &[f32]| {
-            let (short, long) = (floats(short), floats(long));
-            json!({
-                "rope_type": "longrope", "short_factor": short, "long_factor": long,
-                "attention_factor": stretch,
-            })
-        };
-        let factor = self.number("rope.scaling.factor").or(self.number("rope.scale_linear"));
-        let factor = factor.filter(|_| is_scaled);
-        let mut rope = match (kind, factors) {
-            (None, [Some(all), None, None]) => by_factors(&all, &all),
-            (None | Some("longrope"), [None, Some(short), Some(long)]) => {
-                if let Some(trained) = trained {
-                    self.set(original, trained as u64);
-                }
-                by_factors(&short, &long)
-            }
-            (None, [None, None, None]) if factor.is_none_or(|factor| factor <= 1.0) => {
-                if self.architecture == "gpt-oss" {
-                    // Where transformers would take another one.
-                    self.set("rope_scaling", json!({ "rope_type": "default" }));
-                }
-                return Ok(());
-            }
-            (None | Some("linear"), [None, None, None]) => {
-                json!({ "rope_type": "linear", "factor": factor })
-            }
-            (Some("yarn"), [None, None, None]) => {
-                let factor = factor.unwrap_or(1.0);
-                let mut yarn = json!({ "rope_type": "yarn", "factor": factor });
-                if self.architecture == "gpt-oss" {
-                    yarn["truncate"] = false.into();
-                }
-                if self.architecture == "deepseek2" {
-                    // Scores are stretched, and what is rotated is not: a tenth of the weight is stored.
-                    let weight = self.number(LOG_MULTIPLIER).unwrap_or(0.0) * 10.0;
-                    yarn["mscale_all_dim"] = weight.into();
-                    yarn["attention_factor"] = 1.0.into();
-                    self.fields.remove(&self.key(LOG_MULTIPLIER));
-                } else if stretch != 1.0 {
-                    yarn["attention_factor"] = (stretch * (0.1 * factor.ln() + 1.0)).into();
-                }
-                for name in ["beta_fast", "beta_slow"] {
-                    if let Some(beta) = self.number(&format!("rope.scaling.yarn_{name}")) {
-                        yarn[name] = beta.into();
-                    }
-                }
-                yarn
-            }
-            (kind, _) => {
-                let reason = format!(
-                    "rotary embeddings scaled by {:?} are not built in together with these tensors of factors",
-                    kind.unwrap_or("none")
-                );
-                return Err(metadata(&key, reason));
-            }
-        };
-        if let Some(trained) = trained {
-            rope[original] = (trained as u64).into();
-        }
-        self.set("rope_scaling", rope);
-        Ok(())
-    }
-}
-
-/// An f32 is exact in the f64 of JSON.
-fn floats(values: &[f32]) -> Vec<f64> {
-    values.iter().map(|value| f64::from(*value)).collect()
 }
 
 /// Refuses what is no model by itself.

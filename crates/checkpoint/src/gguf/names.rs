@@ -2,24 +2,57 @@
 
 use crate::header::HeaderEntry;
 
-/// Tensors of the whole model.
-const WHOLE: &[(&str, &str)] =
-    &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+/// Tensors of the whole model, as those of blocks.
+const WHOLE: &[(&str, &str, &str)] = &[
+    ("mamba mamba2", "token_embd", "backbone.embeddings"),
+    (NEMOTRON, "token_embd", "model.embeddings"),
+    ("", "token_embd", "model.embed_tokens"),
+    // llama.cpp has had two names of it.
+    ("lfm2", "token_embd_norm", "model.embedding_norm"),
+    ("lfm2", "output_norm", "model.embedding_norm"),
+    ("mamba mamba2", "output_norm", "backbone.norm_f"),
+    (NEMOTRON, "output_norm", "model.norm_f"),
+    ("jamba falcon-h1", "output_norm", "model.final_layernorm"),
+    ("", "output_norm", "model.norm"),
+    ("", "output", "lm_head"),
+    (GEMMA_WITH_INPUTS, "per_layer_token_embd", "model.embed_tokens_per_layer"),
+    (GEMMA_WITH_INPUTS, "per_layer_model_proj", "model.per_layer_model_projection"),
+    (GEMMA_WITH_INPUTS, "per_layer_proj_norm", "model.per_layer_projection_norm"),
+];
 
-/// That of LFM2 behind all blocks, by its names there: llama.cpp has had two.
-const EMBEDDING_NORMS: [&str; 2] = ["token_embd_norm", "output_norm"];
+/// Matrices of the whole model in one tensor.
+const STACKS: &[(&str, &str, &str)] = &[
+    ("gemma3n", "altup_proj", "model.altup_projections"),
+    ("gemma3n", "altup_unembd_proj", "model.altup_unembed_projections"),
+];
+
+/// Those that call an MLP and experts so.
+const FEED_FORWARD: &str = "jamba falcon-h1 llama4";
+
+/// Granite with experts, or with Mamba-2.
+const GRANITE: &str = "granitemoe granitehybrid";
+
+/// Those whose layers have inputs of their own.
+const GEMMA_WITH_INPUTS: &str = "gemma3n gemma4";
 
 /// Those whose experts for all tokens are one block.
 const SHARED_EXPERTS: &str = "deepseek2 glm4moe glm-dsa dots1 ernie4_5-moe";
 
-/// Tensors of a block, behind its number. Of two rows of a name the first counts whose architectures are none or have that of
-/// the file.
+/// Those of Nemotron-H and of models of a state space alone.
+const NEMOTRON: &str = "nemotron_h nemotron_h_moe mamba mamba2";
+
+/// Those with attention and a state space, each by a name of its own.
+const HYBRID: &str = "jamba falcon-h1 granitehybrid";
+
+/// Tensors of a block, behind its number: modules, and with what ends their names, if anything, parameters that are no module's in
+/// transformers. Of two rows of a name the first counts whose architectures are none or have that of the file, a parameter's before
+/// a module's.
 const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("lfm2", "attn_norm", "operator_norm"),
     ("lfm2", "attn_output", "self_attn.out_proj"),
     ("lfm2", "attn_q_norm", "self_attn.q_layernorm"),
     ("lfm2", "attn_k_norm", "self_attn.k_layernorm"),
-    ("lfm2", "shortconv.conv", SHORT_TAPS),
+    ("lfm2", "shortconv.conv", "conv.conv"),
     ("lfm2", "shortconv.in_proj", "conv.in_proj"),
     ("lfm2", "shortconv.out_proj", "conv.out_proj"),
     ("lfm2", "ffn_norm", "ffn_norm"),
@@ -27,7 +60,76 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("lfm2", "ffn_up", "feed_forward.w3"),
     ("lfm2", "ffn_down", "feed_forward.w2"),
     ("lfm2", "ffn_gate_inp", "feed_forward.gate"),
-    ("lfm2", "exp_probs_b", EXPERT_BIAS),
+    ("lfm2", "exp_probs_b.bias", "feed_forward.expert_bias"),
+    (NEMOTRON, "attn_norm", "norm"),
+    (NEMOTRON, "attn_q", "mixer.q_proj"),
+    (NEMOTRON, "attn_k", "mixer.k_proj"),
+    (NEMOTRON, "attn_v", "mixer.v_proj"),
+    (NEMOTRON, "attn_output", "mixer.o_proj"),
+    (NEMOTRON, "ssm_in", "mixer.in_proj"),
+    (NEMOTRON, "ssm_conv1d", "mixer.conv1d"),
+    (NEMOTRON, "ssm_x", "mixer.x_proj"),
+    ("mamba", "ssm_dt.bias", "mixer.dt_proj.bias"),
+    ("mamba", "ssm_dt", "mixer.dt_proj"),
+    (NEMOTRON, "ssm_dt.bias", "mixer.dt_bias"),
+    (NEMOTRON, "ssm_a.", "mixer.A_log"),
+    (NEMOTRON, "ssm_d.", "mixer.D"),
+    (NEMOTRON, "ssm_norm", "mixer.norm"),
+    (NEMOTRON, "ssm_out", "mixer.out_proj"),
+    (NEMOTRON, "ffn_up", "mixer.up_proj"),
+    (NEMOTRON, "ffn_down", "mixer.down_proj"),
+    (NEMOTRON, "ffn_gate_inp", "mixer.gate"),
+    (NEMOTRON, "exp_probs_b.bias", "mixer.gate.e_score_correction_bias"),
+    (NEMOTRON, "ffn_up_shexp", "mixer.shared_experts.up_proj"),
+    (NEMOTRON, "ffn_down_shexp", "mixer.shared_experts.down_proj"),
+    (NEMOTRON, "ffn_latent_down", "mixer.fc1_latent_proj"),
+    (NEMOTRON, "ffn_latent_up", "mixer.fc2_latent_proj"),
+    (HYBRID, "ssm_in", "mamba.in_proj"),
+    (HYBRID, "ssm_conv1d", "mamba.conv1d"),
+    (HYBRID, "ssm_x", "mamba.x_proj"),
+    ("jamba", "ssm_dt.bias", "mamba.dt_proj.bias"),
+    ("jamba", "ssm_dt", "mamba.dt_proj"),
+    (HYBRID, "ssm_dt.bias", "mamba.dt_bias"),
+    (HYBRID, "ssm_dt_norm", "mamba.dt_layernorm"),
+    (HYBRID, "ssm_b_norm", "mamba.b_layernorm"),
+    (HYBRID, "ssm_c_norm", "mamba.c_layernorm"),
+    (HYBRID, "ssm_a.", "mamba.A_log"),
+    (HYBRID, "ssm_d.", "mamba.D"),
+    (HYBRID, "ssm_norm", "mamba.norm"),
+    (HYBRID, "ssm_out", "mamba.out_proj"),
+    ("jamba falcon-h1", "ffn_norm", "pre_ff_layernorm"),
+    ("jamba llama4", "ffn_gate_inp", "feed_forward.router"),
+    (FEED_FORWARD, "ffn_gate", "feed_forward.gate_proj"),
+    (FEED_FORWARD, "ffn_up", "feed_forward.up_proj"),
+    (FEED_FORWARD, "ffn_down", "feed_forward.down_proj"),
+    ("llama4", "ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"),
+    ("llama4", "ffn_up_shexp", "feed_forward.shared_expert.up_proj"),
+    ("llama4", "ffn_down_shexp", "feed_forward.shared_expert.down_proj"),
+    ("granitehybrid", "ffn_gate", "shared_mlp.gate_proj"),
+    ("granitehybrid", "ffn_up", "shared_mlp.up_proj"),
+    ("granitehybrid", "ffn_down", "shared_mlp.down_proj"),
+    (GRANITE, "ffn_gate_shexp", "shared_mlp.gate_proj"),
+    (GRANITE, "ffn_up_shexp", "shared_mlp.up_proj"),
+    (GRANITE, "ffn_down_shexp", "shared_mlp.down_proj"),
+    (GRANITE, "ffn_gate_inp", "block_sparse_moe.router.layer"),
+    (GEMMA_WITH_INPUTS, "inp_gate", "per_layer_input_gate"),
+    (GEMMA_WITH_INPUTS, "proj", "per_layer_projection"),
+    (GEMMA_WITH_INPUTS, "post_norm", "post_per_layer_input_norm"),
+    ("gemma3n", "altup_correct_coef", "altup.correction_coefs"),
+    ("gemma3n", "altup_correct_scale.weight", "altup.correct_output_scale"),
+    ("gemma3n", "altup_predict_coef", "altup.prediction_coefs"),
+    ("gemma3n", "altup_router", "altup.modality_router"),
+    ("gemma3n", "altup_router_norm", "altup.router_norm"),
+    ("gemma3n", "laurel_l", "laurel.linear_left"),
+    ("gemma3n", "laurel_r", "laurel.linear_right"),
+    ("gemma3n", "laurel_post_norm", "laurel.post_laurel_norm"),
+    ("gemma4", "layer_output_scale.weight", "layer_scalar"),
+    ("gemma4", "ffn_gate_inp.scale", "router.scale"),
+    ("gemma4", "ffn_gate_inp", "router.proj"),
+    ("gemma4", "ffn_down_exps.scale", "router.per_expert_scale"),
+    ("gemma4", "pre_ffw_norm_2", "pre_feedforward_layernorm_2"),
+    ("gemma4", "post_ffw_norm_1", "post_feedforward_layernorm_1"),
+    ("gemma4", "post_ffw_norm_2", "post_feedforward_layernorm_2"),
     ("", "attn_norm", "input_layernorm"),
     ("", "attn_q", "self_attn.q_proj"),
     ("", "attn_k", "self_attn.k_proj"),
@@ -39,8 +141,9 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "ssm_ba", "linear_attn.in_proj_ba"),
     ("", "ssm_beta", "linear_attn.in_proj_b"),
     ("", "ssm_alpha", "linear_attn.in_proj_a"),
-    ("", "ssm_conv1d", TAPS),
-    ("", "ssm_dt", FORGET_BIAS),
+    ("", "ssm_conv1d", "linear_attn.conv1d"),
+    ("", "ssm_dt.bias", "linear_attn.dt_bias"),
+    ("", "ssm_a.", "linear_attn.A_log"),
     ("", "ssm_norm", "linear_attn.norm"),
     ("", "ssm_out", "linear_attn.out_proj"),
     ("", "attn_output", "self_attn.o_proj"),
@@ -50,8 +153,8 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "attn_kv_a_mqa", "self_attn.kv_a_proj_with_mqa"),
     ("", "attn_kv_a_norm", "self_attn.kv_a_layernorm"),
     ("", "attn_kv_b", "self_attn.kv_b_proj"),
-    ("", "attn_k_b", KEYS_OF_HEADS),
-    ("", "attn_v_b", VALUES_OF_HEADS),
+    ("", "attn_k_b.weight", KEYS_OF_HEADS),
+    ("", "attn_v_b.weight", VALUES_OF_HEADS),
     ("", "indexer.attn_k", "self_attn.indexer.wk"),
     ("", "indexer.attn_q_b", "self_attn.indexer.wq_b"),
     ("", "indexer.k_norm", "self_attn.indexer.k_norm"),
@@ -60,10 +163,10 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("hunyuan-dense hunyuan-moe", "attn_k_norm", "self_attn.key_layernorm"),
     ("", "attn_q_norm", "self_attn.q_norm"),
     ("", "attn_k_norm", "self_attn.k_norm"),
-    ("gpt-oss", "attn_sinks", SINKS),
+    ("gpt-oss", "attn_sinks.weight", "self_attn.sinks"),
     ("glm4", "post_attention_norm", "post_self_attn_layernorm"),
     ("", "post_attention_norm", "post_attention_layernorm"),
-    ("gemma2 gemma3", "ffn_norm", "pre_feedforward_layernorm"),
+    ("gemma2 gemma3 gemma3n gemma4", "ffn_norm", "pre_feedforward_layernorm"),
     ("", "ffn_norm", "post_attention_layernorm"),
     ("glm4", "post_ffw_norm", "post_mlp_layernorm"),
     ("", "post_ffw_norm", "post_feedforward_layernorm"),
@@ -74,12 +177,12 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "ffn_up", "mlp.up_proj"),
     ("", "ffn_down", "mlp.down_proj"),
     ("llama minimax-m2", "ffn_gate_inp", "block_sparse_moe.gate"),
-    ("minimax-m2", "exp_probs_b", CORRECTION_OF_BLOCK),
-    ("ernie4_5-moe", "exp_probs_b", CORRECTION_OF_STATICS),
+    ("minimax-m2", "exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"),
+    ("ernie4_5-moe", "exp_probs_b.bias", CORRECTION_OF_STATICS),
     ("gpt-oss", "ffn_gate_inp", "mlp.router"),
     ("hunyuan-moe", "ffn_gate_inp", "mlp.gate.wg"),
     ("", "ffn_gate_inp", "mlp.gate"),
-    ("", "exp_probs_b", CORRECTION),
+    ("", "exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
     (SHARED_EXPERTS, "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
     ("hunyuan-moe", "ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
     (SHARED_EXPERTS, "ffn_up_shexp", "mlp.shared_experts.up_proj"),
@@ -92,35 +195,14 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("", "ffn_gate_inp_shexp", SHARED_GATE),
 ];
 
-/// A parameter of its own in transformers, and not of a layer.
-const SINKS: &str = "self_attn.sinks";
-
-/// The same, of linear attention.
-const FORGET_BIAS: &str = "linear_attn.dt_bias";
-const RATES: &str = "linear_attn.A_log";
-
-/// A matrix, whose rows are each a channel's in transformers.
-const TAPS: &str = "linear_attn.conv1d";
-/// The same, of a short convolution.
-const SHORT_TAPS: &str = "conv.conv";
-
-/// The same, of the experts' block.
-const EXPERT_BIAS: &str = "feed_forward.expert_bias";
-
-/// The same with another name.
-const CORRECTION_OF_BLOCK: &str = "block_sparse_moe.e_score_correction_bias";
-
-/// The same, which is a matrix of one row in transformers.
+/// A row, which is a matrix of one row in transformers.
 const CORRECTION_OF_STATICS: &str = "mlp.moe_statics.e_score_correction_bias";
-
-/// The same, of a router.
-const CORRECTION: &str = "mlp.gate.e_score_correction_bias";
 
 /// Matrices of all heads, one for each, which are one matrix in the module: one below the other.
 const KEYS_OF_HEADS: &str = "self_attn.kv_b_proj.keys";
 const VALUES_OF_HEADS: &str = "self_attn.kv_b_proj.values";
 
-/// A row of weights, which is a matrix of one row in transformers.
+/// The same.
 const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
 /// The experts of a block, which are one tensor: what each is in transformers, before and behind its number.
@@ -131,6 +213,16 @@ const EXPERTS: &[(&str, &str, [&str; 2])] = &[
     ("lfm2", "ffn_gate_exps", ["feed_forward.experts", "w1"]),
     ("lfm2", "ffn_up_exps", ["feed_forward.experts", "w3"]),
     ("lfm2", "ffn_down_exps", ["feed_forward.experts", "w2"]),
+    (GRANITE, "ffn_gate_exps", ["block_sparse_moe.experts", "gate_proj"]),
+    (GRANITE, "ffn_up_exps", ["block_sparse_moe.experts", "up_proj"]),
+    (GRANITE, "ffn_down_exps", ["block_sparse_moe.experts", "down_proj"]),
+    ("nemotron_h_moe", "ffn_up_exps", ["mixer.experts", "up_proj"]),
+    ("nemotron_h_moe", "ffn_down_exps", ["mixer.experts", "down_proj"]),
+    ("jamba llama4", "ffn_gate_exps", ["feed_forward.experts", "gate_proj"]),
+    ("jamba llama4", "ffn_up_exps", ["feed_forward.experts", "up_proj"]),
+    ("jamba llama4", "ffn_down_exps", ["feed_forward.experts", "down_proj"]),
+    ("gemma4", "ffn_gate_up_exps", ["experts", "gate_up_proj"]),
+    ("gemma4", "ffn_down_exps", ["experts", "down_proj"]),
     ("", "ffn_gate_exps", ["mlp.experts", "gate_proj"]),
     ("", "ffn_up_exps", ["mlp.experts", "up_proj"]),
     ("", "ffn_down_exps", ["mlp.experts", "down_proj"]),
@@ -164,52 +256,62 @@ pub(super) fn renamed(architecture: &str, tensors: &[HeaderEntry]) -> Vec<Header
 }
 
 fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
-    let (module, end) = entry.name.rsplit_once('.')?;
-    if architecture == "lfm2" && EMBEDDING_NORMS.contains(&module) {
-        return Some(HeaderEntry { name: format!("model.embedding_norm.{end}"), ..entry.clone() });
-    }
-    if let Some((_, theirs)) = WHOLE.iter().find(|(ours, _)| *ours == module) {
-        return Some(HeaderEntry { name: format!("{theirs}.{end}"), ..entry.clone() });
+    let of_name = |name: String, shape: Vec<usize>| HeaderEntry { name, shape, ..entry.clone() };
+    let (module, end) = parted(&entry.name);
+    if let Some(theirs) = find(architecture, module, WHOLE) {
+        return Some(of_name(format!("{theirs}.{end}"), entry.shape.clone()));
     }
     if let Some(name) = older_expert(architecture, &entry.name) {
-        return Some(HeaderEntry { name, ..entry.clone() });
-    }
-    let block = module.strip_prefix("blk.").and_then(|number| number.parse::<usize>().ok());
-    if let Some(number) = block.filter(|_| end == "ssm_a") {
-        return Some(HeaderEntry {
-            name: format!("model.layers.{number}.{RATES}"),
-            ..entry.clone()
-        });
+        return Some(of_name(name, entry.shape.clone()));
     }
     if let Some((number, layer)) = further_layer(&entry.name) {
-        return Some(HeaderEntry {
-            name: format!("model.layers.{number}.{layer}"),
-            ..entry.clone()
-        });
+        return Some(of_name(format!("model.layers.{number}.{layer}"), entry.shape.clone()));
     }
-    let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
-    let name = match theirs {
-        SINKS
-        | CORRECTION
-        | CORRECTION_OF_BLOCK
-        | CORRECTION_OF_STATICS
-        | EXPERT_BIAS
-        | FORGET_BIAS
-        | KEYS_OF_HEADS
-        | VALUES_OF_HEADS => {
-            format!("model.layers.{number}.{theirs}")
+    // As transformers calls what is around the layers of these.
+    let root = if architecture.starts_with("mamba") { "backbone" } else { "model" };
+    let (name, theirs) = match of_block(architecture, &format!("{module}.{end}"), OF_BLOCK) {
+        Some((number, theirs)) => (format!("{root}.layers.{number}.{theirs}"), theirs),
+        None => {
+            let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
+            let end = if end.is_empty() { "weight" } else { end };
+            (format!("{root}.layers.{number}.{theirs}.{end}"), theirs)
         }
-        _ => format!("model.layers.{number}.{theirs}.{end}"),
     };
-    let shape = match entry.shape[..] {
+    Some(of_name(name, shape(theirs, &entry.shape)?))
+}
+
+/// The name of a module and what ends that of its tensor: nothing for some.
+fn parted(name: &str) -> (&str, &str) {
+    match name.rsplit_once('.') {
+        Some((module, end @ ("weight" | "bias" | "scale"))) => (module, end),
+        _ => (name, ""),
+    }
+}
+
+/// The shape in transformers.
+fn shape(theirs: &str, ours: &[usize]) -> Option<Vec<usize>> {
+    Some(match *ours {
         [width] if [SHARED_GATE, CORRECTION_OF_STATICS].contains(&theirs) => vec![1, width],
-        [channels, taps] if [TAPS, SHORT_TAPS].contains(&theirs) => vec![channels, 1, taps],
+        // Rows that are each a channel's.
+        [channels, taps] if theirs.ends_with(".conv1d") || theirs == "conv.conv" => {
+            vec![channels, 1, taps]
+        }
         [heads, rows, columns] if [KEYS_OF_HEADS, VALUES_OF_HEADS].contains(&theirs) => {
             vec![heads.checked_mul(rows)?, columns]
         }
-        _ => entry.shape.clone(),
+        // Of a head each.
+        [heads, 1] if theirs.ends_with(".A_log") || theirs.ends_with(".D") => vec![heads],
+        [groups, width] if theirs.ends_with(".norm") => vec![groups.checked_mul(width)?],
+        _ => ours.to_vec(),
+    })
+}
+
+/// What a row says of a name.
+fn find<T: Copy>(architecture: &str, name: &str, rows: &[(&str, &str, T)]) -> Option<T> {
+    let is_it = |(of, ours, _): &&(&str, &str, T)| {
+        *ours == name && (of.is_empty() || of.split(' ').any(|of| of == architecture))
     };
-    Some(HeaderEntry { name, shape, ..entry.clone() })
+    rows.iter().find(is_it).map(|(.., theirs)| *theirs)
 }
 
 /// What only a layer behind the last one has, which guesses further tokens.
@@ -225,11 +327,7 @@ fn of_block<T: Copy>(
     names: &[(&str, &str, T)],
 ) -> Option<(usize, T)> {
     let (number, module) = module.strip_prefix("blk.")?.split_once('.')?;
-    let number = number.parse().ok()?;
-    let is_it = |(of, ours, _): &&(&str, &str, T)| {
-        *ours == module && (of.is_empty() || of.split(' ').any(|of| of == architecture))
-    };
-    names.iter().find(is_it).map(|(.., theirs)| (number, *theirs))
+    Some((number.parse().ok()?, find(architecture, module, names)?))
 }
 
 /// The name of an expert's own tensor, as older files have it: `blk.0.ffn_gate.3.weight`.
@@ -244,8 +342,15 @@ fn older_expert(architecture: &str, name: &str) -> Option<String> {
 /// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after the other, or the biases
 /// of one of those, if it is one and they are not more than so many.
 fn experts(architecture: &str, entry: &HeaderEntry, most: usize) -> Option<Vec<HeaderEntry>> {
-    let (module, end) = entry.name.rsplit_once('.')?;
-    let (number, [before, behind]) = of_block(architecture, module, EXPERTS)?;
+    let (module, end) = parted(&entry.name);
+    // Before and behind the number of each.
+    let (before, behind) = match find(architecture, module, STACKS) {
+        Some(theirs) => (theirs.to_owned(), String::new()),
+        None => {
+            let (number, [before, behind]) = of_block(architecture, module, EXPERTS)?;
+            (format!("model.layers.{number}.{before}"), format!(".{behind}"))
+        }
+    };
     let (&count, shape) = entry.shape.split_first()?;
     if shape.len() != if end == "bias" { 1 } else { 2 } {
         return None;
@@ -255,7 +360,7 @@ fn experts(architecture: &str, entry: &HeaderEntry, most: usize) -> Option<Vec<H
         return None;
     }
     let one = |expert: usize| HeaderEntry {
-        name: format!("model.layers.{number}.{before}.{expert}.{behind}.{end}"),
+        name: format!("{before}.{expert}{behind}.{end}"),
         dtype: entry.dtype,
         shape: shape.to_vec(),
         start: entry.start + expert as u64 * len,

@@ -1,10 +1,13 @@
 //! A `tokenizer.json` and a `tokenizer_config.json` from the metadata of a GGUF file.
 
+mod pre_tokenizer;
+
 use std::collections::HashMap;
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
+use self::pre_tokenizer::{byte_level, pre_tokenizer, split};
 use super::fault::GgufFault;
 use super::header::{GgufHeader, metadata};
 use super::value::GgufValue;
@@ -14,7 +17,9 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
-const PRE: &str = "tokenizer.ggml.pre";
+
+/// A tokenizer of byte pairs of text itself, in which spaces are written otherwise.
+const GEMMA4: &str = "gemma4";
 
 /// Bytes of text that all pairs of tokens that are merged may have. Those of 256k tokens have about 10 MB.
 const MAX_MERGES: usize = 64 << 20;
@@ -32,77 +37,6 @@ const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 const BYTE: i64 = 6;
 
-/// Where a text is cut before byte pairs are merged (`tokenizer.ggml.pre`).
-struct PreTokenizer {
-    names: &'static [&'static str],
-    /// What is kept together, one after the other; GPT-2's own expression if there are none.
-    patterns: &'static [&'static str],
-    /// Whether every digit stands by itself before that.
-    digits: bool,
-    /// Whether texts are brought to the normal form NFC.
-    nfc: bool,
-    /// Whether a word that is a token is not put together from byte pairs.
-    ignore_merges: bool,
-    /// Whether a text begins with a token of its own unless the file says otherwise.
-    begins: bool,
-}
-
-const PLAIN: PreTokenizer = PreTokenizer {
-    names: &["gpt-2"],
-    patterns: &[],
-    digits: false,
-    nfc: false,
-    ignore_merges: false,
-    begins: false,
-};
-
-/// That of Llama 3.
-const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with single digits, that of Qwen2.
-const WORDS_AND_DIGITS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// The same with marks as parts of words, that of Qwen3.5.
-const MARKED_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// That of GPT-4o.
-const CASED_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// That of Mistral's Tekken.
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-
-/// Those of DeepSeek-V3: digits, Chinese and Japanese, then words.
-const SCRIPTS: &[&str] = &[
-    r"\p{N}{1,3}",
-    r"[一-龥぀-ゟ゠-ヿ]+",
-    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
-];
-
-const PRE_TOKENIZERS: &[PreTokenizer] = &[
-    PLAIN,
-    PreTokenizer {
-        names: &["llama-bpe", "llama3", "llama-v3", "falcon3"],
-        patterns: &[WORDS],
-        ignore_merges: true,
-        begins: true,
-        ..PLAIN
-    },
-    PreTokenizer {
-        names: &["dbrx", "smaug-bpe", "chatglm-bpe", "glm4"],
-        patterns: &[WORDS],
-        ..PLAIN
-    },
-    PreTokenizer { names: &["deepseek-v3"], patterns: SCRIPTS, ..PLAIN },
-    PreTokenizer { names: &["qwen2"], patterns: &[WORDS_AND_DIGITS], nfc: true, ..PLAIN },
-    PreTokenizer { names: &["qwen35"], patterns: &[MARKED_WORDS], nfc: true, ..PLAIN },
-    PreTokenizer { names: &["deepseek-r1-qwen"], patterns: &[WORDS_AND_DIGITS], ..PLAIN },
-    PreTokenizer { names: &["smollm", "starcoder", "refact", "command-r"], digits: true, ..PLAIN },
-    PreTokenizer { names: &["gpt-4o"], patterns: &[CASED_WORDS], ..PLAIN },
-    PreTokenizer {
-        names: &["tekken"],
-        patterns: &[TEKKEN],
-        ignore_merges: true,
-        begins: true,
-        ..PLAIN
-    },
-];
-
 /// Tokens that end an answer although the file names another one, as in llama.cpp.
 const ENDS: &[&str] = &[
     "<|eot_id|>",
@@ -110,6 +44,7 @@ const ENDS: &[&str] = &[
     "<|im_end|>",
     END_OF_MESSAGE,
     "<end_of_turn>",
+    "<turn|>",
     "<|endoftext|>",
     RETURN,
     "<|call|>",
@@ -197,6 +132,8 @@ pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
             merges: Merges::Texts(Vec::new()),
         },
     };
+    let unknown = types.iter().position(|kind| *kind == UNKNOWN);
+    let unknown = unknown.and_then(|at| tokens.get(at).copied());
     match model {
         "gpt2" => {
             let pre = pre_tokenizer(header)?;
@@ -207,9 +144,18 @@ pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
             let merges = header.texts(MERGES)?.ok_or_else(|| missing(MERGES))?;
             json.model.merges = Merges::Texts(merges);
         }
+        GEMMA4 => {
+            json.model.unk_token = unknown;
+            json.model.fuse_unk = true;
+            json.model.byte_fallback = is_of(BYTE);
+            let merges = header.texts(MERGES)?.ok_or_else(|| missing(MERGES))?;
+            json.model.merges = Merges::Texts(merges);
+            (json.normalizer, json.decoder) = spaces(false);
+            // No pair goes over the end of a line.
+            json.pre_tokenizer = split(r"[^\n]+|[\n]+");
+        }
         "llama" => {
-            let unknown = types.iter().position(|kind| *kind == UNKNOWN);
-            json.model.unk_token = unknown.and_then(|at| tokens.get(at).copied());
+            json.model.unk_token = unknown;
             json.model.fuse_unk = true;
             json.model.byte_fallback = is_of(BYTE);
             let number = |value| match value {
@@ -224,8 +170,9 @@ pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
             (json.normalizer, json.decoder) = spaces(prefix);
         }
         other => {
-            let reason =
-                format!("tokenizers of type {other:?} are not built in: gpt2 and llama are");
+            let reason = format!(
+                "tokenizers of type {other:?} are not built in: gpt2, llama and {GEMMA4} are"
+            );
             return Err(metadata(MODEL, reason));
         }
     }
@@ -244,6 +191,10 @@ fn surrounds(header: &GgufHeader) -> Result<[bool; 2], GgufFault> {
         Some("gpt2") => pre_tokenizer(header)?.begins,
         _ => false,
     };
+    // A text of Gemma 4 begins with it whatever the file says.
+    if header.text(MODEL)? == Some(GEMMA4) {
+        return Ok([true, header.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false)]);
+    }
     let flag = |name: &str, absent| {
         header.flag(&format!("tokenizer.ggml.{name}")).map(|flag| flag.unwrap_or(absent))
     };
@@ -360,39 +311,6 @@ fn added<'a>(tokens: &[&'a str], types: &[i64]) -> Vec<AddedToken<'a>> {
         special: *kind != USER_DEFINED,
     };
     added.map(token).collect()
-}
-
-fn pre_tokenizer(header: &GgufHeader) -> Result<&'static PreTokenizer, GgufFault> {
-    let found = header.text(PRE)?.unwrap_or("");
-    let known = PRE_TOKENIZERS.iter().find(|pre| pre.names.contains(&found));
-    known.ok_or_else(|| {
-        let names: Vec<_> = PRE_TOKENIZERS.iter().flat_map(|pre| pre.names).copied().collect();
-        metadata(PRE, format!("{found:?} is not built in: {} are", names.join(", ")))
-    })
-}
-
-impl PreTokenizer {
-    fn json(&self) -> Value {
-        let mut steps = Vec::new();
-        if self.digits {
-            steps.push(json!({ "type": "Digits", "individual_digits": true }));
-        }
-        steps.extend(self.patterns.iter().map(|pattern| {
-            json!({
-                "type": "Split", "pattern": { "Regex": pattern },
-                "behavior": "Isolated", "invert": false,
-            })
-        }));
-        steps.push(byte_level(self.patterns.is_empty()));
-        json!({ "type": "Sequence", "pretokenizers": steps })
-    }
-}
-
-fn byte_level(use_regex: bool) -> Value {
-    json!({
-        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-        "use_regex": use_regex,
-    })
 }
 
 /// How SentencePiece writes spaces: the normalizer, and the decoder. With a `prefix` one stands before each piece of text

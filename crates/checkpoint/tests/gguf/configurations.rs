@@ -197,3 +197,95 @@ fn gpt_oss_has_sinks_biases_of_experts_and_several_messages_an_answer() {
     // The end of a message is none of the answer.
     assert_eq!(object(&path, "config.json")["eos_token_id"], json!([1, 3]));
 }
+
+#[test]
+fn layers_of_state_spaces_are_told_by_lists() {
+    let numbers = |numbers: &[u32]| array(&numbers.iter().map(|n| u32(*n)).collect::<Vec<_>>());
+    let nemotron = |heads: Value, widths: Value| {
+        let more = [
+            ("nemotron_h.block_count", u32(3)),
+            ("nemotron_h.embedding_length", u32(32)),
+            ("nemotron_h.attention.head_count", u32(4)),
+            ("nemotron_h.attention.head_count_kv", heads),
+            ("nemotron_h.feed_forward_length", widths),
+            ("nemotron_h.attention.layer_norm_epsilon", f32(1e-5)),
+            ("nemotron_h.ssm.inner_size", u32(64)),
+            ("nemotron_h.ssm.time_step_rank", u32(4)),
+        ];
+        config("nemotron_h", &more)
+    };
+    let found = nemotron(numbers(&[0, 2, 0]), numbers(&[0, 0, 48])).unwrap();
+    let fields = [
+        ("hybrid_override_pattern", json!("M*-")),
+        ("num_key_value_heads", json!(2)),
+        ("intermediate_size", json!(48)),
+        ("layer_norm_epsilon", json!(1e-5)),
+        ("mamba_head_dim", json!(16)),
+        ("linear_rates_negated", json!(true)),
+        ("use_conv_bias", json!(false)),
+    ];
+    for (field, wanted) in fields {
+        assert_eq!(found[field], wanted, "{field}");
+    }
+    let said = nemotron(u32(2), numbers(&[0, 0, 48])).unwrap_err();
+    assert!(said.contains("nemotron_h.attention.head_count_kv"), "{said}");
+
+    let jamba = |layers: u32, heads: &[u32]| {
+        let more = [
+            ("jamba.block_count", u32(layers)),
+            ("jamba.embedding_length", u32(32)),
+            ("jamba.attention.head_count", u32(4)),
+            ("jamba.attention.head_count_kv", numbers(heads)),
+            ("jamba.ssm.inner_size", u32(64)),
+        ];
+        config("jamba", &more)
+    };
+    let found = jamba(6, &[0, 2, 0, 0, 2, 0]).unwrap();
+    let periods = ["attn_layer_period", "attn_layer_offset", "num_experts"];
+    assert_eq!(periods.map(|field| found[field].clone()), [json!(3), json!(1), json!(1)]);
+    let said = jamba(6, &[0, 2, 0, 2, 0, 0]).unwrap_err();
+    assert!(said.contains("jamba.attention.head_count_kv") && said.contains("period"), "{said}");
+    let said = jamba(u32::MAX, &[0, 2]).unwrap_err();
+    assert!(said.contains("jamba.block_count"), "{said}");
+
+    let sizeless = config("mamba", &[("mamba.block_count", u32(1))]).unwrap_err();
+    assert!(sizeless.contains("mamba.ssm.inner_size"), "{sizeless}");
+}
+
+#[test]
+fn layers_of_gemma_are_told_by_lists() {
+    let flags = |flags: &[bool]| array(&flags.iter().map(|local| flag(*local)).collect::<Vec<_>>());
+    let gemma = |architecture: &'static str, more: &[(&'static str, Value)], factors: &[f32]| {
+        let sizes = [("block_count", 2), ("embedding_length", 32), ("attention.head_count", 4)];
+        let keys = sizes.map(|(key, n)| (format!("{architecture}.{key}"), u32(n)));
+        let mut values = vec![("general.architecture", text(architecture))];
+        values.extend(keys.iter().map(|(key, n)| (key.as_str(), n.clone())));
+        values.extend(more.iter().cloned());
+        let tensors: &[Tensor<'_>] = &[("rope_freqs.weight", &[4], 0, 0)];
+        let mut bytes = file(&values, tensors, 16);
+        let start = bytes.len() - 16;
+        for (at, factor) in factors.iter().enumerate() {
+            bytes[start + 4 * at..][..4].copy_from_slice(&factor.to_le_bytes());
+        }
+        let (_place, path) = written(&bytes);
+        let read = read_object(&path.join("config.json"));
+        read.map(Option::unwrap).map_err(|error| error.to_string())
+    };
+    let pattern = ("gemma4.attention.sliding_window_pattern", flags(&[true, false]));
+    let found = gemma("gemma4", &[pattern.clone()], &[1.0, 1e30, 1e30, 1e30]).unwrap();
+    assert_eq!(found["layer_types"], json!(["sliding_attention", "full_attention"]));
+    let full = &found["rope_parameters"]["full_attention"];
+    assert_eq!(full, &json!({"rope_type": "proportional", "partial_rotary_factor": 0.375}));
+    let said = gemma("gemma4", &[pattern], &[1.0, 2.0, 1e30, 1e30]).unwrap_err();
+    assert!(said.contains("rope_freqs.weight"), "{said}");
+    let said = gemma("gemma4", &[], &[1.0; 4]).unwrap_err();
+    assert!(said.contains("gemma4.attention.sliding_window_pattern"), "{said}");
+
+    let scales = array(&[f32(1.644_853_5), f32(f32::NEG_INFINITY)]);
+    let more = [
+        ("gemma3n.attention.sliding_window_pattern", flags(&[true, false])),
+        ("gemma3n.activation_sparsity_scale", scales),
+    ];
+    let found = gemma("gemma3n", &more, &[1.0; 4]).unwrap();
+    assert_eq!(found["activation_sparsity_pattern"], json!([0.95, 0.0]));
+}

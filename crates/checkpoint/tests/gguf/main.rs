@@ -373,7 +373,7 @@ fn parts_that_do_not_belong_together_are_refused() {
 #[test]
 fn what_is_not_built_in_is_refused_by_name() {
     for (architecture, more, part) in [
-        ("mamba", ("general.type", text("model")), "\"mamba\" is not built in for GGUF"),
+        ("rwkv7", ("general.type", text("model")), "\"rwkv7\" is not built in for GGUF"),
         ("llama", ("general.type", text("adapter")), "name the file of the whole model"),
         ("llama", ("split.count", u32(3)), "-00001-of-00003.gguf"),
         ("llama", ("general.quantization_version", u32(1)), "only 2 is"),

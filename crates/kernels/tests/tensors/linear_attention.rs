@@ -4,7 +4,7 @@
 use crate::common::{available, bits, values};
 use outsize_kernels::causal_convolution::{CausalConvolution, convolve_causally};
 use outsize_kernels::delta_rule::{DeltaRule, delta_rule_into};
-use outsize_kernels::state_space::{StateSpace, state_space_into};
+use outsize_kernels::state_space::{StateRule, StateSpace, state_space_into};
 use outsize_kernels::{
     DeltaGates, Isa, LinearAttentionHeads, STATE_COLUMNS, StateRows, causal_convolution,
     delta_rule, state_space,
@@ -220,9 +220,9 @@ struct SpaceInputs {
     steps: usize,
     x: Vec<f32>,
     step: Vec<f32>,
-    /// Logarithms of rates, what is added to steps, and what of values is added.
+    /// Rates as the rule has them, what is added to steps, and what of values is added.
     of_heads: [Vec<f32>; 3],
-    limits: [f32; 2],
+    rule: StateRule,
 }
 
 impl SpaceInputs {
@@ -235,17 +235,25 @@ impl SpaceInputs {
             false => (value_heads * value_dim, value_heads * value_dim * key_dim),
         };
         let step = values(tokens * steps, seed + 1);
+        let rule = StateRule {
+            limits: if seed.is_multiple_of(2) { [0.0, f32::INFINITY] } else { [0.2, 3.0] },
+            rates_are_negated: seed.is_multiple_of(5),
+        };
+        let rate = |x: &f32| {
+            let rate = x.abs() * 3.0;
+            if rule.rates_are_negated { -rate } else { rate.ln() }
+        };
         Self {
             heads,
             steps,
             x: values(tokens * heads.channels(), seed),
             step: step.iter().map(|x| x * 30.0).collect(),
             of_heads: [
-                values(rates, seed + 2).iter().map(|x| (x.abs() * 3.0).ln()).collect(),
+                values(rates, seed + 2).iter().map(rate).collect(),
                 values(steps, seed + 3),
                 values(steps, seed + 4),
             ],
-            limits: if seed.is_multiple_of(2) { [0.0, f32::INFINITY] } else { [0.2, 3.0] },
+            rule,
         }
     }
 
@@ -255,17 +263,17 @@ impl SpaceInputs {
         let mut state = vec![LEFT_OVER; (texts.padding.len() + 1) * row];
         let width = value_heads * value_dim;
         let mut all = vec![f32::NAN; texts.tokens * texts.padding.len() * width];
-        let [log_rates, step_bias, skip] = &self.of_heads;
+        let [rates, step_bias, skip] = &self.of_heads;
         for range in texts.passes(at_once) {
             let mut y = texts.cut(&all, width, &range);
             let space = StateSpace {
                 heads: self.heads,
                 x: &texts.cut(&self.x, self.heads.channels(), &range),
                 step: &texts.cut(&self.step, self.steps, &range),
-                log_rates,
+                rates,
                 step_bias,
                 skip,
-                limits: self.limits,
+                rule: self.rule,
                 state: &mut state,
                 rows: &texts.rows(1, range.start),
                 y: &mut y,
@@ -280,8 +288,8 @@ impl SpaceInputs {
     fn expected(&self, texts: &Texts) -> Vec<f32> {
         let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = self.heads;
         let mut all = vec![0.0; texts.tokens * texts.padding.len() * value_heads * value_dim];
-        let [log_rates, step_bias, skip] = &self.of_heads;
-        let by_column = self.steps != value_heads || log_rates.len() != value_heads;
+        let [rates, step_bias, skip] = &self.of_heads;
+        let by_column = self.steps != value_heads || rates.len() != value_heads;
         for (text, &padding) in texts.padding.iter().enumerate() {
             for head in 0..value_heads {
                 let mut matrix = vec![0.0; key_dim * value_dim];
@@ -296,12 +304,17 @@ impl SpaceInputs {
                         let at = if by_column { of_head } else { head };
                         let step = f64::from(self.step[token * self.steps + at]);
                         let step = (step + f64::from(step_bias[at])).exp().ln_1p();
-                        let step = step.clamp(self.limits[0].into(), self.limits[1].into());
+                        let [least, greatest] = self.rule.limits.map(f64::from);
+                        let step = step.clamp(least, greatest);
                         let value = f64::from(values[of_head]);
                         let mut sum = value * f64::from(skip[at]);
                         for row in 0..key_dim {
-                            let rate = log_rates[if by_column { at * key_dim + row } else { at }];
-                            let keep = (-f64::from(rate).exp() * step).exp();
+                            let given = rates[if by_column { at * key_dim + row } else { at }];
+                            let rate = match self.rule.rates_are_negated {
+                                true => -f64::from(given),
+                                false => f64::from(given).exp(),
+                            };
+                            let keep = (-rate * step).exp();
                             let element = &mut matrix[row * value_dim + column];
                             *element = *element * keep + step * value * f64::from(keys[from + row]);
                             sum += *element * f64::from(queries[from + row]);
@@ -329,7 +342,7 @@ impl SpaceInputs {
             let (x, step) = (part(&self.x, self.heads.channels()), part(&self.step, self.steps));
             let of_heads = self.of_heads.each_ref().map(|x| tensor(x, [x.len()], device));
             let rows = texts.rows(1, range.start);
-            let (y, next) = state_space(self.heads, x, step, of_heads, self.limits, state, rows);
+            let (y, next) = state_space(self.heads, x, step, of_heads, self.rule, state, rows);
             state = next;
             let y = y.into_data().try_to_vec::<f32>().unwrap();
             texts.paste(&mut all, value_heads * value_dim, &range, &y);

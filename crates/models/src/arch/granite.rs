@@ -111,6 +111,7 @@ pub(super) fn scaled(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig
     // Scores are multiplied by this itself, not by the root of it.
     let attention = multiplier(fields, "attention_multiplier")?.unwrap_or(1.0);
     Ok(RmsConfig {
+        gates_apart: fields.flag_or("gates_apart", false)?,
         rope_interleaved: fields.flag_or("rope_interleaved", false)?,
         mlp_bias: fields.flag_or("mlp_bias", false)?,
         query_pre_attn_scalar: Some(attention.powi(-2)),

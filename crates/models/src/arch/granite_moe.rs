@@ -11,9 +11,9 @@ use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{FeedForwardName, RmsDecoderLayer, RmsFeedForward, SharedMlp};
 use crate::architecture::Init;
-use crate::config::Effect::{self, Read};
+use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE};
-use crate::layers::{FusedMlp, Router, announce_all, expert_activations, mixed};
+use crate::layers::{Either, FusedMlp, Mlp, Router, announce_all, expert_activations, mixed};
 use crate::{Activations, Error, PassShape};
 
 /// A Granite with experts, with its language-modelling head.
@@ -25,7 +25,7 @@ pub struct GraniteMoe {
     /// Scores the experts.
     pub router: GraniteRouter,
     /// Gated feed-forward blocks.
-    pub experts: Vec<FusedMlp>,
+    pub experts: Vec<Either<FusedMlp, Mlp>>,
 }
 
 /// What scores experts.
@@ -70,15 +70,18 @@ impl RmsFeedForward for GraniteMoe {
         Ok(config)
     }
 
-    fn shared_mlp(config: &RmsConfig, init: &Init) -> Option<SharedMlp> {
+    fn shared_mlp(config: &RmsConfig, init: &Init) -> Option<Either<SharedMlp, Mlp>> {
         let inner = config.experts?.shared_intermediate_size?;
-        Some(SharedMlp::new(config.hidden_size, inner, config.activation, init))
+        Some(shared_mlp(config, inner, init))
     }
 
     fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
         let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
-        let one = |_| FusedMlp::new(hidden, inner, config.activation, init);
+        let one = |_| match config.gates_apart {
+            false => Either::One(FusedMlp::new(hidden, inner, config.activation, init)),
+            true => Either::Other(config.mlp(inner, init)),
+        };
         Self {
             router: GraniteRouter {
                 layer: Router::new(hidden, experts.count, experts.routing, init),
@@ -116,13 +119,22 @@ impl RmsFeedForward for GraniteMoe {
     }
 }
 
+/// The block that all tokens go to, without storage.
+pub(super) fn shared_mlp(config: &RmsConfig, inner: usize, init: &Init) -> Either<SharedMlp, Mlp> {
+    match config.gates_apart {
+        false => Either::One(SharedMlp::new(config.hidden_size, inner, config.activation, init)),
+        true => Either::Other(config.mlp(inner, init)),
+    }
+}
+
 pub(super) const MOE: &[KnownField] = &[
     ("attention_bias", Read),
     ("attention_multiplier", Read),
     ("embedding_multiplier", Read),
+    ("gates_apart", Read),
     ("logits_scaling", Read),
     ("residual_multiplier", Read),
-    ("rope_interleaved", Effect::OFF),
+    ("rope_interleaved", Read),
 ];
 
 const SHARED: &[KnownField] = &[("shared_intermediate_size", Read)];

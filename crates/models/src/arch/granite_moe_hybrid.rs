@@ -6,7 +6,7 @@ use outsize_core::Names;
 
 use super::expert_fields::EXPERTS;
 use super::granite;
-use super::granite_moe::{GraniteMoe, MOE};
+use super::granite_moe::{GraniteMoe, MOE, shared_mlp};
 use super::mamba2_fields::{MAMBA2, read_mamba2};
 use super::qwen3_next::listed_mixers;
 use super::rms_config::{DEFAULTS, ExpertsConfig, FIELDS, LayerMixer, RmsConfig, field_of};
@@ -15,7 +15,7 @@ use super::rms_layer::{RmsFeedForward, SharedMlp};
 use crate::architecture::Init;
 use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE};
-use crate::layers::{Attention, Mamba2Mixer, RmsNorm, Rotation};
+use crate::layers::{Attention, Either, Mamba2Mixer, Mlp, RmsNorm, Rotation, either};
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
 
@@ -36,7 +36,7 @@ pub struct GraniteMoeHybridDecoderLayer {
     /// Experts.
     pub block_sparse_moe: Option<GraniteMoe>,
     /// A gated feed-forward block, beside them.
-    pub shared_mlp: SharedMlp,
+    pub shared_mlp: Either<SharedMlp, Mlp>,
     /// Which of the rotary embeddings attention takes, if any.
     #[module(skip)]
     rotation: Option<usize>,
@@ -97,7 +97,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
             mamba: mamba.map(|mamba| Mamba2Mixer::new(hidden, &mamba, init)),
             post_attention_layernorm: config.norm(hidden, init),
             block_sparse_moe: config.experts.map(|_| GraniteMoe::new(config, index, init)),
-            shared_mlp: SharedMlp::new(hidden, config.intermediate_size, config.activation, init),
+            shared_mlp: shared_mlp(config, config.intermediate_size, init),
             rotation: config.rotation(index),
             residual_scale: config.residual_scale.unwrap_or(1.0),
         }
@@ -125,7 +125,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
         let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed * self.residual_scale);
-        let shared = self.shared_mlp.forward(normed.clone());
+        let shared = either!(&self.shared_mlp, mlp => mlp.forward(normed.clone()));
         let inner = match &self.block_sparse_moe {
             Some(experts) => experts.forward(normed) + shared,
             None => shared,
@@ -137,7 +137,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
         let mamba = self.mamba.as_ref().map(|mamba| mamba.activations(pass));
         let attention = self.self_attn.as_ref().map(|attention| attention.activations(pass));
         let mixed = mamba.or(attention).unwrap_or_default();
-        let shared = self.shared_mlp.activations(pass);
+        let shared = either!(&self.shared_mlp, mlp => mlp.activations(pass));
         mixed.or(match &self.block_sparse_moe {
             // What the MLP gives waits for the experts, with what both take.
             Some(experts) => {

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use outsize_core::Names;
 
-use super::mamba_fields::{MambaFields, inner, read_mamba};
+use super::mamba_fields::{MambaFields, RATES_NEGATED, inner, read_mamba};
 use super::rms_config::{DEFAULTS, ExpertsConfig, LayerMixer, RmsConfig, RmsDefaults};
 use super::sparse_moe::stacked_in;
 use crate::architecture::Init;
@@ -119,6 +119,7 @@ pub(super) const JAMBA: &[KnownField] = &[
     ("expert_layer_period", Read),
     ("hidden_size", Read),
     ("intermediate_size", Read),
+    (RATES_NEGATED, Read),
     ("mamba_conv_bias", Read),
     ("mamba_d_conv", Read),
     ("mamba_d_state", Read),

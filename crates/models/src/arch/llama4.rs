@@ -31,8 +31,8 @@ pub type Llama4ForCausalLm = RmsForCausalLm<RmsDecoderLayer<Either<Mlp, Llama4Mo
 pub struct Llama4Moe {
     /// `[experts, hidden]`: scores the experts.
     pub router: Router,
-    /// Gated feed-forward blocks, whose weights are `[in, out]`.
-    pub experts: Vec<FusedMlp>,
+    /// Gated feed-forward blocks, whose weights are `[in, out]`, or `[out, in]` with gates apart.
+    pub experts: Vec<Either<FusedMlp, Mlp>>,
     /// One that all tokens go to.
     pub shared_expert: Mlp,
 }
@@ -68,7 +68,10 @@ impl RmsFeedForward for Llama4Moe {
     fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
         let experts = config.experts.expect("the configuration of a model with experts");
         let (hidden, inner) = (config.hidden_size, experts.intermediate_size);
-        let one = |_| FusedMlp::in_out(hidden, inner, config.activation, init);
+        let one = |_| match config.gates_apart {
+            false => Either::One(FusedMlp::in_out(hidden, inner, config.activation, init)),
+            true => Either::Other(config.mlp(inner, init)),
+        };
         Self {
             router: Router::new(hidden, experts.count, experts.routing, init),
             experts: (0..experts.count).map(one).collect(),
@@ -138,6 +141,7 @@ fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         query_key_norms: (fields.flag_or("use_qk_norm", true)?)
             .then_some(QueryKeyNorms::UnitRotated),
         rope_interleaved: true,
+        gates_apart: fields.flag_or("gates_apart", false)?,
         unrotated_growth,
         windows: chunked_layers(fields, chunk, by_rule)?,
         chunked: true,
@@ -189,6 +193,7 @@ const TEXT: &[KnownField] = &[
     ("floor_scale", Read),
     // Of other software.
     ("for_llm_compressor", Harmless),
+    ("gates_apart", Read),
     ("interleave_moe_layer_step", Read),
     ("intermediate_size_mlp", Read),
     ("moe_layers", Read),

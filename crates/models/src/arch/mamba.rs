@@ -1,8 +1,8 @@
 //! Mamba, Falcon Mamba and Mamba-2: blocks of a state space alone, with names and norms as Nemotron-H's. Gu and Dao 2023
 //! (arXiv:2312.00752), Zuo et al. 2024 (arXiv:2410.05355), Dao and Gu 2024 (arXiv:2405.21060).
 
-use super::mamba_fields::{MambaFields, inner, read_mamba};
-use super::mamba2_fields::{read_mamba2_of, step_limits};
+use super::mamba_fields::{MambaFields, RATES_NEGATED, inner, read_mamba};
+use super::mamba2_fields::{read_mamba2_of, state_rule};
 use super::rms_config::{DEFAULTS, LayerMixer, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Read};
@@ -73,8 +73,8 @@ fn read_mamba2(fields: &Fields<'_>, config: &RmsConfig) -> Result<Mamba2Config, 
         let expected = format!("num_heads of them must be expand times hidden_size, {channels}");
         return Err(fields.refuse("head_dim", expected));
     }
-    let limits = step_limits(fields, "time_step_limit")?;
-    read_mamba2_of(fields, NAMES.state, [value_heads, value_dim], limits, config.rms_norm_eps)
+    let rule = state_rule(fields, Some("time_step_limit"))?;
+    read_mamba2_of(fields, NAMES.state, [value_heads, value_dim], rule, config.rms_norm_eps)
 }
 
 /// What is read with those of attention, though there is none.
@@ -116,6 +116,7 @@ const BOTH: &[KnownField] = &[
     ("expand", Read),
     ("hidden_size", Read),
     ("layer_norm_epsilon", Read),
+    (RATES_NEGATED, Read),
     ("num_hidden_layers", Read),
     ("state_size", Read),
     ("use_bias", Read),

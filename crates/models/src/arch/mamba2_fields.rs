@@ -1,9 +1,9 @@
 //! Fields of models with Mamba-2 in some layers.
 
-use outsize_kernels::LinearAttentionHeads;
+use outsize_kernels::{LinearAttentionHeads, StateRule};
 use serde_json::Value;
 
-use super::mamba_fields;
+use super::mamba_fields::{self, RATES_NEGATED};
 use super::qwen3_next::convolution_taps;
 use super::rms_config::RmsConfig;
 use crate::Error;
@@ -13,6 +13,7 @@ use crate::layers::{Mamba2Config, Mamba2Norm};
 
 /// Those of IBM's models and Falcon-H1.
 pub(super) const MAMBA2: &[KnownField] = &[
+    (RATES_NEGATED, Read),
     ("mamba_conv_bias", Read),
     ("mamba_d_conv", Read),
     ("mamba_d_head", Read),
@@ -66,18 +67,18 @@ pub(super) fn read_mamba2(
         conv_bias: fields.flag_or("mamba_conv_bias", true)?,
         in_bias,
         out_bias: in_bias,
-        step_limits: step_limits(fields, "time_step_limit")?,
+        rule: state_rule(fields, Some("time_step_limit"))?,
         norm: Some(Mamba2Norm { epsilon: config.rms_norm_eps, is_before_gate: false }),
         multipliers: [1.0; 5],
     })
 }
 
-/// Reads those of Nemotron-H and of models of Mamba-2 alone, of so many heads of that width, with the least step and the greatest.
+/// Reads those of Nemotron-H and of models of Mamba-2 alone, of so many heads of that width, with such steps and rates.
 pub(super) fn read_mamba2_of(
     fields: &Fields<'_>,
     state: &str,
     [value_heads, value_dim]: [usize; 2],
-    step_limits: [f32; 2],
+    rule: StateRule,
     epsilon: f64,
 ) -> Result<Mamba2Config, Error> {
     let bias = fields.flag_or("use_bias", false)?;
@@ -93,7 +94,7 @@ pub(super) fn read_mamba2_of(
         conv_bias: fields.flag_or("use_conv_bias", true)?,
         in_bias: bias,
         out_bias: bias,
-        step_limits,
+        rule,
         norm: Some(Mamba2Norm { epsilon, is_before_gate: false }),
         multipliers: [1.0; 5],
     })
@@ -107,10 +108,12 @@ fn groups(fields: &Fields<'_>, field: &str, absent: usize, heads: usize) -> Resu
     }
 }
 
-/// The least step and the greatest.
-pub(super) fn step_limits(fields: &Fields<'_>, field: &str) -> Result<[f32; 2], Error> {
-    let Some(value) = fields.get(field) else {
-        return Ok([0.0, f32::INFINITY]);
+/// What steps and rates are, with the least step and the greatest of a field, if one says them.
+pub(super) fn state_rule(fields: &Fields<'_>, limits: Option<&str>) -> Result<StateRule, Error> {
+    let rates_are_negated = fields.flag_or(RATES_NEGATED, false)?;
+    let rule = StateRule { rates_are_negated, ..StateRule::default() };
+    let Some((field, value)) = limits.and_then(|field| Some((field, fields.get(field)?))) else {
+        return Ok(rule);
     };
     let number = |value: &Value| match value.as_f64() {
         Some(number) => Some(number as f32),
@@ -122,7 +125,7 @@ pub(super) fn step_limits(fields: &Fields<'_>, field: &str) -> Result<[f32; 2], 
     };
     match limits {
         Some((least, greatest)) if 0.0 <= least && least <= greatest && least.is_finite() => {
-            Ok([least, greatest])
+            Ok(StateRule { limits: [least, greatest], ..rule })
         }
         _ => {
             let expected = "it must be two numbers from 0 to infinity, the lesser one first";

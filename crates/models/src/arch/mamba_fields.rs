@@ -15,6 +15,9 @@ pub(super) struct MambaFields {
     pub bias: &'static str,
 }
 
+/// Says whether rates are stored negated, as in GGUF files.
+pub(super) const RATES_NEGATED: &str = "linear_rates_negated";
+
 /// Reads them, of a model with so many channels.
 pub(super) fn read_mamba(
     fields: &Fields<'_>,
@@ -37,6 +40,7 @@ pub(super) fn read_mamba(
         conv_bias: fields.flag_or(names.conv_bias, true)?,
         bias: fields.flag_or(names.bias, false)?,
         norms,
+        rates_are_negated: fields.flag_or(RATES_NEGATED, false)?,
     })
 }
 

@@ -49,6 +49,7 @@ pub(super) fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     Ok(RmsConfig {
         rope,
         query_growth: Some(growth),
+        rope_interleaved: fields.flag_or("rope_interleaved", false)?,
         windows: uniform_windows(fields, "ministral3", window, config.num_hidden_layers)?,
         ..config
     })
@@ -98,6 +99,7 @@ pub(super) const MINISTRAL3: &[KnownField] = &[
     ("attention_bias", Effect::OFF),
     ("hidden_act", Read),
     ("mlp_bias", Effect::OFF),
+    ("rope_interleaved", Read),
     ("sliding_window", Read),
 ];
 

@@ -131,6 +131,8 @@ pub struct RmsConfig {
     pub local_rope: Option<RopeConfig>,
     /// Whether neighbouring elements of a head are rotated together, as GGUF files of Llama have them.
     pub rope_interleaved: bool,
+    /// Whether gates are weights of their own where others have them in one with what they let through, as in GGUF files.
+    pub gates_apart: bool,
     /// Whether heads are rotated the other way.
     pub rope_reversed: bool,
     /// How queries grow with their position, if they do.

@@ -61,7 +61,7 @@ pub trait RmsFeedForward: Module + ModuleDisplay + Debug + Send + Sync + 'static
     }
 
     /// The one that all tokens go to beside it, where that is not a part of it, without storage.
-    fn shared_mlp(_config: &RmsConfig, _init: &Init) -> Option<SharedMlp> {
+    fn shared_mlp(_config: &RmsConfig, _init: &Init) -> Option<Either<SharedMlp, Mlp>> {
         None
     }
 
@@ -149,7 +149,7 @@ pub struct RmsDecoderLayer<F: Module> {
     /// The same where it has this one.
     pub feed_forward: Option<F>,
     /// One that all tokens go to, beside experts.
-    pub shared_mlp: Option<SharedMlp>,
+    pub shared_mlp: Option<Either<SharedMlp, Mlp>>,
     /// `[hidden]`.
     pub post_feedforward_layernorm: Option<Norm>,
     /// `[hidden]`, likewise, with another name.
@@ -350,7 +350,8 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             }
             (Some(behind), None) => behind.after(x, Some(mixed)),
         };
-        let shared = self.shared_mlp.as_ref().map(|shared| shared.forward(normed.clone()));
+        let shared = self.shared_mlp.as_ref();
+        let shared = shared.map(|mlp| either!(mlp, mlp => mlp.forward(normed.clone())));
         let inner = feed_forward.forward(normed);
         let inner = match shared {
             Some(shared) => inner + shared,
@@ -370,9 +371,12 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let mut inner = self.behind_attention().activations(pass);
         if let Some(shared) = &self.shared_mlp {
             // What it gives waits for the experts, with what both take.
-            let hidden = shared.output_linear.weight.lazy_shape()[0] as u64;
-            let kept = Activations::values(pass.rows() * 2 * hidden);
-            inner = inner.or(shared.activations(pass)).and(kept);
+            let last = match shared {
+                Either::One(mlp) => &mlp.output_linear,
+                Either::Other(mlp) => &mlp.down_proj,
+            };
+            let kept = Activations::values(pass.rows() * 2 * last.widths()[0] as u64);
+            inner = inner.or(either!(shared, mlp => mlp.activations(pass))).and(kept);
         }
         let most = mixed.or(inner);
         match &self.input_layernorm {

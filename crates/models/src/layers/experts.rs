@@ -7,7 +7,7 @@ use outsize_core::Streamed;
 use outsize_kernels::index_dtype;
 
 use super::router::{ChosenExperts, Router, Routing, Shares};
-use super::{Either, FusedMlp, Linear, Mlp, Parameterless, entered, sparse_mixer};
+use super::{Either, FusedMlp, Linear, Mlp, Parameterless, either, entered, sparse_mixer};
 use crate::{Activations, PassShape};
 
 /// Rows that experts give, up to which they need not work in their order.
@@ -57,27 +57,36 @@ impl Expert for FusedMlp {
 }
 
 /// One that has no weights gives what it takes.
-impl Expert for Either<Mlp, Parameterless> {
+impl Expert for Parameterless {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        match self {
-            Self::One(mlp) => mlp.forward(x),
-            Self::Other(_) => x,
-        }
+        x
     }
 
     fn layers(&self) -> impl Iterator<Item = &Linear> {
-        let mlp = match self {
-            Self::One(mlp) => Some(mlp),
-            Self::Other(_) => None,
+        std::iter::empty()
+    }
+
+    fn activations(&self, _: &PassShape) -> Activations {
+        Activations::default()
+    }
+}
+
+impl<A: Expert, B: Expert> Expert for Either<A, B> {
+    fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        either!(self, expert => expert.forward(x))
+    }
+
+    fn layers(&self) -> impl Iterator<Item = &Linear> {
+        let (one, other) = match self {
+            Self::One(one) => (Some(one), None),
+            Self::Other(other) => (None, Some(other)),
         };
-        mlp.into_iter().flat_map(Expert::layers)
+        let one = one.into_iter().flat_map(Expert::layers);
+        one.chain(other.into_iter().flat_map(Expert::layers))
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        match self {
-            Self::One(mlp) => mlp.activations(pass),
-            Self::Other(_) => Activations::default(),
-        }
+        either!(self, expert => expert.activations(pass))
     }
 }
 

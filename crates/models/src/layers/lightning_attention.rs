@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_kernels::{LinearAttentionHeads, state_space};
+use outsize_kernels::{LinearAttentionHeads, StateRule, state_space};
 
 use super::attention::QueryPositions;
 use super::gated_delta_net::by_head;
@@ -109,10 +109,10 @@ impl LightningAttention {
             let steps = Tensor::zeros([texts, tokens, heads], (&device, DType::F32));
             let zeros = || Tensor::zeros([heads], (&device, DType::F32));
             let of_heads = [self.log_rates(&device), zeros(), zeros()];
-            let limits = [1.0; 2];
+            let rule = StateRule { limits: [1.0; 2], ..StateRule::default() };
             let heads = self.config.state_heads();
             let (mixed, matrices) =
-                state_space(heads, mixed, steps, of_heads, limits, matrices, rows);
+                state_space(heads, mixed, steps, of_heads, rule, matrices, rows);
             (mixed, RecurrentState { matrices: Some(matrices), inputs })
         })?;
         let mixed = self.norm.forward(mixed.reshape([batch, tokens, heads * head_dim]));

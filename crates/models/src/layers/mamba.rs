@@ -4,7 +4,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::{LinearAttentionHeads, state_space};
+use outsize_kernels::{LinearAttentionHeads, StateRule, state_space};
 
 use super::attention::QueryPositions;
 use super::linear::{lazy, normal, ones};
@@ -30,6 +30,8 @@ pub struct MambaConfig {
     pub bias: bool,
     /// Norms of what steps, keys and queries are made of, if there are such.
     pub norms: Option<MambaNorms>,
+    /// Whether rates are stored negated, rather than as their logarithms.
+    pub rates_are_negated: bool,
 }
 
 /// The norms of a [`MambaMixer`].
@@ -77,7 +79,7 @@ pub struct MambaMixer {
     pub c_layernorm: Option<RmsNorm>,
     /// `[inner, rank]`: steps, with what is added to them.
     pub dt_proj: Linear,
-    /// `[inner, state]`: the logarithm of what is lost for each step.
+    /// `[inner, state]`: the logarithm of what is lost for each step; or that, negated.
     pub A_log: Param<Tensor<2>>,
     /// `[inner]`: what part of a value is added to what comes of it.
     pub D: Param<Tensor<1>>,
@@ -90,7 +92,7 @@ pub struct MambaMixer {
 impl MambaMixer {
     /// A block without storage.
     pub fn new(hidden: usize, config: &MambaConfig, init: &Init) -> Self {
-        let MambaConfig { inner, state, rank, taps, conv_bias, bias, norms } = *config;
+        let MambaConfig { inner, state, rank, taps, conv_bias, bias, norms, .. } = *config;
         let norm = |width| {
             norms.map(|MambaNorms { epsilon, is_weighted }| {
                 let norm = RmsNorm::new(width, epsilon, init);
@@ -120,7 +122,7 @@ impl MambaMixer {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
-        let MambaConfig { inner, state: width, .. } = self.config;
+        let MambaConfig { inner, state: width, rates_are_negated, .. } = self.config;
         let projected = self.in_proj.forward(x);
         let mixed = projected.clone().narrow(2, 0, inner);
         let mixed = self.conv1d.forward(mixed, true, positions, cache, layer)?;
@@ -143,10 +145,11 @@ impl MambaMixer {
                 let RecurrentState { matrices: Some(matrices), inputs } = state else {
                     unreachable!("a cache of other layers was refused")
                 };
-                let (heads, limits) = (self.config.heads(), [0.0, f32::INFINITY]);
+                let rule = StateRule { rates_are_negated, ..StateRule::default() };
+                let heads = self.config.heads();
                 let of_columns = [rates, bias, skip];
                 let (mixed, matrices) =
-                    state_space(heads, values, steps, of_columns, limits, matrices, rows);
+                    state_space(heads, values, steps, of_columns, rule, matrices, rows);
                 (mixed, RecurrentState { matrices: Some(matrices), inputs })
             },
         )?;

@@ -4,7 +4,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor, TensorData};
-use outsize_kernels::{LinearAttentionHeads, causal_convolution, state_space};
+use outsize_kernels::{LinearAttentionHeads, StateRule, causal_convolution, state_space};
 
 use super::attention::QueryPositions;
 use super::linear::ones;
@@ -26,8 +26,8 @@ pub struct Mamba2Config {
     pub in_bias: bool,
     /// Whether the projection to it has one.
     pub out_bias: bool,
-    /// The least step and the greatest.
-    pub step_limits: [f32; 2],
+    /// The least step and the greatest, and how rates are stored.
+    pub rule: StateRule,
     /// The norm before the last projection, in as many parts as there are heads of keys; without one there is the gate alone.
     pub norm: Option<Mamba2Norm>,
     /// What gates, values, keys, queries and steps are multiplied by as they are projected.
@@ -66,7 +66,7 @@ pub struct Mamba2Mixer {
     pub conv1d: CausalConv1d,
     /// `[heads]`: added to the steps.
     pub dt_bias: Param<Tensor<1>>,
-    /// `[heads]`: the logarithm of what is lost for each step.
+    /// `[heads]`: the logarithm of what is lost for each step; or that, negated.
     pub A_log: Param<Tensor<1>>,
     /// `[heads]`: what part of a value is added to what comes of it.
     pub D: Param<Tensor<1>>,
@@ -108,7 +108,7 @@ impl Mamba2Mixer {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
-        let Mamba2Config { heads, step_limits, .. } = self.config;
+        let Mamba2Config { heads, rule, .. } = self.config;
         let [gate, mixed, step] = self.projected(x);
         let (taps, conv_bias) = (self.conv1d.taps(), self.conv1d.bias());
         let of_heads = [&self.A_log, &self.dt_bias, &self.D].map(|it| it.val().cast(DType::F32));
@@ -127,7 +127,7 @@ impl Mamba2Mixer {
                 let (mixed, inputs) =
                     causal_convolution(mixed, taps, conv_bias, inputs, rows.clone(), true);
                 let (mixed, matrices) =
-                    state_space(heads, mixed, step, of_heads, step_limits, matrices, rows);
+                    state_space(heads, mixed, step, of_heads, rule, matrices, rows);
                 (mixed, RecurrentState { matrices: Some(matrices), inputs })
             })?;
         // Streamed ones hold a part of the ring.

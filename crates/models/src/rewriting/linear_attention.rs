@@ -64,10 +64,14 @@ impl LinearAttention {
         dtype: Option<Dtype>,
     ) -> Result<Option<Vec<Rewrite>>, Error> {
         let name = &weight.data().name;
-        let Some((_, parameter)) = name.split_once(MODULE) else {
-            return Ok(None);
-        };
         let to = dtype.unwrap_or(as_float(weight));
+        let Some((_, parameter)) = name.split_once(MODULE) else {
+            // Of Mamba.
+            let are_rates = self.rates_negated && name.ends_with(".A_log");
+            let change = are_rates.then_some(Change::LogOfNegated);
+            let changed = |change| Ok(vec![Rewrite::new(weight.clone(), to, Some(change))?]);
+            return change.map(changed).transpose();
+        };
         let before = 2 * self.heads[0] * self.rows[0];
         let (before, width, change) = match parameter {
             "in_proj_qkv.weight" | "in_proj_z.weight" if self.qkvz_apart => {

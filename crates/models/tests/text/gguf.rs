@@ -64,11 +64,33 @@ const FIXTURES: &[(&str, f32)] = &[
     ("gguf-hunyuan_moe", TOLERANCE),
     ("gguf-dots1", TOLERANCE),
     ("gguf-ernie4_5_moe", TOLERANCE),
+    ("gguf-nemotron_h", TOLERANCE),
+    ("gguf-nemotron_h_moe", TOLERANCE),
+    ("gguf-nemotron_h_moe-latent-f16", 1e-2),
+    ("gguf-falcon_h1", TOLERANCE),
+    ("gguf-falcon_h1-normed-q8_0", 1e-1),
+    ("gguf-jamba", TOLERANCE),
+    ("gguf-mamba", TOLERANCE),
+    ("gguf-falcon_mamba-q8_0", 2e-1),
+    ("gguf-mamba2", TOLERANCE),
+    // The table again, in each of its gates.
+    ("gguf-gemma4", 5e-2),
+    ("gguf-gemma4-experts", 1e-2),
+    ("gguf-granite_hybrid", TOLERANCE),
+    ("gguf-granite_hybrid-experts-f16", 1e-2),
+    ("gguf-granite_moe", TOLERANCE),
+    ("gguf-granite_moe-shared", TOLERANCE),
+    ("gguf-llama4", TOLERANCE),
+    ("gguf-ministral3", TOLERANCE),
+    ("gguf-mistral3", TOLERANCE),
     ("gguf-llama-q5", 1e-1),
     ("gguf-llama-q3", 1e-1),
     ("gguf-llama-iq", 2e-1),
     // There each token sees all.
     ("gguf-glm_moe_dsa", f32::INFINITY),
+    // There widths, shared layers and windows are those of the published models.
+    ("gguf-gemma3n", f32::INFINITY),
+    ("gguf-exaone4", f32::INFINITY),
 ];
 
 /// Several tiles for each matrix.

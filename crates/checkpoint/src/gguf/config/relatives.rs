@@ -10,6 +10,34 @@ impl Config<'_> {
     pub(super) fn add_conventions_of_relatives(&mut self) -> Result<(), GgufFault> {
         match self.architecture {
             "granite" => self.rename("attn_scale", "attention_multiplier"),
+            "exaone4" => {
+                // Absent is not none there.
+                self.fields.entry("sliding_window").or_insert(Value::Null);
+                if let Some(Value::Array(pattern)) = self.fields.remove("sliding_window_pattern") {
+                    self.set("layer_types", kinds(&pattern));
+                }
+            }
+            "llama4" => {
+                self.set("gates_apart", true);
+                self.rename("num_experts", "num_local_experts");
+                // Those without experts, and the experts.
+                self.rename("intermediate_size", "intermediate_size_mlp");
+                self.rename("moe_intermediate_size", "intermediate_size");
+                self.rename("moe_layer_interval", "interleave_moe_layer_step");
+                self.fields.remove("first_k_dense_replace");
+                // As llama.cpp tells them.
+                self.set("use_qk_norm", self.unsigned("expert_count")? != Some(128));
+            }
+            "granitemoe" | "granitehybrid" => {
+                self.rename("attn_scale", "attention_multiplier");
+                self.set("gates_apart", true);
+                self.rename("num_experts", "num_local_experts");
+                let shared = "shared_intermediate_size";
+                self.rename("shared_expert_intermediate_size", shared);
+                if self.architecture == "granitemoe" && self.fields.contains_key(shared) {
+                    self.set("model_type", "granitemoeshared");
+                }
+            }
             "command-r" | "cohere2" => self.rename("logits_scaling", "logit_scale"),
             "ernie4_5" => {
                 self.rename("attention_bias", "use_bias");
@@ -46,14 +74,7 @@ impl Config<'_> {
                 self.rename("attention_bias", "use_bias");
                 self.fields.remove("mlp_bias");
             }
-            "minimax-m2" => {
-                let field = "expert_gating_func";
-                if let Some(other) = self.unsigned(field)?.filter(|&kind| kind != 2) {
-                    let reason = format!("{other} is not built in: 2, a sigmoid, is");
-                    return Err(metadata(&self.key(field), reason));
-                }
-                self.fields.remove(field);
-            }
+            "minimax-m2" => self.check_sigmoid()?,
             _ => {}
         }
         Ok(())
@@ -78,6 +99,11 @@ impl Config<'_> {
             return Ok(());
         }
         self.rename("first_k_dense_replace", "num_dense_layers");
+        self.check_sigmoid()
+    }
+
+    /// Refuses other shares of experts than those behind a sigmoid.
+    pub(super) fn check_sigmoid(&mut self) -> Result<(), GgufFault> {
         let field = "expert_gating_func";
         if let Some(other) = self.unsigned(field)?.filter(|&kind| kind != 2) {
             let reason = format!("{other} is not built in: 2, a sigmoid, is");
@@ -87,9 +113,18 @@ impl Config<'_> {
         Ok(())
     }
 
-    fn rename(&mut self, from: &str, to: &str) {
+    pub(super) fn rename(&mut self, from: &str, to: &str) {
         if let Some(value) = self.fields.remove(from) {
             self.set(to, value);
         }
     }
+}
+
+/// What transformers calls layers with the window, and those without it.
+pub(super) fn kinds(pattern: &[Value]) -> Vec<&'static str> {
+    let kind = |local: &Value| match local.as_bool() {
+        Some(true) => "sliding_attention",
+        _ => "full_attention",
+    };
+    pattern.iter().map(kind).collect()
 }

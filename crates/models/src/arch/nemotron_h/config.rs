@@ -1,9 +1,11 @@
 //! The configuration of Nemotron-H.
 
+use outsize_kernels::StateRule;
 use serde_json::Value;
 
 use super::super::expert_fields::expert_groups;
-use super::super::mamba2_fields::read_mamba2_of;
+use super::super::mamba_fields::RATES_NEGATED;
+use super::super::mamba2_fields::{read_mamba2_of, state_rule};
 use super::super::rms_config::{
     DEFAULTS, ExpertsConfig, LayerMixer, RmsConfig, RmsDefaults, field_of,
 };
@@ -119,7 +121,8 @@ fn read_mamba(fields: &Fields<'_>, epsilon: f64) -> Result<Mamba2Config, Error> 
         None => 1e-3,
     };
     let limits = [least as f32, f32::INFINITY];
-    read_mamba2_of(fields, "ssm_state_size", [value_heads, value_dim], limits, epsilon)
+    let rule = StateRule { limits, ..state_rule(fields, None)? };
+    read_mamba2_of(fields, "ssm_state_size", [value_heads, value_dim], rule, epsilon)
 }
 
 fn with_experts(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Error> {
@@ -163,6 +166,7 @@ pub(super) const FIELDS: &[KnownField] = &[
     ("layer_norm_epsilon", Read),
     ("layer_types", Read),
     ("layers_block_type", Read),
+    (RATES_NEGATED, Read),
     ("mamba_head_dim", Read),
     ("mamba_num_heads", Read),
     ("max_position_embeddings", Read),

@@ -148,6 +148,7 @@ impl RmsConfig {
             rope: RopeConfig { theta: absent.rope_theta, scaling: RopeScaling::Default },
             local_rope: None,
             rope_interleaved: false,
+            gates_apart: false,
             rope_reversed: false,
             query_growth: None,
             unrotated_growth: None,

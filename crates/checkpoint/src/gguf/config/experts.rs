@@ -1,0 +1,44 @@
+//! What models with experts have besides.
+
+use super::{Config, GgufFault, metadata};
+
+impl Config<'_> {
+    pub(super) fn has_experts(&self) -> Result<bool, GgufFault> {
+        Ok(self.unsigned("expert_count")?.is_some_and(|count| count > 0))
+    }
+
+    /// What models with experts have besides.
+    pub(super) fn add_experts(&mut self) -> Result<(), GgufFault> {
+        if self.unsigned("expert_used_count")?.is_none() {
+            let reason = "it is missing: to how many experts a token goes is not known".to_owned();
+            return Err(metadata(&self.key("expert_used_count"), reason));
+        }
+        if self.architecture == "llama" {
+            self.set("model_type", "mixtral");
+        }
+        if matches!(self.architecture, "deepseek2" | "glm4moe" | "glm-dsa" | "dots1") {
+            return self.add_shared_experts();
+        }
+        let inner = "moe_intermediate_size";
+        let of_all = "llama olmoe gpt-oss minimax-m2 hunyuan-moe jamba granitemoe granitehybrid";
+        if of_all.split(' ').any(|name| name == self.architecture) {
+            // Where there are no other widths.
+            if let Some(width) = self.fields.remove(inner) {
+                self.set("intermediate_size", width);
+            }
+            return Ok(());
+        }
+        for (field, tensor, rows) in [
+            (inner, "blk.0.ffn_gate_exps.weight", 1),
+            ("shared_expert_intermediate_size", "blk.0.ffn_gate_shexp.weight", 0),
+        ] {
+            let found = self.tensors.iter().find(|entry| entry.name == tensor);
+            if let Some(width) = found.and_then(|entry| entry.shape.get(rows).copied())
+                && !self.fields.contains_key(field)
+            {
+                self.set(field, width);
+            }
+        }
+        Ok(())
+    }
+}

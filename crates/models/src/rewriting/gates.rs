@@ -1,0 +1,87 @@
+//! Experts of Granite, Llama 4 and Gemma 4 in GGUF files, which are stacks in transformers, with gates as one weight with what they
+//! let through.
+
+use std::collections::BTreeMap;
+
+use outsize_checkpoint::{Dtype, StoredWeight};
+use outsize_core::{Error, Rewrite};
+
+use super::as_float;
+
+/// Experts and MLPs on their way to weights of gate and up, by the names of these: of each expert by its number the parts in
+/// order. An MLP is one expert.
+#[derive(Default)]
+pub(super) struct Gates(BTreeMap<String, BTreeMap<usize, BTreeMap<bool, StoredWeight>>>);
+
+impl Gates {
+    /// Takes a weight if it is a part of one.
+    pub fn add(&mut self, weight: &StoredWeight) -> bool {
+        let Some((stack, number, is_up)) = place(&weight.data().name) else {
+            return false;
+        };
+        let experts = self.0.entry(stack).or_default();
+        experts.entry(number).or_default().insert(is_up, weight.clone());
+        true
+    }
+
+    /// What becomes of them.
+    pub fn rewritten(self, dtype: Option<Dtype>) -> Result<Vec<Rewrite>, Error> {
+        let joined = |(name, experts): (String, BTreeMap<usize, BTreeMap<bool, StoredWeight>>)| {
+            let count = experts.len();
+            let is_whole = experts.keys().copied().eq(0..count)
+                && experts.values().all(|parts| parts.len() == experts[&0].len());
+            if !is_whole {
+                let reason = "its parts are not all there".to_owned();
+                return Err(Error::Rewrite { tensor: name, reason });
+            }
+            let experts = experts.into_values().map(|parts| parts.into_values().collect());
+            let experts: Vec<Vec<_>> = experts.collect();
+            // Of several types each is exact as the widest.
+            let mut types = experts.iter().flatten().map(as_float);
+            let first = types.next().filter(|first| types.all(|other| other == *first));
+            let to = dtype.or(first).unwrap_or(Dtype::F32);
+            if name.contains(LLAMA4) {
+                return Rewrite::stacked(name, experts, false, to);
+            }
+            let is_stack = name.contains(".block_sparse_moe.") || name.contains(GEMMA4);
+            let parts = experts.into_iter().flatten().map(|part| (part, None)).collect();
+            let rewrite = Rewrite::rows(name, parts, to)?;
+            if is_stack { rewrite.in_stack(count) } else { Ok(rewrite) }
+        };
+        self.0.into_iter().map(joined).collect()
+    }
+}
+
+/// What the names of experts of Llama 4 have, whose weights are `[in, out]` in transformers.
+const LLAMA4: &str = ".feed_forward.experts.";
+
+/// The same of Gemma 4, right behind the number of a layer, whose weights are `[out, in]`.
+const GEMMA4: &str = ".experts.";
+
+/// The name of the weight that a tensor is a part of, its expert, and whether it is what goes through the gate.
+fn place(name: &str) -> Option<(String, usize, bool)> {
+    let (module, layer) = name.strip_suffix(".weight")?.rsplit_once('.')?;
+    let (theirs, is_up) = match layer {
+        "gate_proj" => ("input_linear", false),
+        "up_proj" => ("input_linear", true),
+        "down_proj" => ("output_linear", false),
+        // Of Gemma 4, as it is.
+        "gate_up_proj" => ("gate_up_proj", false),
+        _ => return None,
+    };
+    if let Some((block, number)) = module.split_once(GEMMA4)
+        && block.rsplit_once('.').is_some_and(|(_, layer)| layer.parse::<usize>().is_ok())
+    {
+        return Some((format!("{block}{GEMMA4}{layer}"), number.parse().ok()?, false));
+    }
+    if module.ends_with(".shared_mlp") {
+        return Some((format!("{module}.{theirs}.weight"), 0, is_up));
+    }
+    if let Some((block, number)) = module.split_once(LLAMA4) {
+        let theirs = if layer == "down_proj" { layer } else { "gate_up_proj" };
+        return Some((format!("{block}{LLAMA4}{theirs}"), number.parse().ok()?, is_up));
+    }
+    let (block, number) = module.split_once(".block_sparse_moe.experts.")?;
+    let stack = format!("{block}.block_sparse_moe.{theirs}.weight");
+    Some((stack, number.parse().ok()?, is_up))
+}
