@@ -289,3 +289,58 @@ fn layers_of_gemma_are_told_by_lists() {
     let found = gemma("gemma3n", &more, &[1.0; 4]).unwrap();
     assert_eq!(found["activation_sparsity_pattern"], json!([0.95, 0.0]));
 }
+
+/// Values of every type, some of them beyond all bounds.
+fn odd_value() -> impl Strategy<Value = Value> {
+    let number = prop_oneof![Just(0u32), Just(1), 2u32..100, Just(u32::MAX)];
+    let real = prop_oneof![-1e3f32..1e3, Just(f32::NEG_INFINITY), Just(f32::NAN), Just(0.0)];
+    let numbers = prop::collection::vec(number.clone(), 0..6);
+    let flags = prop::collection::vec(any::<bool>(), 0..6);
+    let reals = prop::collection::vec(real.clone(), 0..6);
+    let all = |values: Vec<Value>| array(&values);
+    prop_oneof![
+        4 => number.prop_map(u32),
+        1 => real.prop_map(f32),
+        1 => any::<bool>().prop_map(flag),
+        1 => Just(text("yarn")),
+        2 => numbers.prop_map(move |of| all(of.into_iter().map(u32).collect())),
+        2 => flags.prop_map(move |of| all(of.into_iter().map(flag).collect())),
+        1 => reals.prop_map(move |of| all(of.into_iter().map(f32).collect())),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn odd_metadata_becomes_a_configuration_or_one_error(
+        architecture in prop::sample::select(vec![
+            "nemotron_h", "nemotron_h_moe", "granitehybrid", "granitemoe", "falcon-h1", "jamba", "mamba",
+            "mamba2", "gemma3n", "gemma4", "llama4", "mistral3", "exaone4", "deepseek2", "qwen3next", "lfm2",
+        ]),
+        values in prop::collection::hash_map(
+            prop::sample::select(vec![
+                "activation_sparsity_scale", "attention.head_count", "attention.head_count_kv",
+                "attention.key_length", "attention.key_length_swa", "attention.shared_kv_layers",
+                "attention.sliding_window", "attention.sliding_window_pattern",
+                "attention.temperature_scale", "block_count", "embedding_length", "expert_count",
+                "expert_used_count", "feed_forward_length", "nextn_predict_layers",
+                "rope.dimension_count_swa", "rope.scaling.factor", "rope.scaling.finetuned",
+                "rope.scaling.type", "rope.scaling.yarn_log_multiplier", "ssm.dt_b_c_rms",
+                "ssm.inner_size", "ssm.time_step_rank",
+            ]),
+            odd_value(),
+            0..16,
+        ),
+    ) {
+        let values: Vec<_> = values.into_iter()
+            .map(|(key, value)| (format!("{architecture}.{key}"), value))
+            .collect();
+        let more: Vec<_> = values.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+        let began = Instant::now();
+        if let Err(said) = config(architecture, &more) {
+            prop_assert!(said.contains("model.gguf: ") && !said.chars().any(char::is_control), "{said}");
+        }
+        prop_assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}
