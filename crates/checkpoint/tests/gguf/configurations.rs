@@ -272,7 +272,7 @@ fn layers_of_gemma_are_told_by_lists() {
         read.map(Option::unwrap).map_err(|error| error.to_string())
     };
     let pattern = ("gemma4.attention.sliding_window_pattern", flags(&[true, false]));
-    let found = gemma("gemma4", &[pattern.clone()], &[1.0, 1e30, 1e30, 1e30]).unwrap();
+    let found = gemma("gemma4", std::slice::from_ref(&pattern), &[1.0, 1e30, 1e30, 1e30]).unwrap();
     assert_eq!(found["layer_types"], json!(["sliding_attention", "full_attention"]));
     let full = &found["rope_parameters"]["full_attention"];
     assert_eq!(full, &json!({"rope_type": "proportional", "partial_rotary_factor": 0.375}));
