@@ -274,10 +274,7 @@ impl Stacks {
             let is_whole = experts.keys().copied().eq(0..experts.len());
             let parts = experts.into_values().filter(|_| is_whole);
             let parts: Vec<Vec<_>> = parts.map(|parts| parts.into_values().collect()).collect();
-            // Of several types each is exact as the widest.
-            let mut types = parts.iter().flatten().map(as_float);
-            let first = types.next().filter(|first| types.all(|other| other == *first));
-            let to = dtype.or(first).unwrap_or(Dtype::F32);
+            let to = type_of_all(parts.iter().flatten(), dtype);
             Rewrite::stacked(name, parts, true, to)
         };
         self.0.into_iter().map(stacked).collect()
@@ -316,12 +313,17 @@ impl HeadMatrices {
             let modules = keys.zip(values).into_iter().flat_map(|(keys, values)| {
                 (0..heads).map(move |head| [of_head(keys, head), of_head(values, head)])
             });
-            let types = both.values().map(as_float).collect::<HashSet<_>>();
-            let to = types.iter().next().copied().filter(|_| types.len() == 1);
-            Rewrite::turned(name, modules.collect(), dtype.or(to).unwrap_or(Dtype::F32))
+            Rewrite::turned(name, modules.collect(), type_of_all(both.values(), dtype))
         };
         self.0.into_iter().map(rewritten).collect()
     }
+}
+
+/// What weights become that become one: that type, or the one that all have. Of several types each is exact as the widest.
+fn type_of_all<'a>(weights: impl Iterator<Item = &'a StoredWeight>, dtype: Option<Dtype>) -> Dtype {
+    let mut types = weights.map(as_float);
+    let first = types.next().filter(|first| types.all(|other| other == *first));
+    dtype.or(first).unwrap_or(Dtype::F32)
 }
 
 /// The type in which safetensors files hold a weight.

@@ -136,7 +136,6 @@ const OTHERS: &[&str] = &[
     "activation_sparsity_scale",
     "attention.key_length_mla",
     "attention.key_length_swa",
-    "attention.temperature_scale",
     "attention.value_length",
     "attention.value_length_mla",
     "attention.value_length_swa",
@@ -273,10 +272,7 @@ impl<'a> Config<'a> {
 
     /// What the tensors' shapes and types say.
     fn add_shapes(&mut self) -> Result<(), GgufFault> {
-        let tensors = self.tensors;
-        let find = |name: &str| tensors.iter().find(|entry| entry.name == name);
-        let table = find("token_embd.weight").and_then(|entry| entry.shape.first().copied());
-        match table {
+        match self.side("token_embd.weight", 0) {
             Some(rows) => self.set("vocab_size", rows),
             None => {
                 if let Some(size) = self.unsigned("vocab_size")? {
@@ -284,7 +280,7 @@ impl<'a> Config<'a> {
                 }
             }
         }
-        self.set("tie_word_embeddings", find("output.weight").is_none());
+        self.set("tie_word_embeddings", !self.has("output.weight"));
         // Those of Qwen2 always are there, and those of some others if nothing is said.
         let has_bias = self.has_in_a_block("attn_q.bias");
         let is_biased = matches!(self.architecture, "gpt-oss" | "glm4" | "seed_oss" | "starcoder2");
@@ -294,7 +290,7 @@ impl<'a> Config<'a> {
         if self.has_in_a_block("ffn_up.bias") {
             self.set("mlp_bias", true);
         }
-        if tensors.iter().any(|entry| entry.dtype.block().elements > 1) {
+        if self.tensors.iter().any(|entry| entry.dtype.block().elements > 1) {
             self.set("quantization_config", json!({ "quant_method": "gguf" }));
         }
         Ok(())
@@ -303,6 +299,19 @@ impl<'a> Config<'a> {
     /// The names of all tensors.
     fn names(&self) -> HashSet<&'a str> {
         self.tensors.iter().map(|entry| entry.name.as_str()).collect()
+    }
+
+    fn tensor(&self, name: &str) -> Option<&'a HeaderEntry> {
+        self.tensors.iter().find(|entry| entry.name == name).copied()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.tensor(name).is_some()
+    }
+
+    /// A side of a tensor's shape, if there are both.
+    fn side(&self, name: &str, at: usize) -> Option<usize> {
+        self.tensor(name)?.shape.get(at).copied()
     }
 
     /// Whether a block has a tensor of that name.
@@ -360,8 +369,7 @@ impl<'a> Config<'a> {
         if let Some(rotated) = self.unsigned("rope.dimension_count")?
             && rotated != width
         {
-            // The part of a head is rounded down to whole elements.
-            self.set("partial_rotary_factor", (rotated as f64 + 0.5) / width as f64);
+            self.set("partial_rotary_factor", part(rotated, width));
         }
         if matches!(self.architecture, "gemma2" | "gemma3") {
             // As llama.cpp tells those of 27B, whose heads are narrower than their share.
@@ -393,6 +401,11 @@ impl<'a> Config<'a> {
         self.set("bos_token_id", begin);
         self.set("eos_token_id", end);
     }
+}
+
+/// What part of a head so many elements are, or of its pairs: who reads it rounds down to whole ones.
+fn part(rotated: u64, all: u64) -> f64 {
+    (rotated as f64 + 0.5) / all as f64
 }
 
 /// Refuses what is no model by itself.

@@ -186,19 +186,18 @@ pub(super) fn json(header: &GgufHeader) -> Result<Option<Vec<u8>>, GgufFault> {
 
 /// Whether a text begins with its special token, and whether it ends with one.
 fn surrounds(header: &GgufHeader) -> Result<[bool; 2], GgufFault> {
-    let begins = match header.text(MODEL)? {
+    let model = header.text(MODEL)?;
+    let unless_said = match model {
         Some("llama") => true,
         Some("gpt2") => pre_tokenizer(header)?.begins,
         _ => false,
     };
-    // A text of Gemma 4 begins with it whatever the file says.
-    if header.text(MODEL)? == Some(GEMMA4) {
-        return Ok([true, header.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false)]);
-    }
     let flag = |name: &str, absent| {
         header.flag(&format!("tokenizer.ggml.{name}")).map(|flag| flag.unwrap_or(absent))
     };
-    Ok([flag("add_bos_token", begins)?, flag("add_eos_token", false)?])
+    // A text of Gemma 4 begins with it whatever the file says.
+    let begins = model == Some(GEMMA4) || flag("add_bos_token", unless_said)?;
+    Ok([begins, flag("add_eos_token", false)?])
 }
 
 /// The special token of that name: its id and how it is spelled.

@@ -290,6 +290,29 @@ fn layers_of_gemma_are_told_by_lists() {
     assert_eq!(found["activation_sparsity_pattern"], json!([0.95, 0.0]));
 }
 
+#[test]
+fn only_queries_of_ministral_grow() {
+    let read = |architecture: &'static str| {
+        let keys = ["attention.temperature_scale", "rope.scaling.yarn_log_multiplier"];
+        let keys = keys.map(|key| (format!("{architecture}.{key}"), f32(0.125)));
+        let kind = (format!("{architecture}.rope.scaling.type"), text("yarn"));
+        let values: Vec<_> = keys.into_iter().chain([kind]).collect();
+        let more: Vec<_> =
+            values.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+        config(architecture, &more).unwrap()
+    };
+    let ministral = read("mistral3");
+    assert_eq!(ministral["model_type"], "ministral3");
+    assert_eq!(ministral["rope_scaling"]["llama_4_scaling_beta"], 0.125);
+    assert!(!ministral.keys().any(|field| field.starts_with("mistral3.")), "{ministral:?}");
+    // What nobody knows of another model is left to be mentioned.
+    let qwen = read("qwen2");
+    assert_eq!(qwen["model_type"], "qwen2");
+    assert_eq!(qwen["qwen2.attention.temperature_scale"], 0.125);
+    assert_eq!(qwen["qwen2.rope.scaling.yarn_log_multiplier"], 0.125);
+    assert!(qwen["rope_scaling"].get("attention_factor").is_none());
+}
+
 /// Values of every type, some of them beyond all bounds.
 fn odd_value() -> impl Strategy<Value = Value> {
     let number = prop_oneof![Just(0u32), Just(1), 2u32..100, Just(u32::MAX)];

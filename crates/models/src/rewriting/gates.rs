@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use outsize_checkpoint::{Dtype, StoredWeight};
 use outsize_core::{Error, Rewrite};
 
-use super::as_float;
+use super::type_of_all;
 
 /// Experts and MLPs on their way to weights of gate and up, by the names of these: of each expert by its number the parts in
 /// order. An MLP is one expert.
@@ -36,10 +36,7 @@ impl Gates {
             }
             let experts = experts.into_values().map(|parts| parts.into_values().collect());
             let experts: Vec<Vec<_>> = experts.collect();
-            // Of several types each is exact as the widest.
-            let mut types = experts.iter().flatten().map(as_float);
-            let first = types.next().filter(|first| types.all(|other| other == *first));
-            let to = dtype.or(first).unwrap_or(Dtype::F32);
+            let to = type_of_all(experts.iter().flatten(), dtype);
             if name.contains(LLAMA4) {
                 return Rewrite::stacked(name, experts, false, to);
             }

@@ -7,7 +7,7 @@ use outsize_checkpoint::{Dtype, StoredWeight};
 use outsize_core::{Change, Error, Rewrite};
 use serde_json::{Map, Value};
 
-use super::as_float;
+use super::{as_float, type_of_all};
 
 /// What the names of its tensors have.
 const MODULE: &str = ".linear_attn.";
@@ -135,10 +135,9 @@ impl LinearAttention {
                     gates.slice(group * values..(group + 1) * values),
                 ]
             });
-            let types = both.values().map(as_float).collect::<std::collections::HashSet<_>>();
-            let to = types.iter().next().copied().filter(|_| types.len() == 1);
+            let to = type_of_all(both.values(), dtype);
             let parts = parts.map(|part| (part, None)).collect();
-            Rewrite::rows(name, parts, dtype.or(to).unwrap_or(Dtype::F32))
+            Rewrite::rows(name, parts, to)
         };
         self.joint.into_iter().map(joined).collect()
     }

@@ -28,7 +28,7 @@ impl Config<'_> {
         if !self.fields.contains_key("q_lora_rank") {
             self.set("q_lora_rank", Value::Null);
         }
-        if self.tensors.iter().any(|entry| entry.name == "blk.0.attn_k_b.weight") {
+        if self.has("blk.0.attn_k_b.weight") {
             self.set("kv_b_apart", true);
         }
         Ok(())
@@ -69,9 +69,7 @@ impl Config<'_> {
             self.fields.entry(field).or_insert(value);
         }
         if self.architecture == "glm4moe" {
-            let is_normed =
-                self.tensors.iter().any(|entry| entry.name == "blk.0.attn_q_norm.weight");
-            self.set("use_qk_norm", is_normed);
+            self.set("use_qk_norm", self.has("blk.0.attn_q_norm.weight"));
         }
         if matches!(self.architecture, "glm4moe" | "glm-dsa") {
             // The layers that guess further tokens are counted too.

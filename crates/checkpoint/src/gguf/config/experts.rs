@@ -32,8 +32,7 @@ impl Config<'_> {
             (inner, "blk.0.ffn_gate_exps.weight", 1),
             ("shared_expert_intermediate_size", "blk.0.ffn_gate_shexp.weight", 0),
         ] {
-            let found = self.tensors.iter().find(|entry| entry.name == tensor);
-            if let Some(width) = found.and_then(|entry| entry.shape.get(rows).copied())
+            if let Some(width) = self.side(tensor, rows)
                 && !self.fields.contains_key(field)
             {
                 self.set(field, width);

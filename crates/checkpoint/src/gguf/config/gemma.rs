@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::names::ROPE_FREQUENCIES;
 use super::relatives::kinds;
-use super::{Config, GgufFault, GgufValue, metadata};
+use super::{Config, GgufFault, GgufValue, metadata, part};
 
 impl Config<'_> {
     /// Layers that see everything and layers with a window, whose heads may be others.
@@ -16,22 +16,20 @@ impl Config<'_> {
         };
         let is_local = |kind: &Value| kind.as_bool() == Some(true);
         self.set("layer_types", kinds(&pattern));
-        if let Some(rows) = self.rows_of("per_layer_token_embd.weight") {
+        if let Some(rows) = self.side("per_layer_token_embd.weight", 0) {
             self.set("vocab_size_per_layer_input", rows);
         }
         match self.architecture {
-            "gemma3n" => self.add_gemma3n(),
+            "gemma3n" => {
+                self.add_gemma3n();
+                Ok(())
+            }
             _ => self.add_gemma4(&pattern.iter().map(is_local).collect::<Vec<_>>()),
         }
     }
 
-    fn rows_of(&self, name: &str) -> Option<usize> {
-        let found = self.tensors.iter().find(|entry| entry.name == name);
-        found.and_then(|entry| entry.shape.first().copied())
-    }
-
-    fn add_gemma3n(&mut self) -> Result<(), GgufFault> {
-        self.set("laurel_rank", self.rows_of("blk.0.laurel_l.weight"));
+    fn add_gemma3n(&mut self) {
+        self.set("laurel_rank", self.side("blk.0.laurel_l.weight", 0));
         if let Some(GgufValue::Array(scales)) =
             self.header.get(&self.key("activation_sparsity_scale"))
         {
@@ -47,7 +45,6 @@ impl Config<'_> {
             let pattern: Vec<_> = scales.iter().map(share).collect();
             self.set("activation_sparsity_pattern", pattern);
         }
-        Ok(())
     }
 
     fn add_gemma4(&mut self, local: &[bool]) -> Result<(), GgufFault> {
@@ -93,8 +90,7 @@ impl Config<'_> {
             let reason = "its factors must be ones, and behind them very large ones".to_owned();
             return Err(GgufFault::Tensor { tensor: ROPE_FREQUENCIES.to_owned(), reason });
         }
-        // The part is rounded down to whole pairs.
-        let part = ((rotated as f64 + 0.5) / factors.len() as f64).min(1.0);
+        let part_of_full = part(rotated as u64, factors.len() as u64).min(1.0);
         let theta = self.fields.remove("rope_theta");
         let mut local = json!({ "rope_type": "default" });
         if let Some(theta) = self.fields.remove("rope_local_base_freq") {
@@ -104,9 +100,10 @@ impl Config<'_> {
         if let [Some(width), Some(rotated)] = [self.unsigned(widths[0])?, self.unsigned(widths[1])?]
             && rotated != width
         {
-            local["partial_rotary_factor"] = ((rotated as f64 + 0.5) / width as f64).into();
+            local["partial_rotary_factor"] = part(rotated, width).into();
         }
-        let mut full = json!({ "rope_type": "proportional", "partial_rotary_factor": part });
+        let mut full =
+            json!({ "rope_type": "proportional", "partial_rotary_factor": part_of_full });
         if let Some(theta) = theta {
             full["rope_theta"] = theta;
         }

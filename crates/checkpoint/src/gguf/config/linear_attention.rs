@@ -13,9 +13,7 @@ impl Config<'_> {
         self.set("rms_norm_add_unit_offset", false);
         self.set("linear_rates_negated", true);
         if self.architecture == "qwen3next" {
-            let is_apart =
-                |name: &str| name.starts_with("blk.") && name.ends_with(".attn_gate.weight");
-            if self.tensors.iter().any(|entry| is_apart(&entry.name)) {
+            if self.has_in_a_block("attn_gate.weight") {
                 self.set("linear_qkvz_apart", true);
             }
         } else {

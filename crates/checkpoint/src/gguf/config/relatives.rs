@@ -3,7 +3,6 @@
 use serde_json::Value;
 
 use super::{Config, GgufFault, metadata};
-use crate::header::HeaderEntry;
 
 impl Config<'_> {
     /// The fields that transformers calls otherwise for these than for most models.
@@ -48,9 +47,7 @@ impl Config<'_> {
                 self.rename("n_shared_experts", "moe_num_shared_experts");
                 // So many times as wide as the others.
                 self.fields.remove("shared_expert_intermediate_size");
-                let is_shared =
-                    |entry: &&HeaderEntry| entry.name.ends_with(".ffn_gate_shexp.weight");
-                if !self.tensors.iter().any(is_shared) {
+                if !self.has_in_a_block("ffn_gate_shexp.weight") {
                     self.set("moe_num_shared_experts", 0);
                 }
             }
@@ -65,9 +62,7 @@ impl Config<'_> {
             "nemotron" => self.rename("layer_norm_eps", "norm_eps"),
             "lfm2" | "lfm2moe" => self.add_short_convolutions()?,
             "seed_oss" => {
-                let name = "blk.0.attn_output.bias";
-                let has_bias = self.tensors.iter().any(|entry| entry.name == name);
-                self.set("attention_out_bias", has_bias);
+                self.set("attention_out_bias", self.has("blk.0.attn_output.bias"));
             }
             "starcoder2" => {
                 self.rename("layer_norm_eps", "norm_epsilon");
@@ -83,16 +78,8 @@ impl Config<'_> {
     /// Layers with a short convolution: those that have no heads of keys.
     fn add_short_convolutions(&mut self) -> Result<(), GgufFault> {
         self.rename("rms_norm_eps", "norm_eps");
-        let field = "num_key_value_heads";
-        if let Some(Value::Array(heads)) = self.fields.get(field) {
-            let kind = |heads: &Value| match heads.as_u64() {
-                Some(0) => "conv",
-                _ => "full_attention",
-            };
-            let kinds: Vec<_> = heads.iter().map(kind).collect();
-            let most = heads.iter().filter_map(Value::as_u64).max();
-            self.set("layer_types", kinds);
-            self.set(field, most);
+        if let Some(heads) = self.set_kinds_by_heads(["conv", "full_attention"]) {
+            self.set("num_key_value_heads", heads.iter().filter_map(Value::as_u64).max());
         }
         if self.architecture == "lfm2" {
             self.set("block_auto_adjust_ff_dim", false);
@@ -100,6 +87,14 @@ impl Config<'_> {
         }
         self.rename("first_k_dense_replace", "num_dense_layers");
         self.check_sigmoid()
+    }
+
+    /// Says of each layer which of two kinds it is, by whether it has heads of keys, where these are listed; gives the list.
+    pub(super) fn set_kinds_by_heads(&mut self, [without, with]: [&str; 2]) -> Option<Vec<Value>> {
+        let heads = self.fields.get("num_key_value_heads")?.as_array()?.clone();
+        let kind = |heads: &Value| if heads.as_u64() == Some(0) { without } else { with };
+        self.set("layer_types", heads.iter().map(kind).collect::<Vec<_>>());
+        Some(heads)
     }
 
     /// Refuses other shares of experts than those behind a sigmoid.

@@ -54,18 +54,18 @@ impl Config<'_> {
                 if self.architecture == "gpt-oss" {
                     yarn["truncate"] = false.into();
                 }
+                let weight = self.number(LOG_MULTIPLIER);
+                let stretched = |weight: f64| 0.1 * weight * factor.ln() + 1.0;
                 if self.architecture == "deepseek2" {
                     // Scores are stretched, and what is rotated is not: a tenth of the weight is stored.
-                    let weight = self.number(LOG_MULTIPLIER).unwrap_or(0.0) * 10.0;
-                    yarn["mscale_all_dim"] = weight.into();
+                    yarn["mscale_all_dim"] = (weight.unwrap_or(0.0) * 10.0).into();
                     yarn["attention_factor"] = 1.0.into();
                     self.fields.remove(&self.key(LOG_MULTIPLIER));
-                } else if let Some(weight) = self.number(LOG_MULTIPLIER) {
-                    let stretched = |weight: f64| 0.1 * weight * factor.ln() + 1.0;
+                } else if let ("mistral3", Some(weight)) = (self.architecture, weight) {
                     yarn["attention_factor"] = (stretched(1.0) / stretched(weight)).into();
                     self.fields.remove(&self.key(LOG_MULTIPLIER));
                 } else if stretch != 1.0 {
-                    yarn["attention_factor"] = (stretch * (0.1 * factor.ln() + 1.0)).into();
+                    yarn["attention_factor"] = (stretch * stretched(1.0)).into();
                 }
                 for name in ["beta_fast", "beta_slow"] {
                     if let Some(beta) = self.number(&format!("rope.scaling.yarn_{name}")) {
@@ -85,8 +85,12 @@ impl Config<'_> {
         if let Some(trained) = trained {
             rope[original] = (trained as u64).into();
         }
-        if let Some(rate) = self.number("attention.temperature_scale").filter(|rate| *rate != 0.0) {
+        let of_growth = "attention.temperature_scale";
+        if let ("mistral3", Some(rate)) = (self.architecture, self.number(of_growth))
+            && rate != 0.0
+        {
             // Queries grow with their position.
+            self.fields.remove(&self.key(of_growth));
             self.set("model_type", "ministral3");
             rope["llama_4_scaling_beta"] = rate.into();
         }

@@ -41,13 +41,9 @@ impl Config<'_> {
                 self.set("mamba_head_dim", inner / self.required("ssm.time_step_rank")?.max(1));
                 self.add_nemotron()?;
             }
-            "jamba" => {
+            "jamba" | "granitehybrid" => {
                 self.set("mamba_expand", inner / self.required("embedding_length")?.max(1));
-                self.add_periods()?;
-            }
-            "granitehybrid" => {
-                self.set("mamba_expand", inner / self.required("embedding_length")?.max(1));
-                self.add_granite()?;
+                if self.architecture == "jamba" { self.add_periods() } else { self.add_granite() }?;
             }
             "falcon-h1" => {
                 self.set("mamba_d_ssm", inner);
@@ -73,9 +69,7 @@ impl Config<'_> {
             return Ok(());
         }
         self.set("intermediate_size", inner);
-        if self.header.get(&self.key("ssm.dt_b_c_rms")).and_then(|value| value.json())
-            == Some(Value::Bool(true))
-        {
+        if self.header.flag(&self.key("ssm.dt_b_c_rms"))? == Some(true) {
             self.set("model_type", "falcon_mamba");
             let epsilon = self.fields.get("layer_norm_epsilon").cloned().unwrap_or_default();
             self.set("mixer_rms_eps", epsilon);
@@ -121,17 +115,10 @@ impl Config<'_> {
 
     /// Granite 4: which layers have attention, whether it rotates, and the MLP that all tokens go to.
     fn add_granite(&mut self) -> Result<(), GgufFault> {
-        let field = "num_key_value_heads";
-        if let Some(Value::Array(heads)) = self.fields.get(field).cloned() {
-            let kind = |heads: &Value| match heads.as_u64() {
-                Some(0) => "mamba",
-                _ => "attention",
-            };
-            self.set("layer_types", heads.iter().map(kind).collect::<Vec<_>>());
-            self.set_most(field, &heads);
+        if let Some(heads) = self.set_kinds_by_heads(["mamba", "attention"]) {
+            self.set_most("num_key_value_heads", &heads);
         }
-        let key = self.key("rope.scaling.finetuned");
-        let rotates = self.header.get(&key).and_then(|value| value.json()?.as_bool());
+        let rotates = self.header.flag(&self.key("rope.scaling.finetuned"))?;
         let kind = if rotates == Some(false) { "nope" } else { "rope" };
         self.set("position_embedding_type", kind);
         if !self.has_experts()? {
