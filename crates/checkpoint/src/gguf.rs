@@ -212,8 +212,12 @@ impl<S> GgufFile<S> {
 
     /// The tensors of each part under the names of transformers, with offsets from the part's beginning.
     pub(crate) fn renamed(&self) -> Vec<Vec<HeaderEntry>> {
-        let architecture = self.first.header.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
-        self.parts().map(|part| names::renamed(architecture, part.header.tensors())).collect()
+        let header = &self.first.header;
+        let architecture = header.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
+        let blocks = config::layers(header).unwrap_or(u64::MAX);
+        let of_part =
+            |part: &GgufPart<S>| names::renamed(architecture, blocks, part.header.tensors());
+        self.parts().map(of_part).collect()
     }
 
     /// `config.json`, made from the metadata; `read` reads bytes of a part from an offset on.

@@ -1,9 +1,11 @@
 //! A `config.json` from the metadata of a GGUF file.
 
+mod architecture;
 mod deepseek;
 mod experts;
 mod gemma;
 mod linear_attention;
+mod mixtures;
 mod relatives;
 mod rope;
 mod state_space;
@@ -12,68 +14,13 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
+use self::architecture::{ARCHITECTURES, Convention, Convention::*};
 use super::ARCHITECTURE;
 use super::fault::GgufFault;
 use super::header::{GgufHeader, metadata};
 use super::tokenizer::end_ids;
 use super::value::GgufValue;
 use crate::header::HeaderEntry;
-
-/// Architectures of llama.cpp, and what transformers calls them.
-const ARCHITECTURES: &[(&str, &str)] = &[
-    ("llama", "llama"),
-    ("mistral3", "llama"),
-    ("llama4", "llama4_text"),
-    ("qwen2", "qwen2"),
-    ("qwen3", "qwen3"),
-    // What sees images is in a file of its own.
-    ("qwen2vl", "qwen2"),
-    ("qwen3vl", "qwen3"),
-    ("qwen3vlmoe", "qwen3_moe"),
-    ("gemma", "gemma"),
-    ("gemma2", "gemma2"),
-    ("gemma3", "gemma3_text"),
-    ("gemma3n", "gemma3n_text"),
-    ("gemma4", "gemma4_text"),
-    ("granite", "granite"),
-    ("granitemoe", "granitemoe"),
-    ("granitehybrid", "granitemoehybrid"),
-    ("smollm3", "smollm3"),
-    ("olmo", "olmo"),
-    ("olmo2", "olmo2"),
-    ("nemotron", "nemotron"),
-    ("lfm2", "lfm2"),
-    ("lfm2moe", "lfm2_moe"),
-    ("exaone4", "exaone4"),
-    ("command-r", "cohere"),
-    ("cohere2", "cohere2"),
-    ("glm4", "glm4"),
-    ("ernie4_5", "ernie4_5"),
-    ("ernie4_5-moe", "ernie4_5_moe"),
-    ("hunyuan-dense", "hunyuan_v1_dense"),
-    ("hunyuan-moe", "hunyuan_v1_moe"),
-    ("dots1", "dots1"),
-    ("seed_oss", "seed_oss"),
-    ("starcoder2", "starcoder2"),
-    ("minimax-m2", "minimax_m2"),
-    ("phi3", "phi3"),
-    ("qwen2moe", "qwen2_moe"),
-    ("qwen3moe", "qwen3_moe"),
-    ("olmoe", "olmoe"),
-    ("gpt-oss", "gpt_oss"),
-    ("deepseek2", "deepseek_v2"),
-    ("glm4moe", "glm4_moe"),
-    ("glm-dsa", "glm_moe_dsa"),
-    ("qwen3next", "qwen3_next"),
-    ("qwen35", "qwen3_5_text"),
-    ("qwen35moe", "qwen3_5_moe_text"),
-    ("nemotron_h", "nemotron_h"),
-    ("nemotron_h_moe", "nemotron_h"),
-    ("falcon-h1", "falcon_h1"),
-    ("jamba", "jamba"),
-    ("mamba", "mamba"),
-    ("mamba2", "mamba2"),
-];
 
 /// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
 /// for those to say who read them.
@@ -82,6 +29,8 @@ const FIELDS: &[(&str, &str)] = &[
     ("altup.num_inputs", "altup_num_inputs"),
     ("attention.causal", "is_causal"),
     ("attention.clamp_kqv", "clip_qkv"),
+    ("attention.compress_ratios", "compress_ratios"),
+    ("attention.compress_rope_freq_base", "compress_rope_theta"),
     ("attention.head_count", "num_attention_heads"),
     ("attention.head_count_kv", "num_key_value_heads"),
     ("attention.indexer.head_count", "index_n_heads"),
@@ -91,6 +40,8 @@ const FIELDS: &[(&str, &str)] = &[
     ("attention.kv_lora_rank", "kv_lora_rank"),
     ("attention.layer_norm_epsilon", "layer_norm_eps"),
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.output_group_count", "o_groups"),
+    ("attention.output_lora_rank", "o_lora_rank"),
     ("attention.q_lora_rank", "q_lora_rank"),
     ("attention.scale", "attn_scale"),
     ("attention.shared_kv_layers", "num_kv_shared_layers"),
@@ -115,6 +66,10 @@ const FIELDS: &[(&str, &str)] = &[
     ("feed_forward_length", "intermediate_size"),
     ("final_logit_softcapping", "final_logit_softcapping"),
     ("full_attention_interval", "full_attention_interval"),
+    ("hash_layer_count", "num_hash_layers"),
+    ("hyper_connection.count", "hc_mult"),
+    ("hyper_connection.epsilon", "hc_eps"),
+    ("hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"),
     ("interleave_moe_layer_step", "moe_layer_interval"),
     ("leading_dense_block_count", "first_k_dense_replace"),
     ("logit_scale", "logits_scaling"),
@@ -139,6 +94,7 @@ const OTHERS: &[&str] = &[
     "attention.value_length",
     "attention.value_length_mla",
     "attention.value_length_swa",
+    "embedding_length_out",
     "n_deepstack_layers",
     "rope.dimension_count",
     "rope.dimension_count_swa",
@@ -150,6 +106,7 @@ const OTHERS: &[&str] = &[
     "rope.scaling.finetuned",
     "rope.scaling.original_context_length",
     "rope.scaling.type",
+    "rope.scaling.yarn_attn_factor",
     "rope.scaling.yarn_beta_fast",
     "rope.scaling.yarn_beta_slow",
     "ssm.dt_b_c_rms",
@@ -170,6 +127,10 @@ pub(super) fn json(
 ) -> Result<Vec<u8>, GgufFault> {
     let mut config = Config::new(header, tensors)?;
     config.add_rope(factors)?;
+    let has_two = config.fields.get("model_type").is_some_and(|it| it == "olmo3");
+    if has_two || matches!(config.architecture, "laguna" | "mellum" | "mimo2" | "step35") {
+        config.nest_rope()?;
+    }
     Ok(Value::from(config.fields).to_string().into_bytes())
 }
 
@@ -178,6 +139,7 @@ struct Config<'a> {
     /// Of all parts.
     tensors: &'a [&'a HeaderEntry],
     architecture: &'a str,
+    conventions: &'static [Convention],
     fields: Map<String, Value>,
 }
 
@@ -188,30 +150,32 @@ impl<'a> Config<'a> {
         let key = ARCHITECTURE;
         let architecture =
             header.text(key)?.ok_or_else(|| metadata(key, "it is missing".to_owned()))?;
-        let known = ARCHITECTURES.iter().find(|(name, _)| *name == architecture);
-        let Some((_, model_type)) = known else {
-            let names: Vec<_> = ARCHITECTURES.iter().map(|(name, _)| *name).collect();
+        let known = ARCHITECTURES.iter().find(|(name, ..)| *name == architecture);
+        let Some(&(_, model_type, conventions)) = known else {
+            let names: Vec<_> = ARCHITECTURES.iter().map(|(name, ..)| *name).collect();
             let reason = format!(
                 "the architecture {architecture:?} is not built in for GGUF files: {} are",
                 names.join(", ")
             );
             return Err(metadata(key, reason));
         };
-        let mut config = Self { header, tensors, architecture, fields: Map::new() };
-        config.set("model_type", *model_type);
+        let fields = Map::new();
+        let mut config = Self { header, tensors, architecture, conventions, fields };
+        config.set("model_type", model_type);
         if matches!(architecture, "qwen2moe" | "qwen3moe" | "qwen3vlmoe" | "olmoe") {
             // The others of these add the shares up as they are.
             config.set("norm_topk_prob", architecture.starts_with("qwen3"));
         }
         config.copy()?;
+        config.leave_further_layers_out()?;
         match architecture {
-            "deepseek2" | "glm-dsa" => config.add_latent_attention()?,
+            _ if config.has_convention(LatentAttention) => config.add_latent_attention()?,
             "gemma3n" | "gemma4" => config.add_heads_of_kinds()?,
             // They have none.
             "mamba" | "mamba2" => {}
             _ => config.add_heads()?,
         }
-        if matches!(architecture, "qwen3next" | "qwen35" | "qwen35moe") {
+        if config.has_convention(LinearAttention) {
             config.add_linear_attention()?;
         }
         config.add_shapes()?;
@@ -221,11 +185,16 @@ impl<'a> Config<'a> {
         config.add_conventions();
         config.add_state_space()?;
         config.add_conventions_of_relatives()?;
+        config.add_conventions_of_mixtures()?;
         Ok(config)
     }
 
     fn set(&mut self, field: &str, value: impl Into<Value>) {
         self.fields.insert(field.to_owned(), value.into());
+    }
+
+    fn has_convention(&self, convention: Convention) -> bool {
+        self.conventions.contains(&convention)
     }
 
     /// The whole key of one of the architecture.
@@ -242,6 +211,21 @@ impl<'a> Config<'a> {
             GgufValue::Array(_) => None,
             value => value.json()?.as_f64(),
         }
+    }
+
+    /// A whole number that must be there.
+    fn required(&self, end: &str) -> Result<u64, GgufFault> {
+        let found = self.unsigned(end)?;
+        found.ok_or_else(|| metadata(&self.key(end), "it is missing".to_owned()))
+    }
+
+    /// How many layers the model has, without those that guess further tokens: so many that each can be looked at.
+    fn layers(&self) -> Result<u64, GgufFault> {
+        const MOST: u64 = 1 << 16;
+        let reason = || format!("only up to {MOST} are built in");
+        self.required("block_count")?;
+        let few = layers(self.header).filter(|&layers| layers <= MOST);
+        few.ok_or_else(|| metadata(&self.key("block_count"), reason()))
     }
 
     /// Values that transformers has under another name. Those that nobody here knows keep theirs, for who reads the
@@ -270,6 +254,22 @@ impl<'a> Config<'a> {
         Ok(())
     }
 
+    /// Counts the model's layers alone, where those are counted too that guess further tokens.
+    fn leave_further_layers_out(&mut self) -> Result<(), GgufFault> {
+        self.fields.remove("num_nextn_predict_layers");
+        let (Some(blocks), Some(layers)) = (self.unsigned("block_count")?, layers(self.header))
+        else {
+            return Ok(());
+        };
+        for list in self.fields.values_mut().filter_map(Value::as_array_mut) {
+            if list.len() as u64 == blocks {
+                list.truncate(layers as usize);
+            }
+        }
+        self.set("num_hidden_layers", layers);
+        Ok(())
+    }
+
     /// What the tensors' shapes and types say.
     fn add_shapes(&mut self) -> Result<(), GgufFault> {
         match self.side("token_embd.weight", 0) {
@@ -283,7 +283,7 @@ impl<'a> Config<'a> {
         self.set("tie_word_embeddings", !self.has("output.weight"));
         // Those of Qwen2 always are there, and those of some others if nothing is said.
         let has_bias = self.has_in_a_block("attn_q.bias");
-        let is_biased = matches!(self.architecture, "gpt-oss" | "glm4" | "seed_oss" | "starcoder2");
+        let is_biased = self.has_convention(Biases);
         if !matches!(self.architecture, "qwen2" | "qwen2vl") && (has_bias || is_biased) {
             self.set("attention_bias", has_bias);
         }
@@ -325,34 +325,17 @@ impl<'a> Config<'a> {
 
     /// The widths of heads.
     fn add_heads(&mut self) -> Result<(), GgufFault> {
-        let (heads, hidden) =
-            (self.unsigned("attention.head_count")?, self.unsigned("embedding_length")?);
+        let heads = match self.fields.get("num_attention_heads") {
+            // Whose width is said.
+            Some(Value::Array(_)) => None,
+            _ => self.unsigned("attention.head_count")?,
+        };
+        let hidden = self.unsigned("embedding_length")?;
         let is_mixtral = self.architecture == "llama" && self.has_experts()?;
         let width = match (self.unsigned("attention.key_length")?, heads, hidden) {
             (Some(width), ..) => width,
             (None, Some(heads @ 1..), Some(hidden)) => {
-                let has_default = matches!(
-                    self.architecture,
-                    "qwen3"
-                        | "qwen3vl"
-                        | "qwen3vlmoe"
-                        | "qwen3next"
-                        | "qwen35"
-                        | "qwen35moe"
-                        | "gemma"
-                        | "gemma2"
-                        | "gemma3"
-                        | "gpt-oss"
-                        | "glm4"
-                        | "ernie4_5"
-                        | "ernie4_5-moe"
-                        | "dots1"
-                        | "seed_oss"
-                        | "minimax-m2"
-                        | "mistral3"
-                        | "llama4"
-                );
-                if has_default || is_mixtral {
+                if self.has_convention(HeadDim) || is_mixtral {
                     // Where transformers would take another width, or none.
                     self.set("head_dim", hidden / heads);
                 }
@@ -383,24 +366,27 @@ impl<'a> Config<'a> {
 
     /// What GGUF files have otherwise than transformers.
     fn add_conventions(&mut self) {
-        match self.architecture {
-            // Rows of queries and keys are in the order in which neighbours are rotated together.
-            "llama" | "mistral3" | "granite" | "granitemoe" | "granitehybrid" | "smollm3"
-            | "olmo" => {
-                self.set("rope_interleaved", true);
-            }
-            // One is already added to the weights.
-            "gemma" | "gemma2" | "gemma3" | "nemotron" => {
-                self.set("rms_norm_add_unit_offset", false);
-            }
+        if self.has_convention(Neighbours) {
+            self.set("rope_interleaved", true);
+        }
+        if self.has_convention(OneAdded) {
+            self.set("rms_norm_add_unit_offset", false);
+        }
+        if self.architecture == "gpt-oss" {
             // Gate and up are tensors of their own.
-            "gpt-oss" => self.set("experts_gate_apart", true),
-            _ => {}
+            self.set("experts_gate_apart", true);
         }
         let [begin, end] = end_ids(self.header);
         self.set("bos_token_id", begin);
         self.set("eos_token_id", end);
     }
+}
+
+/// How many layers the model of a file has, without those that guess further tokens, if it says that.
+pub(super) fn layers(header: &GgufHeader) -> Option<u64> {
+    let architecture = header.text(ARCHITECTURE).ok()??;
+    let count = |end| header.unsigned(&format!("{architecture}.{end}")).ok().flatten();
+    Some(count("block_count")?.saturating_sub(count("nextn_predict_layers").unwrap_or(0)))
 }
 
 /// What part of a head so many elements are, or of its pairs: who reads it rounds down to whole ones.

@@ -353,7 +353,8 @@ impl<E, F: FnMut(u64, &mut [u8]) -> Result<(), E>, W: Fn(GgufFault) -> E> Source
 
 /// The types that are built in.
 fn known() -> impl Iterator<Item = Dtype> {
-    [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64].into_iter().chain(Dtype::GGUF_BLOCKS)
+    let plain = [Dtype::F32, Dtype::F16, Dtype::BF16, Dtype::F64, Dtype::I32];
+    plain.into_iter().chain(Dtype::GGUF_BLOCKS)
 }
 
 /// The type of that number in the format, or the name of one that is not built in.

@@ -6,6 +6,9 @@ use crate::header::HeaderEntry;
 const WHOLE: &[(&str, &str, &str)] = &[
     ("mamba mamba2", "token_embd", "backbone.embeddings"),
     (NEMOTRON, "token_embd", "model.embeddings"),
+    ("deepseek4", "token_embd", "embed"),
+    ("deepseek4", "output_norm", "norm"),
+    ("deepseek4", "output", "head"),
     ("", "token_embd", "model.embed_tokens"),
     // llama.cpp has had two names of it.
     ("lfm2", "token_embd_norm", "model.embedding_norm"),
@@ -13,8 +16,12 @@ const WHOLE: &[(&str, &str, &str)] = &[
     ("mamba mamba2", "output_norm", "backbone.norm_f"),
     (NEMOTRON, "output_norm", "model.norm_f"),
     ("jamba falcon-h1", "output_norm", "model.final_layernorm"),
+    ("phi2", "output_norm", "model.final_layernorm"),
     ("", "output_norm", "model.norm"),
     ("", "output", "lm_head"),
+    ("deepseek4", "output_hc_fn.weight", "hc_head_fn"),
+    ("deepseek4", "output_hc_base.weight", "hc_head_base"),
+    ("deepseek4", "output_hc_scale.weight", "hc_head_scale"),
     (GEMMA_WITH_INPUTS, "per_layer_token_embd", "model.embed_tokens_per_layer"),
     (GEMMA_WITH_INPUTS, "per_layer_model_proj", "model.per_layer_model_projection"),
     (GEMMA_WITH_INPUTS, "per_layer_proj_norm", "model.per_layer_projection_norm"),
@@ -36,7 +43,11 @@ const GRANITE: &str = "granitemoe granitehybrid";
 const GEMMA_WITH_INPUTS: &str = "gemma3n gemma4";
 
 /// Those whose experts for all tokens are one block.
-const SHARED_EXPERTS: &str = "deepseek2 glm4moe glm-dsa dots1 ernie4_5-moe";
+const SHARED_EXPERTS: &str = "deepseek2 deepseek32 glm4moe glm-dsa dots1 ernie4_5-moe afmoe exaone-moe cohere2moe \
+    step35";
+
+/// Those whose norms are around attention and the MLP, by names of their own.
+const AFMOE: &str = "afmoe";
 
 /// Those of Nemotron-H and of models of a state space alone.
 const NEMOTRON: &str = "nemotron_h nemotron_h_moe mamba mamba2";
@@ -112,6 +123,64 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     (GRANITE, "ffn_up_shexp", "shared_mlp.up_proj"),
     (GRANITE, "ffn_down_shexp", "shared_mlp.down_proj"),
     (GRANITE, "ffn_gate_inp", "block_sparse_moe.router.layer"),
+    ("kimi-linear", "ssm_conv1d_q", "self_attn.q_conv1d"),
+    ("kimi-linear", "ssm_conv1d_k", "self_attn.k_conv1d"),
+    ("kimi-linear", "ssm_conv1d_v", "self_attn.v_conv1d"),
+    ("kimi-linear", "ssm_f_a", "self_attn.f_a_proj"),
+    ("kimi-linear", "ssm_f_b", "self_attn.f_b_proj"),
+    ("kimi-linear", "ssm_g_a", "self_attn.g_a_proj"),
+    ("kimi-linear", "ssm_g_b", "self_attn.g_b_proj"),
+    ("kimi-linear", "ssm_beta", "self_attn.b_proj"),
+    ("kimi-linear", "ssm_dt.bias", "self_attn.dt_bias"),
+    ("kimi-linear", "ssm_a.", RATES_OF_KIMI),
+    ("kimi-linear", "ffn_gate_inp", "block_sparse_moe.gate"),
+    ("kimi-linear", "exp_probs_b.bias", "block_sparse_moe.gate.e_score_correction_bias"),
+    ("kimi-linear", "ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"),
+    ("kimi-linear", "ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
+    ("kimi-linear", "ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
+    ("kimi-linear", "ssm_norm", "self_attn.o_norm"),
+    ("deepseek4", "attn_norm", "attn_norm"),
+    ("deepseek4", "attn_q_a", "attn.wq_a"),
+    ("deepseek4", "attn_q_b", "attn.wq_b"),
+    ("deepseek4", "attn_sinks.weight", "attn.attn_sink"),
+    ("deepseek4", "attn_q_a_norm", "attn.q_norm"),
+    ("deepseek4", "attn_kv", "attn.wkv"),
+    ("deepseek4", "attn_kv_a_norm", "attn.kv_norm"),
+    ("deepseek4", "attn_output_a", "attn.wo_a"),
+    ("deepseek4", "attn_output_b", "attn.wo_b"),
+    ("deepseek4", "attn_compressor_ape.weight", "attn.compressor.ape"),
+    ("deepseek4", "attn_compressor_kv", "attn.compressor.wkv"),
+    ("deepseek4", "attn_compressor_gate", "attn.compressor.wgate"),
+    ("deepseek4", "attn_compressor_norm", "attn.compressor.norm"),
+    ("deepseek4", "indexer_compressor_ape.weight", "attn.indexer.compressor.ape"),
+    ("deepseek4", "indexer_compressor_kv", "attn.indexer.compressor.wkv"),
+    ("deepseek4", "indexer_compressor_gate", "attn.indexer.compressor.wgate"),
+    ("deepseek4", "indexer_compressor_norm", "attn.indexer.compressor.norm"),
+    ("deepseek4", "indexer.attn_q_b", "attn.indexer.wq_b"),
+    ("deepseek4", "indexer.proj", "attn.indexer.weights_proj"),
+    ("deepseek4", "hc_attn_base.weight", "hc_attn_base"),
+    ("deepseek4", "hc_attn_fn.weight", "hc_attn_fn"),
+    ("deepseek4", "hc_attn_scale.weight", "hc_attn_scale"),
+    ("deepseek4", "hc_ffn_base.weight", "hc_ffn_base"),
+    ("deepseek4", "hc_ffn_fn.weight", "hc_ffn_fn"),
+    ("deepseek4", "hc_ffn_scale.weight", "hc_ffn_scale"),
+    ("deepseek4", "ffn_norm", "ffn_norm"),
+    ("deepseek4", "ffn_gate_inp", "ffn.gate"),
+    ("deepseek4", "ffn_gate_tid2eid.weight", "ffn.gate.tid2eid"),
+    ("deepseek4", "exp_probs_b.bias", "ffn.gate.bias"),
+    ("deepseek4", "ffn_gate_shexp", "ffn.shared_experts.w1"),
+    ("deepseek4", "ffn_down_shexp", "ffn.shared_experts.w2"),
+    ("deepseek4", "ffn_up_shexp", "ffn.shared_experts.w3"),
+    (AFMOE, "ffn_norm", "pre_mlp_layernorm"),
+    (AFMOE, "post_ffw_norm", "post_mlp_layernorm"),
+    (AFMOE, "attn_gate", "self_attn.gate_proj"),
+    ("afmoe hy_v3", "ffn_gate_inp", "mlp.router.gate"),
+    ("afmoe hy_v3", "exp_probs_b.bias", "mlp.expert_bias"),
+    ("hy_v3", "exp_probs_b.", "mlp.expert_bias"),
+    ("laguna step35", "attn_gate", "self_attn.g_proj"),
+    ("phi2", "attn_output", "self_attn.dense"),
+    ("phi2", "ffn_up", "mlp.fc1"),
+    ("phi2", "ffn_down", "mlp.fc2"),
     (GEMMA_WITH_INPUTS, "inp_gate", "per_layer_input_gate"),
     (GEMMA_WITH_INPUTS, "proj", "per_layer_projection"),
     (GEMMA_WITH_INPUTS, "post_norm", "post_per_layer_input_norm"),
@@ -163,7 +232,7 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("hunyuan-dense hunyuan-moe", "attn_k_norm", "self_attn.key_layernorm"),
     ("", "attn_q_norm", "self_attn.q_norm"),
     ("", "attn_k_norm", "self_attn.k_norm"),
-    ("gpt-oss", "attn_sinks.weight", "self_attn.sinks"),
+    ("gpt-oss mimo2", "attn_sinks.weight", "self_attn.sinks"),
     ("glm4", "post_attention_norm", "post_self_attn_layernorm"),
     ("", "post_attention_norm", "post_attention_layernorm"),
     ("gemma2 gemma3 gemma3n gemma4", "ffn_norm", "pre_feedforward_layernorm"),
@@ -183,12 +252,14 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("hunyuan-moe", "ffn_gate_inp", "mlp.gate.wg"),
     ("", "ffn_gate_inp", "mlp.gate"),
     ("", "exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
+    // Its name has no end in some files.
+    ("", "exp_probs_b.", "mlp.gate.e_score_correction_bias"),
     (SHARED_EXPERTS, "ffn_gate_shexp", "mlp.shared_experts.gate_proj"),
-    ("hunyuan-moe", "ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
+    ("hunyuan-moe hy_v3", "ffn_gate_shexp", "mlp.shared_mlp.gate_proj"),
     (SHARED_EXPERTS, "ffn_up_shexp", "mlp.shared_experts.up_proj"),
-    ("hunyuan-moe", "ffn_up_shexp", "mlp.shared_mlp.up_proj"),
+    ("hunyuan-moe hy_v3", "ffn_up_shexp", "mlp.shared_mlp.up_proj"),
     (SHARED_EXPERTS, "ffn_down_shexp", "mlp.shared_experts.down_proj"),
-    ("hunyuan-moe", "ffn_down_shexp", "mlp.shared_mlp.down_proj"),
+    ("hunyuan-moe hy_v3", "ffn_down_shexp", "mlp.shared_mlp.down_proj"),
     ("", "ffn_gate_shexp", "mlp.shared_expert.gate_proj"),
     ("", "ffn_up_shexp", "mlp.shared_expert.up_proj"),
     ("", "ffn_down_shexp", "mlp.shared_expert.down_proj"),
@@ -197,6 +268,9 @@ const OF_BLOCK: &[(&str, &str, &str)] = &[
 
 /// A row, which is a matrix of one row in transformers.
 const CORRECTION_OF_STATICS: &str = "mlp.moe_statics.e_score_correction_bias";
+
+/// Numbers of heads, which have four sides in transformers.
+const RATES_OF_KIMI: &str = "self_attn.A_log";
 
 /// Matrices of all heads, one for each, which are one matrix in the module: one below the other.
 const KEYS_OF_HEADS: &str = "self_attn.kv_b_proj.keys";
@@ -207,9 +281,12 @@ const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
 /// The experts of a block, which are one tensor: what each is in transformers, before and behind its number.
 const EXPERTS: &[(&str, &str, [&str; 2])] = &[
-    ("llama minimax-m2", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
-    ("llama minimax-m2", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
-    ("llama minimax-m2", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
+    ("llama minimax-m2 kimi-linear", "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
+    ("llama minimax-m2 kimi-linear", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
+    ("llama minimax-m2 kimi-linear", "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
+    ("deepseek4", "ffn_gate_exps", ["ffn.experts", "w1"]),
+    ("deepseek4", "ffn_up_exps", ["ffn.experts", "w3"]),
+    ("deepseek4", "ffn_down_exps", ["ffn.experts", "w2"]),
     ("lfm2", "ffn_gate_exps", ["feed_forward.experts", "w1"]),
     ("lfm2", "ffn_up_exps", ["feed_forward.experts", "w3"]),
     ("lfm2", "ffn_down_exps", ["feed_forward.experts", "w2"]),
@@ -237,12 +314,18 @@ pub(super) const ROPE_FREQUENCIES: &str = "rope_freqs.weight";
 pub(super) const ROPE_FACTORS: [&str; 2] =
     ["rope_factors_short.weight", "rope_factors_long.weight"];
 
-/// The tensors under the names of transformers; those that have none there keep theirs.
-pub(super) fn renamed(architecture: &str, tensors: &[HeaderEntry]) -> Vec<HeaderEntry> {
+/// The tensors under the names of transformers; those that have none there keep theirs. Those of blocks from `blocks` on are left out.
+pub(super) fn renamed(
+    architecture: &str,
+    blocks: u64,
+    tensors: &[HeaderEntry],
+) -> Vec<HeaderEntry> {
     // With or without experts.
     let architecture = if architecture == "lfm2moe" { "lfm2" } else { architecture };
     let is_weight = |entry: &&HeaderEntry| {
-        entry.name != ROPE_FREQUENCIES && !ROPE_FACTORS.contains(&&*entry.name)
+        entry.name != ROPE_FREQUENCIES
+            && !ROPE_FACTORS.contains(&&*entry.name)
+            && !is_behind(&entry.name, blocks)
     };
     let mut renamed = Vec::with_capacity(tensors.len());
     for entry in tensors.iter().filter(is_weight) {
@@ -258,23 +341,22 @@ pub(super) fn renamed(architecture: &str, tensors: &[HeaderEntry]) -> Vec<Header
 fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
     let of_name = |name: String, shape: Vec<usize>| HeaderEntry { name, shape, ..entry.clone() };
     let (module, end) = parted(&entry.name);
+    if let Some(theirs) = find(architecture, &entry.name, WHOLE) {
+        return Some(of_name(theirs.to_owned(), entry.shape.clone()));
+    }
     if let Some(theirs) = find(architecture, module, WHOLE) {
         return Some(of_name(format!("{theirs}.{end}"), entry.shape.clone()));
     }
     if let Some(name) = older_expert(architecture, &entry.name) {
         return Some(of_name(name, entry.shape.clone()));
     }
-    if let Some((number, layer)) = further_layer(&entry.name) {
-        return Some(of_name(format!("model.layers.{number}.{layer}"), entry.shape.clone()));
-    }
-    // As transformers calls what is around the layers of these.
-    let root = if architecture.starts_with("mamba") { "backbone" } else { "model" };
+    let layers = layers(architecture);
     let (name, theirs) = match of_block(architecture, &format!("{module}.{end}"), OF_BLOCK) {
-        Some((number, theirs)) => (format!("{root}.layers.{number}.{theirs}"), theirs),
+        Some((number, theirs)) => (format!("{layers}.{number}.{theirs}"), theirs),
         None => {
             let (number, theirs) = of_block(architecture, module, OF_BLOCK)?;
             let end = if end.is_empty() { "weight" } else { end };
-            (format!("{root}.layers.{number}.{theirs}.{end}"), theirs)
+            (format!("{layers}.{number}.{theirs}.{end}"), theirs)
         }
     };
     Some(of_name(name, shape(theirs, &entry.shape)?))
@@ -300,7 +382,9 @@ fn shape(theirs: &str, ours: &[usize]) -> Option<Vec<usize>> {
             vec![heads.checked_mul(rows)?, columns]
         }
         // Of a head each.
+        [heads, 1] if theirs == RATES_OF_KIMI => vec![1, 1, heads, 1],
         [heads, 1] if theirs.ends_with(".A_log") || theirs.ends_with(".D") => vec![heads],
+        [1, channels, 1, taps] if theirs.contains("_conv1d") => vec![channels, 1, taps],
         [groups, width] if theirs.ends_with(".norm") => vec![groups.checked_mul(width)?],
         _ => ours.to_vec(),
     })
@@ -314,10 +398,20 @@ fn find<T: Copy>(architecture: &str, name: &str, rows: &[(&str, &str, T)]) -> Op
     rows.iter().find(is_it).map(|(.., theirs)| *theirs)
 }
 
-/// What only a layer behind the last one has, which guesses further tokens.
-fn further_layer(name: &str) -> Option<(usize, &str)> {
-    let (number, layer) = name.strip_prefix("blk.")?.split_once('.')?;
-    layer.starts_with("nextn.").then_some((number.parse().ok()?, layer))
+/// What transformers calls the list of layers.
+fn layers(architecture: &str) -> &'static str {
+    match architecture {
+        "mamba" | "mamba2" => "backbone.layers",
+        // As it is published.
+        "deepseek4" => "layers",
+        _ => "model.layers",
+    }
+}
+
+/// Whether a tensor is of a block from that one on.
+fn is_behind(name: &str, layers: u64) -> bool {
+    let number = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')?.0.parse().ok());
+    number.is_some_and(|number: u64| number >= layers)
 }
 
 /// The number of a block, and what a module of it is in transformers.
@@ -336,7 +430,7 @@ fn older_expert(architecture: &str, name: &str) -> Option<String> {
     let (module, expert) = module.rsplit_once('.')?;
     let expert: usize = expert.parse().ok()?;
     let (number, [before, behind]) = of_block(architecture, &format!("{module}_exps"), EXPERTS)?;
-    Some(format!("model.layers.{number}.{before}.{expert}.{behind}.{end}"))
+    Some(format!("{}.{number}.{before}.{expert}.{behind}.{end}", layers(architecture)))
 }
 
 /// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after the other, or the biases
@@ -348,7 +442,7 @@ fn experts(architecture: &str, entry: &HeaderEntry, most: usize) -> Option<Vec<H
         Some(theirs) => (theirs.to_owned(), String::new()),
         None => {
             let (number, [before, behind]) = of_block(architecture, module, EXPERTS)?;
-            (format!("model.layers.{number}.{before}"), format!(".{behind}"))
+            (format!("{}.{number}.{before}", layers(architecture)), format!(".{behind}"))
         }
     };
     let (&count, shape) = entry.shape.split_first()?;

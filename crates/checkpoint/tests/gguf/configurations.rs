@@ -139,20 +139,25 @@ fn compressed_keys_and_experts_in_groups_become_a_configuration() {
             ("model.layers.0.self_attn.kv_b_proj.keys", &[12, 4][..]),
             ("model.layers.0.self_attn.q_norm.weight", &[4]),
             ("model.layers.1.mlp.gate.e_score_correction_bias", &[8]),
-            ("model.layers.2.nextn.eh_proj.weight", &[2, 2]),
+            ("blk.2.nextn.eh_proj.weight", &[2, 2]),
             ("model.layers.1.mlp.shared_experts.up_proj.weight", &[2, 2]),
         ]
     );
 
-    // Older files have no such widths beside others, and choose by a softmax.
+    // Older files have no such widths beside others, and choose by a softmax unless something is added to scores.
     let (found, _) =
         read("deepseek2", &[sizes[0].clone(), sizes[2].clone(), sizes[6].clone()]).unwrap();
     assert_eq!(
         ["model_type", "qk_nope_head_dim", "v_head_dim"].map(|field| found[field].clone()),
-        [json!("deepseek_v2"), json!(6), json!(6)]
+        [json!("deepseek_v3"), json!(6), json!(6)]
     );
+    let experts = [("deepseek2.expert_count", u32(8)), ("deepseek2.expert_used_count", u32(3))];
+    assert_eq!(config("deepseek2", &experts).unwrap()["model_type"], "deepseek_v2");
+    // Without experts there is another model.
+    assert_eq!(config("deepseek2", &[]).unwrap()["model_type"], "youtu");
     // Layers that guess further tokens are none of the model's.
-    let (found, _) = read("glm4moe", &[("nextn_predict_layers", u32(1))]).unwrap();
+    let (found, tensors) = read("glm4moe", &[("nextn_predict_layers", u32(1))]).unwrap();
+    assert!(tensors.iter().all(|(name, _)| !name.contains("nextn")), "{tensors:?}");
     assert_eq!(
         ["model_type", "num_hidden_layers", "use_qk_norm"].map(|field| found[field].clone()),
         [json!("glm4_moe"), json!(2), json!(true)]
@@ -340,17 +345,22 @@ proptest! {
         architecture in prop::sample::select(vec![
             "nemotron_h", "nemotron_h_moe", "granitehybrid", "granitemoe", "falcon-h1", "jamba", "mamba",
             "mamba2", "gemma3n", "gemma4", "llama4", "mistral3", "exaone4", "deepseek2", "qwen3next", "lfm2",
+            "cohere2moe", "laguna", "mimo2", "step35", "kimi-linear", "deepseek4", "afmoe", "hy_v3", "exaone-moe",
+            "mellum", "olmo2",
         ]),
         values in prop::collection::hash_map(
             prop::sample::select(vec![
                 "activation_sparsity_scale", "attention.head_count", "attention.head_count_kv",
+                "attention.recurrent_layers", "attention.value_length",
                 "attention.key_length", "attention.key_length_swa", "attention.shared_kv_layers",
                 "attention.sliding_window", "attention.sliding_window_pattern",
                 "attention.temperature_scale", "block_count", "embedding_length", "expert_count",
-                "expert_used_count", "feed_forward_length", "nextn_predict_layers",
+                "expert_feed_forward_length", "expert_gating_func",
+                "expert_shared_feed_forward_length", "expert_used_count", "feed_forward_length",
+                "kda.head_dim", "nextn_predict_layers", "rope.dimension_count", "rope.freq_base",
                 "rope.dimension_count_swa", "rope.scaling.factor", "rope.scaling.finetuned",
                 "rope.scaling.type", "rope.scaling.yarn_log_multiplier", "ssm.dt_b_c_rms",
-                "ssm.inner_size", "ssm.time_step_rank",
+                "ssm.inner_size", "ssm.time_step_rank", "swiglu_clamp_exp", "swiglu_clamp_shexp",
             ]),
             odd_value(),
             0..16,

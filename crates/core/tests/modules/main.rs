@@ -4,6 +4,7 @@
 mod common;
 
 mod blocks;
+mod faults;
 mod integers;
 mod low_rank;
 mod misuse;

@@ -7,8 +7,8 @@ use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::quantization::{Calibration, QuantValue};
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, Dtype};
-use outsize_core::{Dispatched, Error, dispatch, load_checkpoint_and_dispatch, tree};
-use outsize_plan::{Budget, place};
+use outsize_core::{Dispatched, Error, Options, dispatch, load_checkpoint_and_dispatch, tree};
+use outsize_plan::{Budget, Tier, place};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
@@ -258,4 +258,24 @@ fn modules_that_cannot_be_dispatched_are_refused() {
     let model = dispatched(&stored, false);
     let error = refused(model.run(Model::clone).unwrap());
     assert!(matches!(error, Error::Reparameterized { .. }), "{error}");
+}
+
+#[test]
+fn a_module_on_another_device_is_refused() {
+    let budget = Budget::parse("gpu0=64MiB,cpu=64MiB").unwrap();
+    let options = Options { budget, gpu: Some(0), ..Options::default() };
+    let (_dir, path) = folder();
+    let model = fill(Model::new(&Device::flex()));
+    write(&path, &values(&model), Dtype::F32);
+    let error = load_checkpoint_and_dispatch(Model::new(&Device::flex()), &path, &options);
+    let error = error.unwrap_err();
+    let told = error.to_string();
+    match error {
+        Error::OtherDevice { tier: Tier::Gpu(0), .. } => {
+            assert!(told.contains("initialise"), "{told}")
+        }
+        Error::NotBuilt { .. } => assert!(told.contains("--features vulkan"), "{told}"),
+        Error::NoGpu { .. } => assert!(told.contains("outsize env"), "{told}"),
+        other => panic!("{other}"),
+    }
 }

@@ -90,7 +90,8 @@ impl RmsFeedForward for ArceeMlp {
         // All layers see everything, whatever else a file may ask for.
         layer_windows(fields, None, config.windows.clone())?;
         let mlp_bias = fields.flag_or("mlp_bias", false)?;
-        Ok(RmsConfig { mlp_bias, ..config.with_attention_bias(fields)? })
+        let rope_interleaved = fields.flag_or("rope_interleaved", false)?;
+        Ok(RmsConfig { mlp_bias, rope_interleaved, ..config.with_attention_bias(fields)? })
     }
 
     fn new(config: &RmsConfig, _: usize, init: &Init) -> Self {
@@ -107,4 +108,10 @@ impl RmsFeedForward for ArceeMlp {
     }
 }
 
-const ARCEE: &[KnownField] = &[("attention_bias", Read), ("hidden_act", Read), ("mlp_bias", Read)];
+const ARCEE: &[KnownField] = &[
+    ("attention_bias", Read),
+    ("hidden_act", Read),
+    ("mlp_bias", Read),
+    // As GGUF files have it.
+    ("rope_interleaved", Read),
+];

@@ -68,6 +68,7 @@ impl RmsFeedForward for RmsMoE {
         ("kolibri1", "Kolibri1"),
         ("flint", "Flint"),
         ("mimo_v2_flash", "MiMoV2Flash"),
+        ("step3p5", "Step3p7"),
         ("step3p7", "Step3p7"),
         ("minimax_m3_vl", "MiniMaxM3VL"),
         ("cohere2_moe", "Cohere2Moe"),

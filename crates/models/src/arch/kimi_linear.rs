@@ -8,6 +8,7 @@ use outsize_kernels::{DeltaGates, LinearAttentionHeads};
 
 use super::deepseek::{self, RmsMoE};
 use super::expert_fields::layers_named;
+use super::mamba_fields::RATES_NEGATED;
 use super::qwen3_next::{convolution_taps, listed_mixers};
 use super::rms_config::{ExpertsConfig, LayerMixer, RmsConfig, field_of};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
@@ -155,6 +156,7 @@ fn kimi(fields: &Fields<'_>, mut config: RmsConfig) -> Result<RmsConfig, Error> 
         epsilon: config.rms_norm_eps,
         layout: DeltaAttentionLayout::Narrow,
         gates: DeltaGates::default(),
+        rates_are_negated: fields.flag_or(RATES_NEGATED, false)?,
     });
     // Nothing is rotated, whatever a file says of that.
     config.rotated_layers.fill(false);
@@ -213,6 +215,7 @@ fn ling(fields: &Fields<'_>, mut config: RmsConfig) -> Result<RmsConfig, Error> 
         epsilon: config.rms_norm_eps,
         layout: DeltaAttentionLayout::Wide,
         gates: DeltaGates { bound: is_bounded.then_some(bound as f32), ..DeltaGates::default() },
+        rates_are_negated: false,
     });
     if let Some(latent) = &mut config.latent_attention {
         latent.gates_heads = true;

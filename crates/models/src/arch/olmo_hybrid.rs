@@ -49,6 +49,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         epsilon: EPSILON,
         layout: DeltaAttentionLayout::Heads,
         gates: DeltaGates { most, bound: None },
+        rates_are_negated: false,
     };
     Ok(RmsConfig {
         delta_attention: Some(delta),

@@ -1,5 +1,6 @@
-//! Step 3.7 Flash, its text part: experts as DeepSeek's, gated attention whose layers with a sliding window have other heads, and MLPs
-//! that clamp what they multiply in the last layers. StepFun 2026 (<https://huggingface.co/stepfun-ai/Step-3.7-Flash>).
+//! Step 3.5 Flash, and the text part of Step 3.7 Flash: experts as DeepSeek's, gated attention whose layers with a sliding window have
+//! other heads, and MLPs that clamp what they multiply in the last layers. StepFun 2026
+//! (<https://huggingface.co/stepfun-ai/Step-3.7-Flash>).
 
 use serde_json::Value;
 
@@ -41,7 +42,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     Ok(RmsConfig { tie_word_embeddings: tied, ..config })
 }
 
-fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+/// Reads that of a model that sees no images.
+pub(super) fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let field = field_of(fields, ["num_key_value_heads", "num_attention_groups"])?;
     let shared = fields.size_or(field, 8, MAX_HEADS)?;
     let absent = RmsDefaults { key_value_heads: Some(shared), ..ABSENT };
@@ -74,7 +76,7 @@ fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let local = slides.contains(&true).then(|| rope_of(fields, &config, &slides, true));
     let (local, local_dim) = local.transpose()?.unzip();
     Ok(RmsConfig {
-        norm_plus_one: true,
+        norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,
         query_key_norms: Some(QueryKeyNorms::EachHead),
         query_pre_attn_scalar: match fields.get("query_pre_attn_scalar") {
             Some(_) => Some(fields.number_within("query_pre_attn_scalar", 1e-6, 1e6)?),
@@ -265,6 +267,8 @@ pub(super) const MULTIMODAL: &[KnownField] = &[
     ("vision_select_layer", Harmless),
 ];
 
+pub(super) const FIELDS_OF_TEXT: &[&[KnownField]] = &[STEP, EXPERTS, FIELDS];
+
 /// Of the text part.
 const STEP: &[KnownField] = &[
     ("att_impl_type", Only(&["\"GQA\""])),
@@ -291,6 +295,8 @@ const STEP: &[KnownField] = &[
     ("partial_rotary_factors", Read),
     ("per_layer_config", Read),
     ("query_pre_attn_scalar", Read),
+    // As GGUF files have it.
+    ("rms_norm_add_unit_offset", Read),
     ("share_expert_dim", Read),
     ("share_expert_dims", Read),
     ("sink", Effect::OFF),

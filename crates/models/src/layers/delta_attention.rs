@@ -26,6 +26,8 @@ pub struct DeltaAttentionConfig {
     pub layout: DeltaAttentionLayout,
     /// How both gates of the delta rule are made.
     pub gates: DeltaGates,
+    /// Whether `A_log` has what is multiplied by itself, negated, as in GGUF files.
+    pub rates_are_negated: bool,
 }
 
 /// What gates of a [`DeltaAttention`] are made of.
@@ -102,12 +104,14 @@ pub struct DeltaAttention {
     heads: LinearAttentionHeads,
     #[module(skip)]
     gates: DeltaGates,
+    #[module(skip)]
+    rates_are_negated: bool,
 }
 
 impl DeltaAttention {
     /// A block without storage.
     pub fn new(hidden: usize, config: &DeltaAttentionConfig, init: &Init) -> Self {
-        let DeltaAttentionConfig { heads, taps, layout, gates, .. } = *config;
+        let DeltaAttentionConfig { heads, taps, layout, gates, rates_are_negated, .. } = *config;
         let LinearAttentionHeads { key_heads, value_heads, key_dim, value_dim, .. } = heads;
         let (keys, values) = (key_heads * key_dim, value_heads * value_dim);
         let linear = |inputs, outputs| Linear::new(inputs, outputs, false, init);
@@ -138,6 +142,7 @@ impl DeltaAttention {
             o_proj: linear(values, hidden),
             heads,
             gates,
+            rates_are_negated,
         }
     }
 
@@ -165,7 +170,7 @@ impl DeltaAttention {
             taps: Tensor::cat(taps.into(), 0),
             rates: self.A_log.val().cast(DType::F32),
             forget_bias: self.dt_bias.val().cast(DType::F32),
-            rates_are_negated: false,
+            rates_are_negated: self.rates_are_negated,
         };
         let mixed = mixer.mix(of_tokens, positions, cache, layer)?;
         let gate = either_way([&self.g_proj, &None], [&self.g_a_proj, &self.g_b_proj], &x);

@@ -244,6 +244,7 @@ pub const FIXTURES: &[&str] = &[
     "mimo_v2_flash-published-bf16",
     "step3p7",
     "step3p7-published-bf16",
+    "step3p5-published-bf16",
     "longcat_flash",
     "longcat_flash-published-bf16",
     "hy_v4",

@@ -8,6 +8,8 @@ impl Config<'_> {
     /// The widths of heads of which keys and values are compressed. Files that have them for llama.cpp's sake as one head give
     /// those widths beside the original ones.
     pub(super) fn add_latent_attention(&mut self) -> Result<(), GgufFault> {
+        // Lists say which layers have such attention.
+        self.set_kinds_by_heads(["linear_attention", "full_attention"]);
         for field in ["head_dim", "num_key_value_heads"] {
             self.fields.remove(field);
         }
@@ -28,18 +30,46 @@ impl Config<'_> {
         if !self.fields.contains_key("q_lora_rank") {
             self.set("q_lora_rank", Value::Null);
         }
-        if self.has("blk.0.attn_k_b.weight") {
+        if self.has_in_a_block("attn_k_b.weight") {
             self.set("kv_b_apart", true);
         }
+        if self.architecture == "glm-dsa" {
+            // Layers without an indexer see what the one before chose. Not all files say which.
+            self.fields.remove(&self.key("attention.indexer.types"));
+            let names = self.names();
+            let kind = |layer| match names.contains(&*format!("blk.{layer}.indexer.attn_k.weight"))
+            {
+                true => "full",
+                false => "shared",
+            };
+            self.set("indexer_types", (0..self.layers()?).map(kind).collect::<Vec<_>>());
+        }
+        if self.has_in_a_block("attn_kv_a_mqa.bias") {
+            self.set("attention_bias", true);
+        }
+        if self.architecture == "deepseek2" && !self.has_experts()? {
+            // Youtu-LLM, which has none.
+            self.set("model_type", "youtu");
+            for field in ["first_k_dense_replace", "moe_intermediate_size", "n_shared_experts"] {
+                self.fields.remove(field);
+            }
+        }
         Ok(())
+    }
+
+    /// Whether something is added to the scores by which experts are chosen.
+    fn has_correction(&self) -> bool {
+        ["exp_probs_b.bias", "exp_probs_b"].into_iter().any(|name| self.has_in_a_block(name))
     }
 
     /// What models have whose experts may be in groups.
     pub(super) fn add_shared_experts(&mut self) -> Result<(), GgufFault> {
         let field = "expert_gating_func";
         let is_sigmoid = match (self.unsigned(field)?, self.architecture) {
-            (Some(2), _) | (None, "glm4moe" | "glm-dsa" | "dots1") => true,
-            (None | Some(0 | 1), "deepseek2") => false,
+            (Some(2), _) | (None, "glm4moe" | "glm-dsa" | "dots1" | "deepseek32") => true,
+            // Older files do not say: of these only those behind a sigmoid have biases.
+            (None, "deepseek2") => self.has_correction(),
+            (Some(0 | 1), "deepseek2") => false,
             (Some(other), _) => {
                 let reason =
                     format!("{other} is not built in: 1, a softmax, and 2, a sigmoid, are");
@@ -70,12 +100,10 @@ impl Config<'_> {
         }
         if self.architecture == "glm4moe" {
             self.set("use_qk_norm", self.has("blk.0.attn_q_norm.weight"));
-        }
-        if matches!(self.architecture, "glm4moe" | "glm-dsa") {
-            // The layers that guess further tokens are counted too.
-            let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
-            if let Some(layers) = self.unsigned("block_count")? {
-                self.set("num_hidden_layers", layers.saturating_sub(further));
+            // Where transformers would take a half, or there is no MLP.
+            self.fields.entry("partial_rotary_factor").or_insert(1.into());
+            if let Some(width) = self.fields.get("moe_intermediate_size").cloned() {
+                self.fields.entry("intermediate_size").or_insert(width);
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! What models with experts have besides.
 
+use super::Convention::*;
 use super::{Config, GgufFault, metadata};
 
 impl Config<'_> {
@@ -16,12 +17,11 @@ impl Config<'_> {
         if self.architecture == "llama" {
             self.set("model_type", "mixtral");
         }
-        if matches!(self.architecture, "deepseek2" | "glm4moe" | "glm-dsa" | "dots1") {
+        if self.has_convention(SharedExperts) {
             return self.add_shared_experts();
         }
         let inner = "moe_intermediate_size";
-        let of_all = "llama olmoe gpt-oss minimax-m2 hunyuan-moe jamba granitemoe granitehybrid";
-        if of_all.split(' ').any(|name| name == self.architecture) {
+        if self.has_convention(OneWidth) {
             // Where there are no other widths.
             if let Some(width) = self.fields.remove(inner) {
                 self.set("intermediate_size", width);

@@ -1,5 +1,7 @@
 //! What Qwen3-Next and Qwen3.5 have besides.
 
+use serde_json::Value;
+
 use super::{Config, GgufFault};
 
 impl Config<'_> {
@@ -19,11 +21,13 @@ impl Config<'_> {
         } else {
             self.set("linear_heads_in_turns", true);
         }
-        // The layers that guess further tokens are counted too.
-        let further = self.unsigned("nextn_predict_layers")?.unwrap_or(0);
-        self.fields.remove("num_nextn_predict_layers");
-        if let (Some(layers), 1..) = (self.unsigned("block_count")?, further) {
-            self.set("num_hidden_layers", layers.saturating_sub(further));
+        let key = self.key("attention.recurrent_layers");
+        if let Some(Value::Array(linear)) = self.fields.remove(&key) {
+            let kind = |linear: &Value| match *linear == true {
+                true => "linear_attention",
+                false => "full_attention",
+            };
+            self.set("layer_types", linear.iter().map(kind).collect::<Vec<_>>());
         }
         Ok(())
     }

@@ -9,6 +9,36 @@ impl Config<'_> {
     pub(super) fn add_conventions_of_relatives(&mut self) -> Result<(), GgufFault> {
         match self.architecture {
             "granite" => self.rename("attn_scale", "attention_multiplier"),
+            "stablelm" => {
+                self.rename("attention_bias", "use_qkv_bias");
+                // Whatever is said.
+                self.set("use_parallel_residual", !self.has_in_a_block("ffn_norm.weight"));
+            }
+            // Absent is not none there.
+            "jais2" => {
+                for (field, bias) in
+                    [("attention_bias", "attn_q.bias"), ("mlp_bias", "ffn_up.bias")]
+                {
+                    self.set(field, self.has_in_a_block(bias));
+                }
+            }
+            "phi2" => {
+                // All of its layers have biases.
+                self.fields.remove("attention_bias");
+                self.fields.remove("mlp_bias");
+                if let Some(width) = self.side("blk.0.ffn_up.weight", 0) {
+                    // What the metadata says is a guess.
+                    self.set("intermediate_size", width);
+                }
+            }
+            "exaone" => {
+                // Said by either name.
+                let epsilon = self.fields.remove("layer_norm_eps");
+                if let Some(epsilon) = epsilon {
+                    self.fields.entry("rms_norm_eps").or_insert(epsilon);
+                }
+                self.rename("rms_norm_eps", "layer_norm_epsilon");
+            }
             "exaone4" => {
                 // Absent is not none there.
                 self.fields.entry("sliding_window").or_insert(Value::Null);
@@ -16,7 +46,13 @@ impl Config<'_> {
                     self.set("layer_types", kinds(&pattern));
                 }
             }
+            "olmo2" if self.fields.contains_key("sliding_window") => {
+                self.set("model_type", "olmo3");
+                self.add_layer_types(4, false)?;
+            }
             "llama4" => {
+                // As wide as the others.
+                self.fields.remove("shared_expert_intermediate_size");
                 self.set("gates_apart", true);
                 self.rename("num_experts", "num_local_experts");
                 // Those without experts, and the experts.
@@ -117,9 +153,10 @@ impl Config<'_> {
 
 /// What transformers calls layers with the window, and those without it.
 pub(super) fn kinds(pattern: &[Value]) -> Vec<&'static str> {
-    let kind = |local: &Value| match local.as_bool() {
-        Some(true) => "sliding_attention",
-        _ => "full_attention",
+    // Some files have numbers.
+    let kind = |local: &Value| match *local == true || local.as_u64().is_some_and(|n| n != 0) {
+        true => "sliding_attention",
+        false => "full_attention",
     };
     pattern.iter().map(kind).collect()
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::Convention::*;
 use super::{Config, GgufFault, metadata};
 
 /// Of DeepSeek: a tenth of the weight of YaRN's stretch of scores.
@@ -56,7 +57,7 @@ impl Config<'_> {
                 }
                 let weight = self.number(LOG_MULTIPLIER);
                 let stretched = |weight: f64| 0.1 * weight * factor.ln() + 1.0;
-                if self.architecture == "deepseek2" {
+                if self.has_convention(LatentAttention) {
                     // Scores are stretched, and what is rotated is not: a tenth of the weight is stored.
                     yarn["mscale_all_dim"] = (weight.unwrap_or(0.0) * 10.0).into();
                     yarn["attention_factor"] = 1.0.into();
@@ -64,6 +65,8 @@ impl Config<'_> {
                 } else if let ("mistral3", Some(weight)) = (self.architecture, weight) {
                     yarn["attention_factor"] = (stretched(1.0) / stretched(weight)).into();
                     self.fields.remove(&self.key(LOG_MULTIPLIER));
+                } else if let Some(factor) = self.number("rope.scaling.yarn_attn_factor") {
+                    yarn["attention_factor"] = factor.into();
                 } else if stretch != 1.0 {
                     yarn["attention_factor"] = (stretch * stretched(1.0)).into();
                 }

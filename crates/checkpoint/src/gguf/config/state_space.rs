@@ -34,6 +34,12 @@ impl Config<'_> {
             self.rename(from, to);
         }
         self.set(names[4], self.has_in_a_block("ssm_conv1d.bias"));
+        if self.has_in_a_block("ssm_in.bias") {
+            self.set(
+                if names[4] == "use_conv_bias" { "use_bias" } else { "mamba_proj_bias" },
+                true,
+            );
+        }
         self.set("linear_rates_negated", true);
         let inner = self.required("ssm.inner_size")?;
         match self.architecture {
@@ -79,9 +85,6 @@ impl Config<'_> {
 
     /// Nemotron-H: what the blocks are, by their heads and the width of their MLP or experts.
     fn add_nemotron(&mut self) -> Result<(), GgufFault> {
-        let blocks = self.required("block_count")?;
-        // Those behind the last one guess further tokens.
-        let blocks = blocks.saturating_sub(self.unsigned("nextn_predict_layers")?.unwrap_or(0));
         let [heads, widths] = ["num_key_value_heads", "intermediate_size"]
             .map(|field| self.fields.get(field).and_then(Value::as_array).cloned());
         let (Some(heads), Some(widths)) = (heads, widths) else {
@@ -95,9 +98,8 @@ impl Config<'_> {
             _ if experts => 'E',
             _ => '-',
         };
-        let pattern = heads.iter().zip(&widths).map(letter).take(blocks as usize);
+        let pattern = heads.iter().zip(&widths).map(letter);
         self.set("hybrid_override_pattern", pattern.collect::<String>());
-        self.set("num_hidden_layers", blocks);
         self.set_most("num_key_value_heads", &heads);
         self.set_most("intermediate_size", &widths);
         if !self.fields.contains_key("rms_norm_eps") {
@@ -181,20 +183,5 @@ impl Config<'_> {
         self.set(period, every);
         self.set(offset, from);
         Ok(())
-    }
-
-    /// How many layers there are: so many that each can be looked at.
-    fn layers(&self) -> Result<u64, GgufFault> {
-        const MOST: u64 = 1 << 16;
-        let reason = || format!("only up to {MOST} are built in");
-        let layers = self.required("block_count")?;
-        let few = Some(layers).filter(|&layers| layers <= MOST);
-        few.ok_or_else(|| metadata(&self.key("block_count"), reason()))
-    }
-
-    /// A whole number that must be there.
-    fn required(&self, end: &str) -> Result<u64, GgufFault> {
-        let found = self.unsigned(end)?;
-        found.ok_or_else(|| metadata(&self.key(end), "it is missing".to_owned()))
     }
 }

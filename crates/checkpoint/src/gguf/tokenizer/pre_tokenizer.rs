@@ -73,6 +73,17 @@ const SCRIPTS: &[&str] = &[
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
 ];
 
+/// Those of Trinity: digits in threes, scripts of Asia, then words.
+const ASIAN_SCRIPTS: &[&str] =
+    &[THREES, r"[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+", SCRIPTS[2]];
+/// Those of Laguna: lines, then words.
+const WORDS_OF_LINES: &[&str] = &[r"[^\n]+|[\n]+", WORDS_AND_DIGITS];
+/// Those of Youtu: Korean, Chinese and Japanese and their punctuation, then words.
+const EASTERN_SCRIPTS: &[&str] = &[
+    r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+];
+
 const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PLAIN,
     PreTokenizer {
@@ -122,6 +133,9 @@ const PRE_TOKENIZERS: &[PreTokenizer] = &[
     PreTokenizer { names: &["seed-coder"], patterns: &[SEED], ..PLAIN },
     PreTokenizer { names: &["jais-2"], patterns: &[JAIS], ..PLAIN },
     PreTokenizer { names: &["exaone-moe"], patterns: &[SPACED_WORDS], ..PLAIN },
+    PreTokenizer { names: &["afmoe"], patterns: ASIAN_SCRIPTS, ..PLAIN },
+    PreTokenizer { names: &["laguna"], patterns: WORDS_OF_LINES, ..PLAIN },
+    PreTokenizer { names: &["youtu"], patterns: EASTERN_SCRIPTS, ignore_merges: true, ..PLAIN },
     PreTokenizer { names: &["kimi-k2"], patterns: &[HAN], ..PLAIN },
     PreTokenizer { names: &["cohere2moe", "tiny_aya"], patterns: &[THREES, CASED_WORDS], ..PLAIN },
     PreTokenizer { names: &["qwen2"], patterns: &[WORDS_AND_DIGITS], nfc: true, ..PLAIN },

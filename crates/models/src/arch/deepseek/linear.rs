@@ -1,5 +1,6 @@
 //! Fields and names that Kimi Linear and Ling 3 have beside those of DeepSeek.
 
+use super::super::mamba_fields::RATES_NEGATED;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::KnownField;
 
@@ -39,6 +40,8 @@ pub(super) const BOTH: &[KnownField] = &[
 
 pub(super) const KIMI: &[KnownField] = &[
     ("linear_attn_config", Read),
+    // As GGUF files have it.
+    (RATES_NEGATED, Read),
     ("mla_use_nope", Effect::ON),
     ("moe_router_activation_func", Only(&["\"sigmoid\""])),
     ("rope_interleave", Harmless),

@@ -338,7 +338,7 @@ fn peak_memory_is_within_the_budget() {
     let total = write_checkpoint(&path, &Names::default(), Dtype::F32);
     let peak = |budget: u64| -> u64 {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "unmodified::child", "--nocapture", "--test-threads=1"])
             .env("OUTSIZE_CHILD_CHECKPOINT", &path)
             .env("OUTSIZE_CHILD_BUDGET", budget.to_string())
             .output()

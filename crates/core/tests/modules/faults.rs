@@ -1,13 +1,10 @@
 //! Reads that fail in the middle of a pass: the caller gets the error, the screen nothing, and the next pass is
 //! right.
 
-#[path = "common/mod.rs"]
-mod common;
-
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use common::{bits, fill, flat, folder, options, values, write};
+use crate::common::{self, bits, fill, flat, folder, options, values, write};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Dispatched, Error, dispatch, tree};
 use outsize_plan::{Budget, MemoryOverhead, Options as Plan, place};
@@ -209,7 +206,7 @@ fn child() {
 #[test]
 fn nothing_is_printed() {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "faults::child", "--nocapture", "--test-threads=1"])
         .env("OUTSIZE_CHILD", "1")
         .env("RUST_BACKTRACE", "1")
         .output()

@@ -1,8 +1,5 @@
 //! Peaks of memory, each measured in a process of its own.
 
-#[path = "common/mod.rs"]
-mod common;
-
 use burn::module::Module;
 use burn::nn::conv::{Conv1d, Conv1dConfig};
 use burn::nn::transformer::{
@@ -13,7 +10,7 @@ use burn::nn::{
     LayerNormConfig, Linear, LinearConfig, LinearLayout, Lstm, LstmConfig,
 };
 use burn::tensor::{Device, Tensor};
-use common::{folder, options, write_zeros};
+use crate::common::{folder, options, write_zeros};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{
     Options, dispatch, load_checkpoint_and_dispatch, memory_overhead, process_bytes, tree,
@@ -124,7 +121,7 @@ fn child() {
 
 fn peak(task: &str, path: &Path, budget: u64) -> u64 {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "peaks::child", "--nocapture", "--test-threads=1"])
         .env("OUTSIZE_CHILD", task)
         .env("OUTSIZE_CHILD_CHECKPOINT", path)
         .env("OUTSIZE_CHILD_BUDGET", budget.to_string())
