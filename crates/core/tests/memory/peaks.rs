@@ -1,5 +1,6 @@
 //! Peaks of memory, each measured in a process of its own.
 
+use crate::common::{folder, options, write_zeros};
 use burn::module::Module;
 use burn::nn::conv::{Conv1d, Conv1dConfig};
 use burn::nn::transformer::{
@@ -10,7 +11,6 @@ use burn::nn::{
     LayerNormConfig, Linear, LinearConfig, LinearLayout, Lstm, LstmConfig,
 };
 use burn::tensor::{Device, Tensor};
-use crate::common::{folder, options, write_zeros};
 use outsize_checkpoint::Checkpoint;
 use outsize_core::{
     Options, dispatch, load_checkpoint_and_dispatch, memory_overhead, process_bytes, tree,

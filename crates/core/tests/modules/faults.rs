@@ -1,10 +1,10 @@
 //! Reads that fail in the middle of a pass: the caller gets the error, the screen nothing, and the next pass is
 //! right.
 
+use crate::common::{self, bits, fill, flat, folder, options, values, write};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use crate::common::{self, bits, fill, flat, folder, options, values, write};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{Dispatched, Error, dispatch, tree};
 use outsize_plan::{Budget, MemoryOverhead, Options as Plan, place};
