@@ -100,11 +100,12 @@ pub fn rewriting(
         Some(_) => Quantization::read(&Fields::new(&config))?,
         None => None,
     };
+    let one_added = "rms_norm_add_unit_offset";
+    let text = config.get("text_config").and_then(Value::as_object);
     let layout = Layout {
         head: interleaved_head(&config),
-        is_one_added: is_set(&config, "rms_norm_add_unit_offset", false),
+        is_one_added: is_set(text.unwrap_or(&config), one_added, false),
     };
-    let is_apart = is_set(&config, "experts_gate_apart", true);
     let format = quantization.as_ref().and_then(|quantization| quantization.format);
     let core = |error: outsize_core::Error| Error::Core(error.into());
     let mut others = HashSet::new();
@@ -122,13 +123,14 @@ pub fn rewriting(
     };
     let weights = checkpoint.tensors().iter().map(stored).collect::<Result<Vec<_>, _>>();
     let weights = weights.map_err(core)?;
-    let (mut stacks, mut rewritten) = (Stacks::default(), Vec::with_capacity(weights.len()));
+    let mut rewritten = Vec::with_capacity(weights.len());
     let mut of_heads = HeadMatrices::default();
     let mut linear = LinearAttention::of(&config);
-    // Those of the latter are apart by experts alone.
-    let is_apart_by_expert = config.get("model_type") == Some(&Value::from("gemma4_text"));
-    let mut gates =
-        (is_set(&config, "gates_apart", true) || is_apart_by_expert).then(Gates::default);
+    // Those of the last one are apart by experts alone.
+    let are_apart = is_set(&config, "gates_apart", true)
+        || is_set(&config, "experts_gate_apart", true)
+        || config.get("model_type") == Some(&Value::from("gemma4_text"));
+    let mut gates = are_apart.then(Gates::default);
     for (weight, stored) in weights.into_iter().zip(checkpoint.tensors()) {
         let name = &weight.data().name;
         let of_activations = || Quantization::OF_ACTIVATIONS.iter().any(|end| name.ends_with(end));
@@ -145,8 +147,6 @@ pub fn rewriting(
             let name = stored.name.trim_end_matches(weight.format().data_suffix).to_owned();
             let to = dtype.unwrap_or(Dtype::F32);
             rewritten.push(Rewrite::stacked(name, parts.collect(), true, to).map_err(core)?);
-        } else if is_apart && stored.name.contains(EXPERTS) {
-            stacks.add(weight)?;
         } else if stored.name.ends_with(KEYS) || stored.name.ends_with(VALUES) {
             of_heads.add(weight);
         } else {
@@ -157,7 +157,6 @@ pub fn rewriting(
             }
         }
     }
-    rewritten.extend(stacks.rewritten(dtype).map_err(core)?);
     let heads = config.get("num_attention_heads").and_then(Value::as_u64).unwrap_or(0);
     rewritten.extend(of_heads.rewritten(heads as usize, dtype).map_err(core)?);
     if let Some(gates) = gates {
@@ -173,7 +172,10 @@ pub fn rewriting(
     config.remove("gates_apart");
     config.remove("kv_b_apart");
     config.remove("rope_interleaved");
-    config.remove("rms_norm_add_unit_offset");
+    config.remove(one_added);
+    if let Some(Value::Object(text)) = config.get_mut("text_config") {
+        text.remove(one_added);
+    }
     let is_gguf = |config: &Value| config["quant_method"] == "gguf";
     if dtype.is_some() || config.get("quantization_config").is_some_and(is_gguf) {
         config.remove("quantization_config");
@@ -236,48 +238,6 @@ impl Layout {
             return Ok(Rewrite::kept(weight));
         }
         Rewrite::new(weight, to, change)
-    }
-}
-
-/// What the names of experts' tensors have.
-const EXPERTS: &str = ".experts.";
-
-/// Experts of gpt-oss with a tensor for each matrix and bias, on their way to stacks: by the name of the stack, those of each
-/// expert by its number, gate before up.
-#[derive(Default)]
-struct Stacks(BTreeMap<String, BTreeMap<usize, BTreeMap<bool, StoredWeight>>>);
-
-impl Stacks {
-    fn add(&mut self, weight: StoredWeight) -> Result<(), Error> {
-        let name = &weight.data().name;
-        let place = || {
-            let (block, rest) = name.split_once(EXPERTS)?;
-            let (number, rest) = rest.split_once('.')?;
-            let (layer, end) = rest.split_once('.')?;
-            let stack = if layer == "down_proj" { layer } else { "gate_up_proj" };
-            let bias = if end == "bias" { "_bias" } else { "" };
-            let stack = format!("{block}{EXPERTS}{stack}{bias}");
-            Some((stack, number.parse::<usize>().ok()?, layer == "up_proj"))
-        };
-        let Some((stack, number, is_up)) = place() else {
-            let reason = "it is no part of an expert that is known".to_owned();
-            let error = outsize_core::Error::Rewrite { tensor: name.clone(), reason };
-            return Err(Error::Core(error.into()));
-        };
-        let experts = self.0.entry(stack).or_default();
-        experts.entry(number).or_default().insert(is_up, weight);
-        Ok(())
-    }
-
-    fn rewritten(self, dtype: Option<Dtype>) -> Result<Vec<Rewrite>, outsize_core::Error> {
-        let stacked = |(name, experts): (_, BTreeMap<_, BTreeMap<_, StoredWeight>>)| {
-            let is_whole = experts.keys().copied().eq(0..experts.len());
-            let parts = experts.into_values().filter(|_| is_whole);
-            let parts: Vec<Vec<_>> = parts.map(|parts| parts.into_values().collect()).collect();
-            let to = type_of_all(parts.iter().flatten(), dtype);
-            Rewrite::stacked(name, parts, true, to)
-        };
-        self.0.into_iter().map(stacked).collect()
     }
 }
 

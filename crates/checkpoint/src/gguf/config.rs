@@ -3,6 +3,7 @@
 mod architecture;
 mod deepseek;
 mod experts;
+mod fields;
 mod gemma;
 mod linear_attention;
 mod mixtures;
@@ -15,105 +16,13 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use self::architecture::{ARCHITECTURES, Convention, Convention::*};
+use self::fields::{FIELDS, OTHERS};
 use super::ARCHITECTURE;
 use super::fault::GgufFault;
 use super::header::{GgufHeader, metadata};
 use super::tokenizer::end_ids;
 use super::value::GgufValue;
 use crate::header::HeaderEntry;
-
-/// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
-/// for those to say who read them.
-const FIELDS: &[(&str, &str)] = &[
-    ("altup.active_idx", "altup_active_idx"),
-    ("altup.num_inputs", "altup_num_inputs"),
-    ("attention.causal", "is_causal"),
-    ("attention.clamp_kqv", "clip_qkv"),
-    ("attention.compress_ratios", "compress_ratios"),
-    ("attention.compress_rope_freq_base", "compress_rope_theta"),
-    ("attention.head_count", "num_attention_heads"),
-    ("attention.head_count_kv", "num_key_value_heads"),
-    ("attention.indexer.head_count", "index_n_heads"),
-    ("attention.indexer.key_length", "index_head_dim"),
-    ("attention.indexer.top_k", "index_topk"),
-    ("attention.key_length", "head_dim"),
-    ("attention.kv_lora_rank", "kv_lora_rank"),
-    ("attention.layer_norm_epsilon", "layer_norm_eps"),
-    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-    ("attention.output_group_count", "o_groups"),
-    ("attention.output_lora_rank", "o_lora_rank"),
-    ("attention.q_lora_rank", "q_lora_rank"),
-    ("attention.scale", "attn_scale"),
-    ("attention.shared_kv_layers", "num_kv_shared_layers"),
-    ("attention.sliding_window", "sliding_window"),
-    ("attention.sliding_window_pattern", "sliding_window_pattern"),
-    ("attn_logit_softcapping", "attn_logit_softcapping"),
-    ("block_count", "num_hidden_layers"),
-    ("context_length", "max_position_embeddings"),
-    ("embedding_length", "hidden_size"),
-    ("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
-    ("embedding_scale", "embedding_multiplier"),
-    ("expert_count", "num_experts"),
-    ("expert_feed_forward_length", "moe_intermediate_size"),
-    ("expert_gating_func", "expert_gating_func"),
-    ("expert_group_count", "n_group"),
-    ("expert_group_used_count", "topk_group"),
-    ("expert_shared_count", "n_shared_experts"),
-    ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
-    ("expert_used_count", "num_experts_per_tok"),
-    ("expert_weights_norm", "norm_topk_prob"),
-    ("expert_weights_scale", "routed_scaling_factor"),
-    ("feed_forward_length", "intermediate_size"),
-    ("final_logit_softcapping", "final_logit_softcapping"),
-    ("full_attention_interval", "full_attention_interval"),
-    ("hash_layer_count", "num_hash_layers"),
-    ("hyper_connection.count", "hc_mult"),
-    ("hyper_connection.epsilon", "hc_eps"),
-    ("hyper_connection.sinkhorn_iterations", "hc_sinkhorn_iters"),
-    ("interleave_moe_layer_step", "moe_layer_interval"),
-    ("leading_dense_block_count", "first_k_dense_replace"),
-    ("logit_scale", "logits_scaling"),
-    ("moe_latent_size", "moe_latent_size"),
-    ("nextn_predict_layers", "num_nextn_predict_layers"),
-    ("residual_scale", "residual_multiplier"),
-    ("rope.freq_base", "rope_theta"),
-    ("rope.freq_base_swa", "rope_local_base_freq"),
-    ("shortconv.l_cache", "conv_L_cache"),
-    ("ssm.conv_kernel", "linear_conv_kernel_dim"),
-    ("ssm.group_count", "linear_num_key_heads"),
-    ("ssm.state_size", "linear_key_head_dim"),
-    ("ssm.time_step_rank", "linear_num_value_heads"),
-    ("use_parallel_residual", "use_parallel_residual"),
-];
-
-/// Keys that are looked at below, or change no logit.
-const OTHERS: &[&str] = &[
-    "activation_sparsity_scale",
-    "attention.key_length_mla",
-    "attention.key_length_swa",
-    "attention.value_length",
-    "attention.value_length_mla",
-    "attention.value_length_swa",
-    "embedding_length_out",
-    "n_deepstack_layers",
-    "rope.dimension_count",
-    "rope.dimension_count_swa",
-    // Where images are.
-    "rope.dimension_sections",
-    "rope.scale_linear",
-    "rope.scaling.attn_factor",
-    "rope.scaling.factor",
-    "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",
-    "rope.scaling.type",
-    "rope.scaling.yarn_attn_factor",
-    "rope.scaling.yarn_beta_fast",
-    "rope.scaling.yarn_beta_slow",
-    "ssm.dt_b_c_rms",
-    "ssm.inner_size",
-    "tensor_data_layout",
-    "vocab_size",
-];
 
 /// The most bytes of values that are copied. Real ones have some hundred.
 const MAX_COPIED: usize = 1 << 20;
@@ -130,6 +39,9 @@ pub(super) fn json(
     let has_two = config.fields.get("model_type").is_some_and(|it| it == "olmo3");
     if has_two || matches!(config.architecture, "laguna" | "mellum" | "mimo2" | "step35") {
         config.nest_rope()?;
+    }
+    if config.architecture == "minimax-m3" {
+        config.nest_text_part("minimax_m3_vl");
     }
     Ok(Value::from(config.fields).to_string().into_bytes())
 }
@@ -362,6 +274,18 @@ impl<'a> Config<'a> {
             self.set("query_pre_attn_scalar", if of_27b { share } else { width });
         }
         Ok(())
+    }
+
+    /// Makes all of it that of a part of a model that sees images.
+    fn nest_text_part(&mut self, model_type: &str) {
+        let mut text = std::mem::take(&mut self.fields);
+        self.set("model_type", model_type);
+        for field in ["bos_token_id", "eos_token_id", "quantization_config"] {
+            if let Some(value) = text.remove(field) {
+                self.set(field, value);
+            }
+        }
+        self.set("text_config", text);
     }
 
     /// What GGUF files have otherwise than transformers.

@@ -72,7 +72,7 @@ fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let (indexer, indexed_layers) = indexer(fields, &config, rotary_dim)?;
     Ok(RmsConfig {
         intermediate_size: dense,
-        norm_plus_one: true,
+        norm_plus_one: fields.flag_or("rms_norm_add_unit_offset", true)?,
         query_key_norms: Some(QueryKeyNorms::EachHead),
         mlp_clamps: vec![[clamp; 2]; layers],
         block_indexer: indexed_layers.contains(&true).then_some(indexer),
@@ -210,6 +210,8 @@ const TEXT: &[KnownField] = &[
     ("model_type", Harmless),
     ("moe_layer_freq", Read),
     ("partial_rotary_factor", Read),
+    // As GGUF files have it.
+    ("rms_norm_add_unit_offset", Read),
     ("rotary_dim", Read),
     ("routed_scaling_factor", Read),
     ("scoring_func", Only(&["\"sigmoid\""])),

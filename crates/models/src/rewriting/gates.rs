@@ -1,5 +1,5 @@
-//! Experts of Granite, Llama 4 and Gemma 4 in GGUF files, which are stacks in transformers, with gates as one weight with what they
-//! let through.
+//! Experts of Granite, Llama 4, gpt-oss and Gemma 4 in GGUF files, which are stacks in transformers, with gates as one weight with what
+//! they let through.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +37,9 @@ impl Gates {
             let experts = experts.into_values().map(|parts| parts.into_values().collect());
             let experts: Vec<Vec<_>> = experts.collect();
             let to = type_of_all(experts.iter().flatten(), dtype);
-            if name.contains(LLAMA4) {
-                return Rewrite::stacked(name, experts, false, to);
+            let in_turns = name.contains(GPT_OSS);
+            if in_turns || name.contains(LLAMA4) {
+                return Rewrite::stacked(name, experts, in_turns, to);
             }
             let is_stack = name.contains(".block_sparse_moe.") || name.contains(GEMMA4);
             let parts = experts.into_iter().flatten().map(|part| (part, None)).collect();
@@ -52,18 +53,30 @@ impl Gates {
 /// What the names of experts of Llama 4 have, whose weights are `[in, out]` in transformers.
 const LLAMA4: &str = ".feed_forward.experts.";
 
+/// The same of gpt-oss, whose outputs of gate and up are in turns; biases have stacks of their own.
+const GPT_OSS: &str = ".mlp.experts.";
+
 /// The same of Gemma 4, right behind the number of a layer, whose weights are `[out, in]`.
 const GEMMA4: &str = ".experts.";
 
 /// The name of the weight that a tensor is a part of, its expert, and whether it is what goes through the gate.
 fn place(name: &str) -> Option<(String, usize, bool)> {
-    let (module, layer) = name.strip_suffix(".weight")?.rsplit_once('.')?;
-    let (theirs, is_up) = match layer {
-        "gate_proj" => ("input_linear", false),
-        "up_proj" => ("input_linear", true),
-        "down_proj" => ("output_linear", false),
+    let (path, end) = name.rsplit_once('.')?;
+    let (module, layer) = path.rsplit_once('.')?;
+    let is_up = layer == "up_proj";
+    let of_both = if layer == "down_proj" { layer } else { "gate_up_proj" };
+    if let Some((block, number)) = module.split_once(GPT_OSS) {
+        let bias = if end == "bias" { "_bias" } else { "" };
+        return Some((format!("{block}{GPT_OSS}{of_both}{bias}"), number.parse().ok()?, is_up));
+    }
+    if end != "weight" {
+        return None;
+    }
+    let theirs = match layer {
+        "gate_proj" | "up_proj" => "input_linear",
+        "down_proj" => "output_linear",
         // Of Gemma 4, as it is.
-        "gate_up_proj" => ("gate_up_proj", false),
+        "gate_up_proj" => layer,
         _ => return None,
     };
     if let Some((block, number)) = module.split_once(GEMMA4)
@@ -75,8 +88,7 @@ fn place(name: &str) -> Option<(String, usize, bool)> {
         return Some((format!("{module}.{theirs}.weight"), 0, is_up));
     }
     if let Some((block, number)) = module.split_once(LLAMA4) {
-        let theirs = if layer == "down_proj" { layer } else { "gate_up_proj" };
-        return Some((format!("{block}{LLAMA4}{theirs}"), number.parse().ok()?, is_up));
+        return Some((format!("{block}{LLAMA4}{of_both}"), number.parse().ok()?, is_up));
     }
     let (block, number) = module.split_once(".block_sparse_moe.experts.")?;
     let stack = format!("{block}.block_sparse_moe.{theirs}.weight");

@@ -1,8 +1,8 @@
 //! What further mixtures of experts have otherwise than transformers.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::relatives::kinds;
+use super::relatives::{is_local, kinds};
 use super::{Config, GgufFault, metadata};
 
 impl Config<'_> {
@@ -48,9 +48,10 @@ impl Config<'_> {
                 self.check_sigmoid()?;
                 self.add_sparse_layers()?;
                 self.rename("routed_scaling_factor", "moe_routed_scaling_factor");
-                let widest = self.list_heads_of_layers("num_attention_heads_per_layer");
+                self.list_heads_of_layers("num_attention_heads_per_layer");
+                let heads = self.fields.get("num_attention_heads").and_then(Value::as_u64);
                 let rows = self.side("blk.0.attn_gate.weight", 0).unwrap_or(0) as u64;
-                let of_elements = widest.is_some_and(|heads| rows > heads);
+                let of_elements = heads.is_some_and(|heads| rows > heads);
                 self.set("gating", if of_elements { "per-element" } else { "per-head" });
                 match self.fields.contains_key("sliding_window") {
                     true => self.add_layer_types(4, true)?,
@@ -60,6 +61,7 @@ impl Config<'_> {
             }
             "deepseek4" => self.add_deepseek_v4()?,
             "mellum" => self.add_layer_types(4, false)?,
+            "minimax-m3" => self.add_minimax_m3()?,
             "mimo2" => self.add_mimo()?,
             "step35" => self.add_step()?,
             "kimi-linear" => self.add_kimi_linear()?,
@@ -106,14 +108,38 @@ impl Config<'_> {
         }
     }
 
-    /// Moves a list of heads of queries to a field; the most of them, which stay.
-    fn list_heads_of_layers(&mut self, field: &str) -> Option<u64> {
+    /// Moves a list of heads of queries to a field; the most of them stay.
+    fn list_heads_of_layers(&mut self, field: &str) {
         let all = "num_attention_heads";
-        let listed = self.fields.get(all)?.as_array()?.clone();
-        let most = listed.iter().filter_map(Value::as_u64).max();
-        self.set(all, most);
-        self.set(field, listed);
-        most
+        if let Some(Value::Array(listed)) = self.fields.get(all).cloned() {
+            self.set(all, listed.iter().filter_map(Value::as_u64).max());
+            self.set(field, listed);
+        }
+    }
+
+    /// MiniMax-M3: which layers have an indexer, those with its weights, and the widths of MLPs.
+    fn add_minimax_m3(&mut self) -> Result<(), GgufFault> {
+        self.check_sigmoid()?;
+        self.add_sparse_layers()?;
+        let (layers, names) = (self.layers()?, self.names());
+        let kind = |layer: u64| match names.contains(&*format!("blk.{layer}.indexer.k_proj.weight"))
+        {
+            true => "minimax_m3_sparse",
+            false => "full_attention",
+        };
+        self.set("layer_types", (0..layers).map(kind).collect::<Vec<_>>());
+        let mut shared = self.tensors.iter().filter(|it| it.name.ends_with(".ffn_up_shexp.weight"));
+        if let Some(width) = shared.next().and_then(|shared| shared.shape.first()) {
+            self.set("shared_intermediate_size", *width);
+        }
+        for field in ["n_shared_experts", "norm_topk_prob", "shared_expert_intermediate_size"] {
+            self.fields.remove(field);
+        }
+        self.rename("num_experts", "num_local_experts");
+        self.rename("index_topk", "index_topk_blocks");
+        self.rename("intermediate_size", "dense_intermediate_size");
+        self.rename("moe_intermediate_size", "intermediate_size");
+        Ok(())
     }
 
     /// MiMo-V2, whose layers with a window have twice as many heads of keys.
@@ -152,7 +178,6 @@ impl Config<'_> {
             self.set("num_sliding_attention_heads", local);
         }
         self.keep_one_of_kind("num_key_value_heads", |full, local| full == local)?;
-        self.set("rms_norm_add_unit_offset", false);
         self.add_layer_types(4, true)
     }
 
@@ -168,12 +193,10 @@ impl Config<'_> {
             return Ok(None);
         };
         let of_kind = |wanted: bool| {
-            // Older files have numbers.
-            let is_local = |local: &Value| local.as_bool().or(local.as_u64().map(|n| n != 0));
             let mut those = listed
                 .iter()
                 .zip(pattern)
-                .filter(|(_, local)| is_local(local) == Some(wanted))
+                .filter(|(_, local)| is_local(local) == wanted)
                 .filter_map(|(number, _)| number.as_u64());
             let first = those.next()?;
             those.all(|number| number == first).then_some(first)
@@ -238,46 +261,6 @@ impl Config<'_> {
         if !self.fields.contains_key("n_group") {
             self.fields.remove("topk_group");
         }
-        Ok(())
-    }
-
-    /// The rotary embeddings of models whose layers with a window have their own: never stretched, and of another part of a head.
-    pub(super) fn nest_rope(&mut self) -> Result<(), GgufFault> {
-        let theta = self.fields.remove("rope_theta");
-        let local_theta = self.fields.remove("rope_local_base_freq").or(theta.clone());
-        let mut full = match self.fields.remove("rope_scaling") {
-            Some(Value::Object(scaling)) => Value::Object(scaling),
-            _ => json!({ "rope_type": "default" }),
-        };
-        let mut local = json!({ "rope_type": "default" });
-        for (rope, theta) in [(&mut full, theta), (&mut local, local_theta)] {
-            if let Some(theta) = theta {
-                rope["rope_theta"] = theta;
-            }
-        }
-        let field = "partial_rotary_factor";
-        let part = self.fields.remove(field);
-        let head = self.fields.get("head_dim").and_then(Value::as_u64);
-        let of_window = self.unsigned("rope.dimension_count_swa")?.zip(head);
-        let of_window = of_window.map(|(rotated, head)| super::part(rotated, head).min(1.0));
-        let (of_all, of_window) = match self.architecture {
-            // Of those that see everything a half, whatever is said, and what its pairs are divided by.
-            "step35" => {
-                for name in ["short_factor", "long_factor"] {
-                    if let Some(factors) = full.get_mut(name).and_then(Value::as_array_mut) {
-                        factors.truncate(factors.len() / 2);
-                    }
-                }
-                (Some(0.5.into()), Some(1.0.into()))
-            }
-            _ => (part.clone(), of_window.map(Value::from).or(part)),
-        };
-        for (rope, part) in [(&mut full, of_all), (&mut local, of_window)] {
-            if let Some(part) = part {
-                rope[field] = part;
-            }
-        }
-        self.set("rope_parameters", json!({ "full_attention": full, "sliding_attention": local }));
         Ok(())
     }
 }

@@ -153,10 +153,11 @@ impl Config<'_> {
 
 /// What transformers calls layers with the window, and those without it.
 pub(super) fn kinds(pattern: &[Value]) -> Vec<&'static str> {
-    // Some files have numbers.
-    let kind = |local: &Value| match *local == true || local.as_u64().is_some_and(|n| n != 0) {
-        true => "sliding_attention",
-        false => "full_attention",
-    };
+    let kind = |local| if is_local(local) { "sliding_attention" } else { "full_attention" };
     pattern.iter().map(kind).collect()
+}
+
+/// Whether a layer has the window: some files have numbers.
+pub(super) fn is_local(local: &Value) -> bool {
+    *local == true || local.as_u64().is_some_and(|n| n != 0)
 }

@@ -1,9 +1,9 @@
 //! The rotary embedding.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Convention::*;
-use super::{Config, GgufFault, metadata};
+use super::{Config, GgufFault, metadata, part};
 
 /// Of DeepSeek: a tenth of the weight of YaRN's stretch of scores.
 const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
@@ -98,6 +98,46 @@ impl Config<'_> {
             rope["llama_4_scaling_beta"] = rate.into();
         }
         self.set("rope_scaling", rope);
+        Ok(())
+    }
+
+    /// The rotary embeddings of models whose layers with a window have their own: never stretched, and of another part of a head.
+    pub(super) fn nest_rope(&mut self) -> Result<(), GgufFault> {
+        let theta = self.fields.remove("rope_theta");
+        let local_theta = self.fields.remove("rope_local_base_freq").or(theta.clone());
+        let mut full = match self.fields.remove("rope_scaling") {
+            Some(Value::Object(scaling)) => Value::Object(scaling),
+            _ => json!({ "rope_type": "default" }),
+        };
+        let mut local = json!({ "rope_type": "default" });
+        for (rope, theta) in [(&mut full, theta), (&mut local, local_theta)] {
+            if let Some(theta) = theta {
+                rope["rope_theta"] = theta;
+            }
+        }
+        let field = "partial_rotary_factor";
+        let of_heads = self.fields.remove(field);
+        let head = self.fields.get("head_dim").and_then(Value::as_u64);
+        let of_window = self.unsigned("rope.dimension_count_swa")?.zip(head);
+        let of_window = of_window.map(|(rotated, head)| part(rotated, head).min(1.0));
+        let (of_all, of_window) = match self.architecture {
+            // Of those that see everything a half, whatever is said, and what its pairs are divided by.
+            "step35" => {
+                for name in ["short_factor", "long_factor"] {
+                    if let Some(factors) = full.get_mut(name).and_then(Value::as_array_mut) {
+                        factors.truncate(factors.len() / 2);
+                    }
+                }
+                (Some(0.5.into()), Some(1.0.into()))
+            }
+            _ => (of_heads.clone(), of_window.map(Value::from).or(of_heads)),
+        };
+        for (rope, rotated) in [(&mut full, of_all), (&mut local, of_window)] {
+            if let Some(rotated) = rotated {
+                rope[field] = rotated;
+            }
+        }
+        self.set("rope_parameters", json!({ "full_attention": full, "sliding_attention": local }));
         Ok(())
     }
 }
