@@ -1,5 +1,5 @@
 //! GGUF files against what `transformers` computes in float32 from their dequantised weights, and against llama.cpp
-//! (`scripts/fixtures/gguf_files.py`).
+//! (`scripts/fixtures/gguf_files.py`, `gguf_converted.py`).
 
 use crate::common::dispatched::{assert_same_streamed, load};
 use crate::common::reference::*;
