@@ -235,6 +235,26 @@ impl<'a> Config<'a> {
         self.tensors.iter().any(|entry| of_block(entry) == Some(true))
     }
 
+    /// Of each layer, whether it has a tensor of that name.
+    fn layers_with(&self, name: &str) -> Result<Vec<bool>, GgufFault> {
+        let names = self.names();
+        let has = |layer| names.contains(&*format!("blk.{layer}.{name}"));
+        Ok((0..self.layers()?).map(has).collect())
+    }
+
+    /// Says of each layer one of two things, by whether it has a tensor of that name.
+    fn set_kinds_by_tensor(
+        &mut self,
+        field: &str,
+        name: &str,
+        [without, with]: [&str; 2],
+    ) -> Result<(), GgufFault> {
+        let kind = |has| if has { with } else { without };
+        let kinds: Vec<_> = self.layers_with(name)?.into_iter().map(kind).collect();
+        self.set(field, kinds);
+        Ok(())
+    }
+
     /// The widths of heads.
     fn add_heads(&mut self) -> Result<(), GgufFault> {
         let heads = match self.fields.get("num_attention_heads") {

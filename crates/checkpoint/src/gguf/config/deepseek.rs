@@ -36,13 +36,8 @@ impl Config<'_> {
         if self.architecture == "glm-dsa" {
             // Layers without an indexer see what the one before chose. Not all files say which.
             self.fields.remove(&self.key("attention.indexer.types"));
-            let names = self.names();
-            let kind = |layer| match names.contains(&*format!("blk.{layer}.indexer.attn_k.weight"))
-            {
-                true => "full",
-                false => "shared",
-            };
-            self.set("indexer_types", (0..self.layers()?).map(kind).collect::<Vec<_>>());
+            let kinds = ["shared", "full"];
+            self.set_kinds_by_tensor("indexer_types", "indexer.attn_k.weight", kinds)?;
         }
         if self.has_in_a_block("attn_kv_a_mqa.bias") {
             self.set("attention_bias", true);

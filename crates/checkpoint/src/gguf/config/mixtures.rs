@@ -87,13 +87,7 @@ impl Config<'_> {
     /// Which layers have experts: those with a router.
     fn add_sparse_layers(&mut self) -> Result<(), GgufFault> {
         self.fields.remove("first_k_dense_replace");
-        let (layers, names) = (self.layers()?, self.names());
-        let kind = |layer: u64| {
-            let router = format!("blk.{layer}.ffn_gate_inp.weight");
-            if names.contains(router.as_str()) { "sparse" } else { "dense" }
-        };
-        self.set("mlp_layer_types", (0..layers).map(kind).collect::<Vec<_>>());
-        Ok(())
+        self.set_kinds_by_tensor("mlp_layer_types", "ffn_gate_inp.weight", ["dense", "sparse"])
     }
 
     /// How many experts all tokens go to: so many times as wide as the others.
@@ -121,13 +115,8 @@ impl Config<'_> {
     fn add_minimax_m3(&mut self) -> Result<(), GgufFault> {
         self.check_sigmoid()?;
         self.add_sparse_layers()?;
-        let (layers, names) = (self.layers()?, self.names());
-        let kind = |layer: u64| match names.contains(&*format!("blk.{layer}.indexer.k_proj.weight"))
-        {
-            true => "minimax_m3_sparse",
-            false => "full_attention",
-        };
-        self.set("layer_types", (0..layers).map(kind).collect::<Vec<_>>());
+        let kinds = ["full_attention", "minimax_m3_sparse"];
+        self.set_kinds_by_tensor("layer_types", "indexer.k_proj.weight", kinds)?;
         let mut shared = self.tensors.iter().filter(|it| it.name.ends_with(".ffn_up_shexp.weight"));
         if let Some(width) = shared.next().and_then(|shared| shared.shape.first()) {
             self.set("shared_intermediate_size", *width);

@@ -152,10 +152,8 @@ impl Config<'_> {
             )?;
             self.set_most(field, &heads);
         }
-        let names = self.names();
-        let routed =
-            |layer: &u64| names.contains(format!("blk.{layer}.ffn_gate_inp.weight").as_str());
-        let sparse = (0..layers).filter(routed).collect::<Vec<_>>();
+        let routed = (0..).zip(self.layers_with("ffn_gate_inp.weight")?);
+        let sparse: Vec<u64> = routed.filter(|(_, routed)| *routed).map(|(at, _)| at).collect();
         if sparse.is_empty() {
             // One expert is an MLP.
             self.set("num_experts", 1);

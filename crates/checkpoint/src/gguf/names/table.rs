@@ -44,6 +44,9 @@ const GEMMA_WITH_INPUTS: &str = "gemma3n gemma4";
 const SHARED_EXPERTS: &str = "deepseek2 deepseek32 glm4moe glm-dsa dots1 ernie4_5-moe afmoe exaone-moe cohere2moe \
     step35";
 
+/// Those with experts as Mixtral has them.
+const BLOCK_SPARSE: &str = "llama minimax-m2 minimax-m3 kimi-linear";
+
 /// Those of Nemotron-H and of models of a state space alone.
 const NEMOTRON: &str = "nemotron_h nemotron_h_moe mamba mamba2";
 
@@ -128,12 +131,12 @@ pub(super) const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("kimi-linear", "ssm_beta", "self_attn.b_proj"),
     ("kimi-linear", "ssm_dt.bias", "self_attn.dt_bias"),
     ("kimi-linear", "ssm_a.", RATES_OF_KIMI),
+    ("kimi-linear", "ssm_norm", "self_attn.o_norm"),
     ("kimi-linear", "ffn_gate_inp", "block_sparse_moe.gate"),
     ("kimi-linear", "exp_probs_b.bias", "block_sparse_moe.gate.e_score_correction_bias"),
     ("kimi-linear minimax-m3", "ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"),
     ("kimi-linear minimax-m3", "ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"),
     ("kimi-linear minimax-m3", "ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"),
-    ("kimi-linear", "ssm_norm", "self_attn.o_norm"),
     ("deepseek4", "attn_norm", "attn_norm"),
     ("deepseek4", "attn_q_a", "attn.wq_a"),
     ("deepseek4", "attn_q_b", "attn.wq_b"),
@@ -280,17 +283,9 @@ pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
 /// The experts of a block, which are one tensor: what each is in transformers, before and behind its number.
 pub(super) const EXPERTS: &[(&str, &str, [&str; 2])] = &[
-    (
-        "llama minimax-m2 minimax-m3 kimi-linear",
-        "ffn_gate_exps",
-        ["block_sparse_moe.experts", "w1"],
-    ),
-    ("llama minimax-m2 minimax-m3 kimi-linear", "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
-    (
-        "llama minimax-m2 minimax-m3 kimi-linear",
-        "ffn_down_exps",
-        ["block_sparse_moe.experts", "w2"],
-    ),
+    (BLOCK_SPARSE, "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
+    (BLOCK_SPARSE, "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),
+    (BLOCK_SPARSE, "ffn_down_exps", ["block_sparse_moe.experts", "w2"]),
     ("deepseek4", "ffn_gate_exps", ["ffn.experts", "w1"]),
     ("deepseek4", "ffn_up_exps", ["ffn.experts", "w3"]),
     ("deepseek4", "ffn_down_exps", ["ffn.experts", "w2"]),
