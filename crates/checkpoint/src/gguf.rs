@@ -12,6 +12,7 @@ mod names;
 mod parts;
 mod tokenizer;
 mod value;
+mod vision;
 
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
@@ -28,6 +29,7 @@ pub use self::fault::GgufFault;
 pub use self::header::GgufHeader;
 pub use self::parts::GgufPartName;
 pub use self::value::GgufValue;
+pub use self::vision::GgufVision;
 
 const ARCHITECTURE: &str = "general.architecture";
 const SPLIT_COUNT: &str = "split.count";
@@ -215,8 +217,10 @@ impl<S> GgufFile<S> {
         let header = &self.first.header;
         let architecture = header.text(ARCHITECTURE).ok().flatten().unwrap_or_default();
         let blocks = config::layers(header).unwrap_or(u64::MAX);
-        let of_part =
-            |part: &GgufPart<S>| names::renamed(architecture, blocks, part.header.tensors());
+        let of_part = |part: &GgufPart<S>| match vision::is_one(header) {
+            true => vision::renamed(header, part.header.tensors()),
+            false => names::renamed(architecture, blocks, part.header.tensors()),
+        };
         self.parts().map(of_part).collect()
     }
 

@@ -76,7 +76,7 @@ pub use file_writer::FileWriter;
 pub use folder::model_folder;
 pub use format::{Encoding, ScaleGrid, StorageFormat};
 pub use format_fault::FormatFault;
-pub use gguf::{GgufFault, GgufHeader, GgufPartName, GgufValue};
+pub use gguf::{GgufFault, GgufHeader, GgufPartName, GgufValue, GgufVision};
 pub use header::{Header, HeaderEntry};
 pub use index::Index;
 pub use integers::{INTERLEAVED, IntegerOrder, IntegerWidth, Integers, ZeroPoints};

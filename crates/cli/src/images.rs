@@ -14,6 +14,7 @@ use outsize::models::{ImageSpelling, PatchLayout};
 use outsize::plan::Tier;
 use std::borrow::Cow;
 use std::ops::Range;
+use std::path::Path;
 
 /// Tokens of an image, or of all of a conversation, unless the arguments say otherwise.
 pub const IMAGE_TOKENS: usize = 1024;
@@ -38,13 +39,16 @@ impl PromptImages {
         quiet: bool,
     ) -> Result<Option<Self>, Failure> {
         if args.image.is_empty() {
-            return match args.image_tokens {
-                Some(_) => Err(Failure::usage("--image-tokens: give --image")),
+            let unused = [("--image-tokens", args.image_tokens.is_some())];
+            let unused = unused.into_iter().chain([("--mmproj", args.mmproj.is_some())]);
+            return match unused.into_iter().find(|(_, given)| *given) {
+                Some((flag, _)) => Err(Failure::usage(format!("{flag}: give --image"))),
                 None => Ok(None),
             };
         }
         let most_tokens = args.image_tokens.unwrap_or(IMAGE_TOKENS);
-        let encoder = encoder(model_args, most_tokens)?.ok_or_else(sees_none)?;
+        let encoder = encoder(model_args, args.mmproj.as_deref(), most_tokens)?;
+        let encoder = encoder.ok_or_else(sees_none)?;
         let images = args.image.iter().map(ImageInput::read).collect::<Result<Vec<_>, _>>()?;
         let tokens = encoder.tokens(&images)?;
         let budget = match &model_args.max_memory {
@@ -102,9 +106,20 @@ impl PromptImages {
     }
 }
 
-/// The vision encoder of a model that sees images.
-pub fn encoder(args: &ModelArgs, most_tokens: usize) -> Result<Option<VisionEncoder>, Failure> {
-    let encoder = VisionEncoder::open(&args.model, most_tokens)?;
+/// The vision encoder of a model that sees images; `file` is what is given to --mmproj.
+pub fn encoder(
+    args: &ModelArgs,
+    file: Option<&Path>,
+    most_tokens: usize,
+) -> Result<Option<VisionEncoder>, Failure> {
+    let encoder = match file {
+        Some(_) if args.model.is_dir() => {
+            let what = "--mmproj: this model is a folder, which has its vision encoder in it";
+            return Err(Failure::usage(what));
+        }
+        Some(file) => Some(VisionEncoder::open_gguf(&args.model, file, most_tokens)?),
+        None => VisionEncoder::open(&args.model, most_tokens)?,
+    };
     Ok(encoder.map(|encoder| encoder.with(args.dtypes.compute, Some(interrupt::flag()))))
 }
 
@@ -113,7 +128,7 @@ pub fn sees_none() -> Failure {
     let known: Vec<_> = VisionEncoder::model_types().collect();
     let known = known.join(", ");
     Failure::usage(format!(
-        "--image: this model sees no images, or not here: those that do are {known}, from the folder of a checkpoint"
+        "--image: this model sees no images, or not here: those that do are {known}; a GGUF file needs that of its vision encoder beside it, or at --mmproj"
     ))
 }
 

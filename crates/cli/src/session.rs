@@ -1,6 +1,6 @@
 //! A conversation with a model that is opened as the arguments say.
 
-use crate::args::{ModelArgs, SessionArgs};
+use crate::args::SessionArgs;
 use crate::error::Failure;
 use crate::images::{self, IMAGE_TOKENS};
 use crate::request::TextRules;
@@ -31,12 +31,12 @@ pub struct SessionNeeds {
 
 /// Opens the model, places it and begins to read; and how it answers by default. `template` gives that of the model in a folder.
 pub fn open(
-    args: &SessionArgs,
+    given: &SessionArgs,
     SessionNeeds { batch, constrains, scores }: SessionNeeds,
     template: impl FnOnce(&Path) -> Result<ChatTemplate, TextError>,
 ) -> Result<(ChatSession, ChatOptions), Failure> {
     let machine = Machine::detect();
-    let SessionArgs { model: args, text, drafts, image_tokens, .. } = args;
+    let SessionArgs { model: args, text, drafts, image_tokens, mmproj, .. } = given;
     let config = model::config(args)?;
     let folder = args.folder();
     let template = template(folder)?;
@@ -67,10 +67,11 @@ pub fn open(
     if constrains {
         settings.workload.tokenizer += tokenizer.constraint_memory(batch);
     }
-    let images = chat_images(args, *image_tokens, batch)?;
+    let images = chat_images(given, batch)?;
     settings.workload.images = images.as_ref().map_or(0, ChatImages::bytes);
     settings.workload.least_pass = images.as_ref().map_or(1, ChatImages::least_pass);
-    let has_room = image_tokens.is_some() || images.is_none() || opened.check(&settings).is_ok();
+    let asked = image_tokens.is_some() || mmproj.is_some();
+    let has_room = asked || images.is_none() || opened.check(&settings).is_ok();
     let images = images.filter(|_| has_room);
     if !has_room {
         (settings.workload.images, settings.workload.least_pass) = (0, 1);
@@ -93,24 +94,25 @@ pub fn open(
 }
 
 /// What sees the images of a conversation; nothing where several run side by side, or for a model that sees none.
-fn chat_images(
-    args: &ModelArgs,
-    tokens: Option<usize>,
-    batch: usize,
-) -> Result<Option<ChatImages>, Failure> {
+fn chat_images(args: &SessionArgs, batch: usize) -> Result<Option<ChatImages>, Failure> {
+    let SessionArgs { image_tokens: tokens, mmproj, model, .. } = args;
+    let asked = match (tokens, mmproj) {
+        (Some(_), _) => Some("--image-tokens"),
+        (None, Some(_)) => Some("--mmproj"),
+        (None, None) => None,
+    };
     let most = tokens.unwrap_or(IMAGE_TOKENS);
-    if most == 0 || (batch > 1 && tokens.is_none()) {
+    if most == 0 || (batch > 1 && asked.is_none()) {
         return Ok(None);
     }
-    if batch > 1 {
-        return Err(Failure::usage(
-            "--image-tokens: a text with images runs alone, without --batch",
-        ));
+    if let Some(flag) = asked.filter(|_| batch > 1) {
+        let what = format!("{flag}: a text with images runs alone, without --batch");
+        return Err(Failure::usage(what));
     }
-    let opened = images::encoder(args, most).and_then(|encoder| {
+    let opened = images::encoder(model, mmproj.as_deref(), most).and_then(|encoder| {
         Ok(encoder.map(|encoder| ChatImages::new(encoder, most)).transpose()?)
     });
-    match (opened, tokens) {
+    match (opened, asked) {
         (Ok(None), Some(_)) => Err(images::sees_none()),
         // Nobody asked for images.
         (Err(Failure::Failed(reason)), None) => {

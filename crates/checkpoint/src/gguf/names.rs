@@ -66,7 +66,7 @@ fn renamed_one(architecture: &str, entry: &HeaderEntry) -> Option<HeaderEntry> {
 }
 
 /// The name of a module and what ends that of its tensor: nothing for some.
-fn parted(name: &str) -> (&str, &str) {
+pub(super) fn parted(name: &str) -> (&str, &str) {
     match name.rsplit_once('.') {
         Some((module, end @ ("weight" | "bias" | "scale"))) => (module, end),
         _ => (name, ""),
@@ -94,7 +94,7 @@ fn shape(theirs: &str, ours: &[usize]) -> Option<Vec<usize>> {
 }
 
 /// What a row says of a name.
-fn find<T: Copy>(architecture: &str, name: &str, rows: &[(&str, &str, T)]) -> Option<T> {
+pub(super) fn find<T: Copy>(architecture: &str, name: &str, rows: &[(&str, &str, T)]) -> Option<T> {
     let is_it = |(of, ours, _): &&(&str, &str, T)| {
         *ours == name && (of.is_empty() || of.split(' ').any(|of| of == architecture))
     };

@@ -13,7 +13,7 @@ use super::header::{GgufHeader, metadata};
 use super::value::GgufValue;
 
 const MODEL: &str = "tokenizer.ggml.model";
-const TOKENS: &str = "tokenizer.ggml.tokens";
+pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
@@ -266,6 +266,12 @@ pub(super) fn end_ids(header: &GgufHeader) -> [Value; 2] {
     let by_name: Vec<u64> = by_name.map(|(_, id)| id).collect();
     ends.extend(by_name);
     [special_id(header, "bos").into(), if ends.is_empty() { Value::Null } else { ends.into() }]
+}
+
+/// The id of a token, if there is one.
+pub(super) fn token_id(header: &GgufHeader, token: &str) -> Result<Option<u64>, GgufFault> {
+    let place = header.texts(TOKENS)?.and_then(|all| all.iter().position(|one| *one == token));
+    Ok(place.map(|id| id as u64))
 }
 
 fn special_id(header: &GgufHeader, name: &str) -> Option<u64> {

@@ -319,7 +319,7 @@ fn only_queries_of_ministral_grow() {
 }
 
 /// Values of every type, some of them beyond all bounds.
-fn odd_value() -> impl Strategy<Value = Value> {
+pub fn odd_value() -> impl Strategy<Value = Value> {
     let number = prop_oneof![Just(0u32), Just(1), 2u32..100, Just(u32::MAX)];
     let real = prop_oneof![-1e3f32..1e3, Just(f32::NEG_INFINITY), Just(f32::NAN), Just(0.0)];
     let numbers = prop::collection::vec(number.clone(), 0..6);

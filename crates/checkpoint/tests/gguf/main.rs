@@ -5,6 +5,7 @@ mod check;
 mod configurations;
 #[path = "../common/gguf.rs"]
 mod made;
+mod vision;
 
 use made::*;
 use outsize_checkpoint::{Checkpoint, Dtype, model_folder, read_object, read_optional};

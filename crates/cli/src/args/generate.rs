@@ -66,6 +66,9 @@ pub struct PromptImageArgs {
     /// The most tokens of an image; larger ones are seen smaller [default: 1024]
     #[arg(long, value_name = "N", value_parser = image_tokens(1))]
     pub image_tokens: Option<usize>,
+    /// GGUF file of the vision encoder, for MODEL in one [default: the one beside MODEL with mmproj in its name]
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<PathBuf>,
 }
 
 /// How text is generated.
@@ -112,6 +115,9 @@ pub struct SessionArgs {
     /// if the model sees images]
     #[arg(long, value_name = "N", value_parser = image_tokens(0))]
     pub image_tokens: Option<usize>,
+    /// GGUF file of the vision encoder, for MODEL in one [default: the one beside MODEL with mmproj in its name]
+    #[arg(long, value_name = "FILE")]
+    pub mmproj: Option<PathBuf>,
     /// How answers are generated.
     #[command(flatten)]
     pub text: TextArgs,

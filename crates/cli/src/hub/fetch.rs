@@ -81,7 +81,10 @@ pub fn fetch(
             }
         },
         (false, _) => match gguf_file(&client)? {
-            Some(file) => gguf::parts(file),
+            Some(file) => {
+                let encoder = gguf::encoder(client.files.iter().map(|file| &*file.name));
+                gguf::parts(file).into_iter().chain(encoder.map(Into::into)).collect()
+            }
             None => names(&client)?,
         },
     };

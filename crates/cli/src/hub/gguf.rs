@@ -7,12 +7,30 @@ use outsize::checkpoint::GgufPartName;
 /// More names than this help nobody to choose.
 const MOST_NAMED: usize = 16;
 
-/// Whether a file of a repository is a GGUF file of a language model, or the first of its parts: not what sees pictures.
+/// Types of weights of a vision encoder, the one first that is taken of several files: that of most models, without loss.
+const TYPES: [&str; 4] = ["bf16", "f16", "q8_0", "f32"];
+
+/// Whether a file of a repository is a GGUF file of a language model, or the first of its parts: not what sees images.
 pub fn is_one(name: &str) -> bool {
     let is_later = GgufPartName::parse(name).is_some_and(|part| part.number > 1);
+    name.to_ascii_lowercase().ends_with(".gguf") && !is_encoder(name) && !is_later
+}
+
+/// Whether a file is a GGUF file of a vision encoder.
+fn is_encoder(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let own = name.rsplit('/').next().unwrap_or(&name);
-    name.ends_with(".gguf") && !own.starts_with("mmproj") && !is_later
+    own.ends_with(".gguf") && own.contains("mmproj")
+}
+
+/// The file of the vision encoder of the GGUF files of a repository, if there is one.
+pub fn encoder<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let place = |name: &&str| {
+        let name = name.to_ascii_lowercase();
+        let kind = TYPES.iter().position(|kind| name.ends_with(&format!("{kind}.gguf")));
+        (kind.unwrap_or(TYPES.len()), name)
+    };
+    names.filter(|name| is_encoder(name)).min_by_key(place)
 }
 
 /// The file, or all of its parts if it is the first.
@@ -93,6 +111,11 @@ mod tests {
         assert_eq!(super::parts(parts[0]), parts);
         assert_eq!(choose("a/m", &names[..1]), Ok(Some("m-Q8_0.gguf")));
         assert_eq!(choose("a/m", &["mmproj-f16.gguf", "x.txt"]), Ok(None));
+        assert_eq!(encoder(names.into_iter()), Some("mmproj-f16.gguf"));
+        let several = ["m-Q8_0.gguf", "m.mmproj-F32.gguf", "mmproj-F16.gguf", "mmproj-BF16.gguf"];
+        assert_eq!(encoder(several.into_iter()), Some("mmproj-BF16.gguf"));
+        assert_eq!(choose("a/m", &several), Ok(Some("m-Q8_0.gguf")));
+        assert_eq!(encoder(["m-F16.gguf"].into_iter()), None);
         for (text, names, part) in [
             ("a/m", &names[..], "several GGUF files: name one"),
             ("a/m:Q5_0", &names, "m-Q8_0.gguf, m-Q4_K_M.gguf"),

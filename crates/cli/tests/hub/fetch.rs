@@ -315,6 +315,24 @@ fn a_gguf_file_is_a_model_by_its_name_on_the_hub() {
 }
 
 #[test]
+fn a_gguf_file_comes_with_its_vision_encoder() {
+    let home = folder();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
+    let file = |name: &str| fs::read(fixtures.join("vision-gguf-gemma3").join(name)).unwrap();
+    let names_on_hub = ["Q8_0/m-Q8_0.gguf", "mmproj-F32.gguf", "mmproj-F16.gguf"];
+    let files = names_on_hub.into_iter().zip(["model.gguf", "mmproj.gguf", "mmproj.gguf"]);
+    let files: Files = files.map(|(name, from)| (name.to_owned(), file(from))).collect();
+    let server = Server::of(files, |_, reply| reply);
+    let image = fixtures.join("vision-gemma3/image-1.png");
+    let image = ["--image", crate::common::path(&image), "--max-new-tokens", "2"];
+    let args = ["run", "org/model", "--prompt", "What?"];
+    let said = outsize(home.path(), Some(&server.url()), &[&args[..], &image].concat());
+    done(&said);
+    assert!(crate::common::message(&said).contains("seen as 24 x 24"));
+    assert_eq!(names(&snapshot(home.path())), ["Q8_0/m-Q8_0.gguf", "mmproj-F16.gguf"]);
+}
+
+#[test]
 fn the_cache_is_listed_with_what_runs() {
     let (dir, home) = (folder(), folder());
     let list = || done(&outsize(home.path(), None, &["list"]));

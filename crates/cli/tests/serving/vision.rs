@@ -120,6 +120,46 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
 }
 
 #[test]
+fn the_vision_encoder_of_a_gguf_file_is_beside_it_or_given() {
+    let (name, files) = ("vision-gemma3", fixture("vision-gguf-gemma3"));
+    let [first, second] = images(name);
+    let run = |model: &Path, more: &[&str]| {
+        let given = ["run", path(model), "--prompt", &prompt(name), "--no-special-tokens"];
+        let images = ["--image", &first, "--image", &second, "--max-new-tokens", "16", "--json"];
+        outsize(&[&given, &images[..], more].concat())
+    };
+    let tokens = &expected(name)["greedy"];
+    let (model, encoder) = (files.join("model.gguf"), files.join("mmproj.gguf"));
+    assert_eq!(report(&run(&model, &[]))["tokens"], *tokens);
+    assert_eq!(report(&run(&model, &["--max-memory", "cpu=51MB"]))["tokens"], *tokens);
+    // Alone in a folder it needs to be told.
+    let alone = folder();
+    let copy = alone.path().join("m.gguf");
+    std::fs::copy(&model, &copy).unwrap();
+    let said = failed(&run(&copy, &[]), 2);
+    assert!(said.contains("--mmproj"), "{said}");
+    let given = ["--mmproj", path(&encoder)];
+    assert_eq!(report(&run(&copy, &given))["tokens"], *tokens);
+    // What cannot be.
+    let other = fixture("vision-gguf-mistral3").join("mmproj.gguf");
+    let said = failed(&run(&copy, &["--mmproj", path(&other)]), 1);
+    assert!(said.contains("mmproj.gguf: ") && said.contains("for language models of"), "{said}");
+    let said = failed(&run(&copy, &["--mmproj", path(&model)]), 1);
+    assert!(said.contains("\"clip\""), "{said}");
+    let said = failed(&run(&fixture(name), &given), 2);
+    assert!(said.contains("--mmproj: this model is a folder"), "{said}");
+    let said = failed(&outsize(&[&["run", path(&model), "--prompt", "x"], &given[..]].concat()), 2);
+    assert!(said.contains("--mmproj: give --image"), "{said}");
+    let said = failed(&outsize(&["run", path(&encoder), "--prompt", "x"]), 1);
+    assert!(said.contains("name the file of the whole model"), "{said}");
+    // A conversation finds it too; and one that is given is not passed over.
+    let arguments = [path(&model), "--max-new-tokens", "4", "--image", &first];
+    done(&chat(&arguments, "What?\n"));
+    let said = failed(&chat(&[&arguments[..], &["--mmproj", path(&other)]].concat(), "What?\n"), 1);
+    assert!(said.contains("for language models of"), "{said}");
+}
+
+#[test]
 fn images_without_places_come_behind_what_any_text_begins_with() {
     for (name, begin) in [
         (FIXTURES[0], None),

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, read_optional_text};
-use outsize_core::{Options, Planning, decide, many_parameters_bytes, memory_overhead};
+use outsize_checkpoint::{CONFIG_LIMIT, Checkpoint, GgufVision, read_optional_text};
+use outsize_core::{
+    Error as CoreError, Options, Planning, decide, many_parameters_bytes, memory_overhead,
+};
 use outsize_models::{ActivationDtype, ImageFeatures, Init, PatchLayout};
 use outsize_plan::{Budget, Error as PlanError, Tier, Tree, Workload};
 
-use super::tower::{VisionTower, towers};
+use super::tower::{VisionTower, read_tower, towers};
 use super::{ImageInput, ImageProcessor};
 use crate::error::Error;
 use crate::pipeline::PipelineError;
@@ -30,7 +32,8 @@ pub struct EncodedImage {
 /// [encode](Self::encode), within the budget given then, and dropped afterwards.
 #[derive(Debug)]
 pub struct VisionEncoder {
-    folder: PathBuf,
+    /// The checkpoint that has its weights.
+    weights: PathBuf,
     tower: Box<dyn VisionTower>,
     layout: PatchLayout,
     processor: ImageProcessor,
@@ -39,28 +42,57 @@ pub struct VisionEncoder {
 }
 
 impl VisionEncoder {
-    /// That of the checkpoint in `folder`, if it is one of a model whose images are built in; for images of at most so many tokens
-    /// each.
+    /// That of the checkpoint at `model`, if it is one of a model whose images are built in; for images of at most so many tokens
+    /// each. Of a model in a GGUF file it is in [another one beside it](GgufVision::beside).
     ///
     /// # Errors
     /// A configuration of it that is not built in, or that of its images.
-    pub fn open(folder: &Path, most_tokens: usize) -> Result<Option<Self>, PipelineError> {
-        let path = folder.join("config.json");
-        let text = match folder.is_dir() {
-            true => read_optional_text(&path, CONFIG_LIMIT).map_err(Error::from)?,
-            // A file brings no images.
-            false => None,
-        };
-        let Some(text) = text else { return Ok(None) };
-        let fields: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        let Some((_, read)) = towers().find(|(known, _)| fields["model_type"] == *known) else {
+    pub fn open(model: &Path, most_tokens: usize) -> Result<Option<Self>, PipelineError> {
+        if !model.is_dir() {
+            let found = GgufVision::beside(model).map_err(CoreError::from)?;
+            return found.map(|found| Self::of_gguf(found, most_tokens)).transpose();
+        }
+        let path = model.join("config.json");
+        let text = read_optional_text(&path, CONFIG_LIMIT).map_err(Error::from)?;
+        let Some((read, text)) = text.and_then(|text| Some((read_tower(&text)?, text))) else {
             return Ok(None);
         };
         let tower = read(&text).map_err(|source| PipelineError::BadConfig { path, source })?;
-        let layout = tower.layout();
-        let processor = ImageProcessor::open(folder, &layout)?.with_most_tokens(most_tokens);
-        let (folder, compute) = (folder.to_owned(), ActivationDtype::F32);
-        Ok(Some(Self { folder, tower, layout, processor, compute, stop: None }))
+        let processor = ImageProcessor::open(model, &tower.layout())?;
+        Ok(Some(Self::new(model.to_owned(), tower, processor, most_tokens)))
+    }
+
+    /// The one in the GGUF file `encoder`, of the model in the GGUF file `model`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and a file that is no vision encoder, or that of another model.
+    pub fn open_gguf(
+        model: &Path,
+        encoder: &Path,
+        most_tokens: usize,
+    ) -> Result<Self, PipelineError> {
+        Self::of_gguf(GgufVision::open(model, encoder).map_err(CoreError::from)?, most_tokens)
+    }
+
+    fn of_gguf(found: GgufVision, most_tokens: usize) -> Result<Self, PipelineError> {
+        let GgufVision { path, config, processor } = found;
+        let bad = |source| PipelineError::BadConfig { path: path.clone(), source };
+        let read = read_tower(&config).ok_or(Error::NoImages {
+            reason: "the model type of its vision encoder is not built in",
+        })?;
+        let tower = read(&config).map_err(bad)?;
+        let processor = ImageProcessor::parse(&path, &processor, &tower.layout())?;
+        Ok(Self::new(path, tower, processor, most_tokens))
+    }
+
+    fn new(
+        weights: PathBuf,
+        tower: Box<dyn VisionTower>,
+        processor: ImageProcessor,
+        most_tokens: usize,
+    ) -> Self {
+        let (layout, processor) = (tower.layout(), processor.with_most_tokens(most_tokens));
+        Self { weights, tower, layout, processor, compute: ActivationDtype::F32, stop: None }
     }
 
     /// The values of `model_type` of models whose images are built in.
@@ -120,7 +152,7 @@ impl VisionEncoder {
         let checkpoint = self.checkpoint()?;
         let tree = self.tree(&checkpoint, load.patches)?;
         match decide(&tree, &self.options(&checkpoint, &tree, &load, (0, 0))) {
-            Err(outsize_core::Error::Plan(PlanError::TooSmall(shortfall))) => Ok(shortfall.least),
+            Err(CoreError::Plan(PlanError::TooSmall(shortfall))) => Ok(shortfall.least),
             Err(error) => Err(error.into()),
             Ok(_) => Ok(0),
         }
@@ -163,8 +195,8 @@ impl VisionEncoder {
         Ok(encoded)
     }
 
-    fn checkpoint(&self) -> Result<Checkpoint, outsize_core::Error> {
-        Ok(Checkpoint::open(&self.folder)?)
+    fn checkpoint(&self) -> Result<Checkpoint, CoreError> {
+        Ok(Checkpoint::open(&self.weights)?)
     }
 
     fn load(&self, images: &[ImageInput]) -> Result<ImageLoad, Error> {
@@ -179,8 +211,8 @@ impl VisionEncoder {
         Ok(load)
     }
 
-    fn tree(&self, checkpoint: &Checkpoint, patches: usize) -> Result<Tree, outsize_core::Error> {
-        self.tower.tree(&self.folder.to_string_lossy(), checkpoint.tensors(), patches)
+    fn tree(&self, checkpoint: &Checkpoint, patches: usize) -> Result<Tree, CoreError> {
+        self.tower.tree(&self.weights.to_string_lossy(), checkpoint.tensors(), patches)
     }
 
     fn options(

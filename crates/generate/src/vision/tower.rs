@@ -82,10 +82,16 @@ impl<M: VisionModel> OpenedTower for Dispatched<M> {
 }
 
 /// Reads the text of a `config.json`.
-type ReadTower = fn(&str) -> Result<Box<dyn VisionTower>, Error>;
+pub(super) type ReadTower = fn(&str) -> Result<Box<dyn VisionTower>, Error>;
 
 fn read<M: VisionModel>(text: &str) -> Result<Box<dyn VisionTower>, Error> {
     Ok(Box::new(ComponentConfig::<M>::from_json(text)?))
+}
+
+/// What reads the vision model of a `config.json` with this text, if its images are built in.
+pub(super) fn read_tower(config: &str) -> Option<ReadTower> {
+    let fields: serde_json::Value = serde_json::from_str(config).unwrap_or_default();
+    towers().find(|(known, _)| fields["model_type"] == *known).map(|(_, read)| read)
 }
 
 /// The values of `model_type` whose images are built in, and what reads their vision models.

@@ -1,7 +1,7 @@
 //! Images in prompts: as their processor of `transformers` has them (`scripts/fixtures/vision.py`), and in conversations.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::common::checkpoint::fixture;
 use crate::common::conversations::pipeline;
@@ -39,6 +39,16 @@ fn tensor(name: &str, tensor: &str) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
 }
 
+/// The GGUF file of the language model, beside that of the vision encoder (`scripts/fixtures/gguf_vision.py`).
+fn gguf(name: &str) -> PathBuf {
+    fixture(&name.replace("vision-", "vision-gguf-")).join("model.gguf")
+}
+
+/// Those of which there are such files.
+fn ggufs() -> impl Iterator<Item = &'static str> {
+    FIXTURES.into_iter().filter(|name| *name != "vision-qwen3_vl_moe")
+}
+
 fn encoder(name: &str) -> VisionEncoder {
     VisionEncoder::open(&fixture(name), 1000).unwrap().unwrap()
 }
@@ -54,12 +64,15 @@ fn embeddings(images: Vec<EncodedImage>) -> Vec<Vec<f32>> {
 }
 
 fn session(name: &str, most_tokens: usize) -> ChatSession {
-    let folder = fixture(name);
-    let template = ChatTemplates::open(&folder).unwrap().default_template().unwrap();
+    session_of(&fixture(name), encoder(name), most_tokens)
+}
+
+fn session_of(folder: &Path, encoder: VisionEncoder, most_tokens: usize) -> ChatSession {
+    let template = ChatTemplates::open(folder).unwrap().default_template().unwrap();
     let cache = CacheOptions { snapshot: true, ..CacheOptions::new(400) };
-    let tokenizer = Tokenizer::open(&folder).unwrap();
-    let session = ChatSession::new(pipeline(&folder, cache, None), tokenizer, template, 264);
-    session.with_images(ChatImages::new(encoder(name), most_tokens).unwrap())
+    let tokenizer = Tokenizer::open(folder).unwrap();
+    let session = ChatSession::new(pipeline(folder, cache, None), tokenizer, template, 264);
+    session.with_images(ChatImages::new(encoder, most_tokens).unwrap())
 }
 
 fn options(tokens: usize) -> ChatOptions {
@@ -192,8 +205,10 @@ proptest! {
 
 #[test]
 fn features_have_the_same_bits_in_any_budget() {
-    for name in FIXTURES {
-        let (encoder, images) = (encoder(name), images(name));
+    let of_gguf = |name| VisionEncoder::open(&gguf(name), 1000).unwrap().unwrap();
+    let folders = FIXTURES.into_iter().map(|name| (name, encoder(name)));
+    for (name, encoder) in folders.chain(ggufs().map(|name| (name, of_gguf(name)))) {
+        let images = images(name);
         let encode = |budget| encoder.encode(&images, (budget, 0), |_| {});
         let least = least(encode(1).unwrap_err());
         let ample = embeddings(encode(1 << 30).unwrap());
@@ -220,6 +235,21 @@ fn a_conversation_about_images_is_that_of_the_reference() {
         let tokens: Vec<u32> = serde_json::from_value(expected["greedy"].clone()).unwrap();
         assert_eq!(answer.outcome.outcome.tokens, tokens, "{name}");
         assert_eq!(answer.outcome.text, expected["text"].as_str().unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn conversations_with_gguf_files_are_those_of_the_reference() {
+    for name in ggufs() {
+        let model = gguf(name);
+        let encoder = model.with_file_name("mmproj.gguf");
+        let encoder = VisionEncoder::open_gguf(&model, &encoder, 1000).unwrap();
+        let mut session = session_of(&model, encoder, 100);
+        let answer = answer(&mut session, question(name)).unwrap();
+        let expected = expected(name);
+        assert_eq!(answer.prompt_tokens, expected["ids"].as_array().unwrap().len(), "{name}");
+        let tokens: Vec<u32> = serde_json::from_value(expected["greedy"].clone()).unwrap();
+        assert_eq!(answer.outcome.outcome.tokens, tokens, "{name}");
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Gemma4VisionConfig {
     pub is_clipped: bool,
     /// Whether what comes of the encoder is shifted and scaled.
     pub is_standardized: bool,
+    /// Whether the values of a patch are colours, of each rows, in place of the other way round.
+    pub patch_colours_first: bool,
     /// Width of the language model.
     pub text_hidden_size: usize,
     /// Whether the tokens of an image see each other.
@@ -95,6 +97,7 @@ impl Gemma4VisionConfig {
             positions,
             is_clipped: vision.flag_or("use_clipped_linears", false)?,
             is_standardized: vision.flag_or("standardize", false)?,
+            patch_colours_first: vision.flag_or("patch_colours_first", false)?,
             text_hidden_size: text.size_or("hidden_size", 2304, MAX_HIDDEN)?,
             sees_itself: text.text("use_bidirectional_attention")? == Some("vision"),
             image_token: token_id(fields, &IMAGE_TOKEN, 258_880)?,
@@ -125,6 +128,7 @@ const VISION: &[KnownField] = &[
     ("num_attention_heads", Read),
     ("num_hidden_layers", Read),
     ("num_key_value_heads", Read),
+    ("patch_colours_first", Read),
     ("patch_size", Read),
     ("pooling_kernel_size", Read),
     ("position_embedding_size", Read),

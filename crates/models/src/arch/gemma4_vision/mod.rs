@@ -138,7 +138,7 @@ impl VisionModel for Gemma4VisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Wrapped(config.image_marks),
             sees_itself: config.sees_itself,
-            colours_last: true,
+            colours_last: !config.patch_colours_first,
         }
     }
 

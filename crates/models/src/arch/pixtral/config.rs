@@ -26,6 +26,8 @@ pub struct PixtralVisionConfig {
     pub patch_size: usize,
     /// The base of the rotary frequencies.
     pub rope_theta: f64,
+    /// Whether neighbours are rotated together, in place of elements half a head apart.
+    pub rope_interleaved: bool,
     /// Patches of a token's side.
     pub spatial_merge_size: usize,
     /// Width of the language model.
@@ -66,6 +68,7 @@ impl PixtralVisionConfig {
             activation: config::activation(&vision, "hidden_act", Activation::Gelu)?,
             patch_size: vision.size_or("patch_size", 16, MAX_PATCH)?,
             rope_theta,
+            rope_interleaved: vision.flag_or("rope_interleaved", false)?,
             spatial_merge_size: fields.size_or("spatial_merge_size", 2, MAX_PATCH)?,
             text_hidden_size: text.size_or("hidden_size", 5120, MAX_HIDDEN)?,
             rms_norm_eps: epsilon(&text, "rms_norm_eps", 1e-5)?,
@@ -97,6 +100,7 @@ const VISION: &[KnownField] = &[
     ("num_channels", Only(&["3"])),
     ("num_hidden_layers", Read),
     ("patch_size", Read),
+    ("rope_interleaved", Read),
     ("rope_parameters", Read),
     ("rope_scaling", Read),
     ("rope_theta", Read),

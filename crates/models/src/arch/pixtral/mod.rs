@@ -196,8 +196,9 @@ impl VisionModel for PixtralVisionModel {
         let mut x = ln_pre.forward(patch_conv.forward_pixels(pixels.reshape([1, count, values])));
         let places = patch_places(sides, self.config.spatial_merge_size);
         let width = hidden_size / num_attention_heads;
-        let rope = AxialRope::new(rope_theta, [width / 2; 2]);
-        let rotation = rope.halves().rounding_angles().taking_turns().at(&places, &x.device());
+        let rope = AxialRope::new(rope_theta, [width / 2; 2]).rounding_angles().taking_turns();
+        let rope = if self.config.rope_interleaved { rope } else { rope.halves() };
+        let rotation = rope.at(&places, &x.device());
         for layer in &transformer.layers {
             x = layer.forward(x, &rotation);
         }

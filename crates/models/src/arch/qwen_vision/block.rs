@@ -8,7 +8,7 @@ use super::config::QwenVisionVersion;
 use super::windows::ImageWindows;
 use crate::Init;
 use crate::layers::{
-    Activation, Either, LayerNorm, Linear, Mlp, Norm, RmsNorm, Rotation, attend_tokens,
+    Activation, Either, LayerNorm, Linear, Mlp, Norm, RmsNorm, Rotation, attend_tokens, heads,
 };
 
 /// What norms add to the variance, or to mean squares.
@@ -26,11 +26,18 @@ pub(super) struct QwenVisionBlock {
 
 #[derive(Module, Debug)]
 struct QwenVisionAttention {
-    /// `[3 · hidden, hidden]`.
-    qkv: Linear,
+    /// `[3 · hidden, hidden]`, or a third of it each.
+    qkv: Either<Linear, QwenVisionQkv>,
     /// `[hidden, hidden]`.
     proj: Linear,
     heads: usize,
+}
+
+#[derive(Module, Debug)]
+struct QwenVisionQkv {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
 }
 
 #[derive(Module, Debug)]
@@ -81,10 +88,19 @@ impl QwenVisionBlock {
                 activation,
             })),
         };
+        let square = || linear(hidden, hidden);
+        let qkv = match config.qkv_apart {
+            false => Either::One(linear(hidden, 3 * hidden)),
+            true => Either::Other(QwenVisionQkv {
+                q_proj: square(),
+                k_proj: square(),
+                v_proj: square(),
+            }),
+        };
         Self {
             norm1: norm(version, hidden, init),
             attn: QwenVisionAttention {
-                qkv: linear(hidden, 3 * hidden),
+                qkv,
                 proj: linear(hidden, hidden),
                 heads: config.num_heads,
             },
@@ -123,12 +139,18 @@ impl QwenVisionAttention {
         windows: Option<&ImageWindows>,
     ) -> Tensor<3> {
         let [_, patches, hidden] = x.dims();
-        let projected = self.qkv.forward_pixels(x);
-        let shape = [1, patches, self.heads, hidden / self.heads];
-        let part = |index| projected.clone().narrow(2, index * hidden, hidden).reshape(shape);
-        let [queries, keys] = [0, 1].map(|index| rotation.apply(part(index)));
-        let values = part(2);
-        drop(projected);
+        let width = hidden / self.heads;
+        let [queries, keys, values] = match &self.qkv {
+            Either::One(qkv) => {
+                let projected = qkv.forward_pixels(x);
+                let part = |index| projected.clone().narrow(2, index * hidden, hidden);
+                [0, 1, 2].map(|index| part(index).reshape([1, patches, self.heads, width]))
+            }
+            Either::Other(QwenVisionQkv { q_proj, k_proj, v_proj }) => {
+                [q_proj, k_proj, v_proj].map(|layer| heads(layer, &x, width))
+            }
+        };
+        let (queries, keys) = (rotation.apply(queries), rotation.apply(keys));
         let (compute, projected) = (self.proj.compute, [queries, keys, values]);
         self.proj.forward_pixels(match windows {
             Some(windows) => windows.attend(compute, projected),

@@ -49,6 +49,10 @@ pub struct QwenVisionConfig {
     pub patch_size: usize,
     /// Frames of a patch: an image is as many alike.
     pub temporal_patch_size: usize,
+    /// Whether each of two frames has a weight of its own.
+    pub frames_apart: bool,
+    /// Whether queries, keys and values have weights of their own.
+    pub qkv_apart: bool,
     /// Patches of a token's side.
     pub spatial_merge_size: usize,
     /// Width of the language model.
@@ -125,6 +129,8 @@ impl QwenVisionConfig {
             activation: config::activation(&vision, "hidden_act", activation)?,
             patch_size,
             temporal_patch_size: vision.size_or("temporal_patch_size", 2, MAX_PATCH)?,
+            frames_apart: vision.flag_or("frames_apart", false)?,
+            qkv_apart: vision.flag_or("qkv_apart", false)?,
             spatial_merge_size,
             out_hidden_size,
             rope_theta: match vision.object("rope_parameters")? {
@@ -275,6 +281,7 @@ const VISION_3: &[KnownField] = &[
 const VISION: &[KnownField] = &[
     ("depth", Read),
     ("dtype", Harmless),
+    ("frames_apart", Read),
     ("hidden_act", Read),
     ("hidden_size", Read),
     ("in_channels", Only(&["3"])),
@@ -282,6 +289,7 @@ const VISION: &[KnownField] = &[
     ("model_type", Harmless),
     ("num_heads", Read),
     ("patch_size", Read),
+    ("qkv_apart", Read),
     ("rope_parameters", Read),
     ("spatial_merge_size", Read),
     ("temporal_patch_size", Read),

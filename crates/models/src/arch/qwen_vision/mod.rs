@@ -49,6 +49,8 @@ pub struct QwenVisionModel {
 struct QwenVisionPatchEmbed {
     /// `[hidden, values of a patch]`.
     proj: Linear,
+    /// The same of the second frame, if it has a weight of its own.
+    proj_1: Option<Linear>,
 }
 
 impl Architecture for QwenVisionModel {
@@ -86,10 +88,12 @@ impl Architecture for QwenVisionModel {
     fn new(config: &QwenVisionConfig, init: &Init) -> Self {
         let (layout, hidden) = (Self::layout(config), config.hidden_size);
         let has_bias = config.version == QwenVisionVersion::Qwen3;
+        let patch = |bias| Linear::new(layout.patch_values(), hidden, bias, init);
         let deepstack = |_| QwenVisionPatchMerger::new(config, hidden * layout.merged(), init);
         Self {
             patch_embed: QwenVisionPatchEmbed {
-                proj: Linear::new(layout.patch_values(), hidden, has_bias, init),
+                proj: patch(has_bias),
+                proj_1: config.frames_apart.then(|| patch(false)),
             },
             pos_embed: config.grid.map(|grid| Embedding::new(grid * grid, hidden, init)),
             blocks: (0..config.depth).map(|_| QwenVisionBlock::new(config, init)).collect(),
@@ -118,14 +122,16 @@ impl Component for QwenVisionModel {
         if path.contains("merger") {
             return WeightUse::of_rows(patches / merged);
         }
-        if !path.ends_with(".qkv.weight") {
+        let of_queries = [".qkv.weight", ".qkv.q_proj.weight"];
+        let Some(is_apart) = of_queries.iter().position(|end| path.ends_with(end)) else {
             return WeightUse::of_rows(patches);
-        }
+        };
         let block = path.split('.').find_map(|part| part.parse().ok());
         let window = block.and_then(|block| config.window_of(block));
         let seen = window.map_or(u64::MAX, |side| (side * side) as u64 * merged).min(patches);
-        // Of queries, keys and values one in three is a query.
-        WeightUse { rows: patches, attended: seen / 3 }
+        // Of queries, keys and values together one in three is a query.
+        let attended = if is_apart == 1 { seen } else { seen / 3 };
+        WeightUse { rows: patches, attended }
     }
 }
 
@@ -137,7 +143,7 @@ impl VisionModel for QwenVisionModel {
         PatchLayout {
             patch_size: config.patch_size,
             merge_size: config.spatial_merge_size,
-            frames: config.temporal_patch_size,
+            frames: if config.frames_apart { 1 } else { config.temporal_patch_size },
             features: config.out_hidden_size * (1 + config.deepstack.len()),
             scaling: ImageScaling::Pixels,
             image_token: config.image_token,
@@ -152,7 +158,7 @@ impl VisionModel for QwenVisionModel {
         let [count, values] = pixels.dims();
         let merge = config.spatial_merge_size;
         let mut places = patch_places([rows, columns], merge);
-        let mut x = self.patch_embed.proj.forward_pixels(pixels.reshape([1, count, values]));
+        let mut x = self.patch_embed.forward(pixels.reshape([1, count, values]));
         if let (Some(table), Some(grid)) = (&self.pos_embed, config.grid) {
             let positions = position_embeddings(table, &places, [rows, columns], grid);
             x = x.clone() + positions.to_device(&x.device());
@@ -210,5 +216,17 @@ impl VisionModel for QwenVisionModel {
         let scratch =
             pixel_attention_scratch([1, patches, patches], config.num_heads, width, threads);
         Activations::values(most + stream + rotation + features).with_scratch(scratch).bytes()
+    }
+}
+
+impl QwenVisionPatchEmbed {
+    /// `[1, patches, values]` f32 to `[1, patches, hidden]`: both frames of an image are alike.
+    fn forward(&self, pixels: Tensor<3>) -> Tensor<3> {
+        match &self.proj_1 {
+            None => self.proj.forward_pixels(pixels),
+            Some(second) => {
+                self.proj.forward_pixels(pixels.clone()) + second.forward_pixels(pixels)
+            }
+        }
     }
 }

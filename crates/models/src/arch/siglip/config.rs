@@ -32,6 +32,8 @@ pub struct SiglipVisionConfig {
     pub patch_size: usize,
     /// Tokens of an image's side; divide its patches.
     pub tokens: usize,
+    /// Whether the norm behind the encoder scales by one more than its weight.
+    pub adds_one: bool,
     /// Width of the language model.
     pub text_hidden_size: usize,
     /// The token that stands for a token of an image.
@@ -70,6 +72,7 @@ impl SiglipVisionConfig {
             image_size,
             patch_size,
             tokens,
+            adds_one: vision.flag_or("rms_norm_add_unit_offset", true)?,
             text_hidden_size: text.size_or("hidden_size", 2304, MAX_HIDDEN)?,
             image_token: token_id(fields, &IMAGE_TOKEN, 262_144)?,
         })
@@ -89,6 +92,7 @@ const VISION: &[KnownField] = &[
     ("num_channels", Only(&["3"])),
     ("num_hidden_layers", Read),
     ("patch_size", Read),
+    ("rms_norm_add_unit_offset", Read),
     ("torch_dtype", Harmless),
     ("vision_use_head", Effect::OFF),
 ];

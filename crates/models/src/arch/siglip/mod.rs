@@ -134,6 +134,7 @@ impl Architecture for SiglipVisionModel {
         };
         let patches = (config.image_size / config.patch_size).pow(2);
         let text = config.text_hidden_size;
+        let rms_norm = if config.adds_one { RmsNorm::plus_one } else { RmsNorm::new };
         Self {
             vision_tower: SiglipTower {
                 embeddings: SiglipEmbeddings {
@@ -146,7 +147,7 @@ impl Architecture for SiglipVisionModel {
                 post_layernorm: norm(),
             },
             multi_modal_projector: SiglipProjector {
-                mm_soft_emb_norm: RmsNorm::plus_one(hidden, config.layer_norm_eps, init),
+                mm_soft_emb_norm: rms_norm(hidden, config.layer_norm_eps, init),
                 mm_input_projection: Linear::in_out(hidden, text, false, init),
             },
             config: config.clone(),
