@@ -14,7 +14,9 @@ use outsize_generate::{
     ChatImages, ChatMessage, ChatOptions, ChatSession, ChatTemplates, GenerationWorkload, ImageIds,
     ImageInput, OpenedModel, PipelineSettings, Tokenizer, VisionEncoder, read_config,
 };
-use outsize_models::arch::{Gemma4VisionModel, PixtralVisionModel, QwenVisionModel};
+use outsize_models::arch::{
+    Gemma4VisionModel, GlmVisionModel, PixtralVisionModel, QwenVisionModel,
+};
 use outsize_models::{CacheOptions, ComponentConfig, ModelConfig, RandomWeights, WeightKind};
 use outsize_plan::{Budget, Tier};
 use serde_json::{Value, json};
@@ -31,7 +33,7 @@ fn checkpoint(name: &str, folder: &Path) {
     let sizes = json!({
         "hidden_size": 256, "intermediate_size": 1024, "depth": 10, "num_hidden_layers": 10, "num_heads": 4,
         "num_attention_heads": 4, "head_dim": 64, "out_hidden_size": 256, "patch_size": 16, "num_position_embeddings": 2304,
-        "window_size": 128, "fullatt_block_indexes": [4, 9], "num_key_value_heads": 4
+        "window_size": 128, "image_size": 336, "fullatt_block_indexes": [4, 9], "num_key_value_heads": 4
     });
     let vision = config["vision_config"].as_object_mut().unwrap();
     for (key, value) in sizes.as_object().unwrap() {
@@ -62,6 +64,9 @@ fn checkpoint(name: &str, folder: &Path) {
         }
         "vision-gemma4-clipped" => {
             ComponentConfig::<Gemma4VisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
+        }
+        "vision-glm4v_moe" => {
+            ComponentConfig::<GlmVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
         }
         _ => ComponentConfig::<QwenVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16),
     };
@@ -182,8 +187,13 @@ fn child() {
 
 #[test]
 fn images_stay_within_the_budget() {
-    for name in ["vision-qwen3_vl", "vision-mistral3", "vision-qwen2_5_vl", "vision-gemma4-clipped"]
-    {
+    for name in [
+        "vision-qwen3_vl",
+        "vision-mistral3",
+        "vision-qwen2_5_vl",
+        "vision-gemma4-clipped",
+        "vision-glm4v_moe",
+    ] {
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = dir.path().join("model");
         checkpoint(name, &folder);

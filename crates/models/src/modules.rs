@@ -41,8 +41,8 @@ pub enum ModuleKind {
     Router,
     /// A linear layer of which latent attention multiplies parts.
     HeadMatrices,
-    /// A linear layer of linear attention whose heads are stored in another order than transformers
-    /// has them in: of some GGUF files.
+    /// A linear layer whose rows are stored in another order than transformers has them in, which is not undone: of some GGUF
+    /// files.
     Reordered,
 }
 
@@ -74,6 +74,12 @@ impl ModelConfig {
                 ModuleKind::Head
             }
             "Linear" if self.layout.in_turns && parameter.path.contains(".linear_attn.") => {
+                ModuleKind::Reordered
+            }
+            "Linear"
+                if self.layout.in_parts
+                    && parameter.path.strip_suffix(".weight").is_some_and(is_rotated) =>
+            {
                 ModuleKind::Reordered
             }
             "Linear" => ModuleKind::Linear,

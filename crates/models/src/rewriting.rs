@@ -15,7 +15,7 @@ use self::gates::Gates;
 use self::linear_attention::LinearAttention;
 use self::places::Places;
 use crate::config::{Fields, PACKED_BF16, Quantization};
-use crate::stored_layout::{interleaved_head, is_rotated};
+use crate::stored_layout::{in_parts, interleaved_head, is_rotated};
 use crate::{Error, ModelConfig};
 
 /// What a checkpoint becomes.
@@ -100,6 +100,12 @@ pub fn rewriting(
         Some(_) => Quantization::read(&Fields::new(&config))?,
         None => None,
     };
+    if in_parts(&config) {
+        let expected = "rows of queries and keys of a GGUF file of a GLM that sees images are in an order of their own, which cannot \
+            be undone here: take the checkpoint that it was made of"
+            .to_owned();
+        return Err(Fields::new(&config).refuse("rope_interleaved", expected));
+    }
     let one_added = "rms_norm_add_unit_offset";
     let text = config.get("text_config").and_then(Value::as_object);
     let layout = Layout {

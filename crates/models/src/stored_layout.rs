@@ -9,13 +9,15 @@ pub(crate) struct StoredLayout {
     pub(crate) interleaved_head: Option<usize>,
     /// Whether heads of linear attention are in turns.
     pub(crate) in_turns: bool,
+    /// Whether rows that are rotated together are two parts of a head's, and lie beside each other in transformers.
+    pub(crate) in_parts: bool,
 }
 
 impl StoredLayout {
     /// As a `config.json` says.
     pub(crate) fn of(config: &Map<String, Value>) -> Self {
         let in_turns = config.get("linear_heads_in_turns") == Some(&Value::from(true));
-        Self { interleaved_head: interleaved_head(config), in_turns }
+        Self { interleaved_head: interleaved_head(config), in_turns, in_parts: in_parts(config) }
     }
 }
 
@@ -23,6 +25,11 @@ impl StoredLayout {
 /// other, and are two halves of it in transformers.
 pub(crate) fn interleaved_head(config: &Map<String, Value>) -> Option<usize> {
     (config.get("rope_interleaved") == Some(&Value::from(true))).then(|| head(config))
+}
+
+/// As [`StoredLayout::in_parts`].
+pub(crate) fn in_parts(config: &Map<String, Value>) -> bool {
+    config.get("rope_interleaved") == Some(&Value::from(false))
 }
 
 /// Whether a module's rows are those of [such heads](interleaved_head).

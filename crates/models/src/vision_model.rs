@@ -50,6 +50,8 @@ pub struct PatchLayout {
 pub enum ImageScaling {
     /// With a least and a most number of pixels, as `Qwen2VLImageProcessor` of `transformers`.
     Pixels,
+    /// The same of all frames together, as `Glm4vImageProcessor`.
+    PixelsOfFrames,
     /// With a longest side, as `PixtralImageProcessor`.
     LongestEdge,
     /// Of so many pixels a side, whatever its own are, as `Gemma3ImageProcessor`.

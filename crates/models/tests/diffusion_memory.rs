@@ -4,7 +4,7 @@
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
-    Flux2Transformer2dModel, FluxTransformer2dModel, PixtralVisionModel,
+    Flux2Transformer2dModel, FluxTransformer2dModel, GlmVisionModel, PixtralVisionModel,
     QwenImageTransformer2dModel, QwenVisionModel, Sd3Transformer2dModel, SiglipVisionModel,
     T5EncoderModel, TextFilling, Unet2dConditionModel, ZImageTransformer2dModel,
 };
@@ -208,6 +208,21 @@ fn memory_is_what_is_said() {
                 "num_position_embeddings": {positions}, "deepstack_visual_indexes": {deepstack}, "patch_size": 8}}}}"#
         );
         sees::<QwenVisionModel>(&config, sides, &init);
+    }
+    for (hidden, heads, inner, out, side, sides) in [
+        (64, 4, 96, 64, 160, [32, 48]),
+        (64, 2, 96, 512, 160, [32, 30]),
+        (32, 2, 2048, 32, 160, [24, 40]),
+        (32, 1, 32, 32, 2400, [8, 8]),
+    ] {
+        let config = format!(
+            r#"{{"model_type": "glm4v", "text_config": {{"model_type": "glm4v_text", "hidden_size": {out}, "num_attention_heads": 1,
+                "rope_parameters": {{"rope_type": "default", "mrope_section": [{pairs}, 0, 0]}}}}, "vision_config": {{
+                "hidden_size": {hidden}, "num_heads": {heads}, "intermediate_size": {inner}, "out_hidden_size": {out}, "depth": 3,
+                "image_size": {side}, "patch_size": 8}}}}"#,
+            pairs = out / 2
+        );
+        sees::<GlmVisionModel>(&config, sides, &init);
     }
     for (hidden, heads, inner, out, sides) in
         [(64, 4, 96, 64, [32, 48]), (64, 2, 512, 64, [32, 30]), (32, 2, 32, 1024, [24, 40])]

@@ -316,6 +316,11 @@ impl<'a> Config<'a> {
         if self.has_convention(OneAdded) {
             self.set("rms_norm_add_unit_offset", false);
         }
+        if self.architecture == "glm4" && self.header.get("glm4.rope.dimension_sections").is_some()
+        {
+            // Of one that sees images they are in another order than of others.
+            self.set("rope_interleaved", false);
+        }
         if self.architecture == "gpt-oss" {
             // Gate and up are tensors of their own.
             self.set("experts_gate_apart", true);

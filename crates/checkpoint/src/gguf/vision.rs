@@ -20,6 +20,7 @@ pub(super) const VISION_ENCODER: &str = "clip";
 const PROJECTORS: &[(&str, &str, &str)] = &[
     ("gemma3", "gemma3", "gemma3"),
     ("gemma4v", "gemma4", "gemma4"),
+    ("glm4v", "glm", "glm4 glm4moe"),
     ("pixtral", "pixtral", "llama mistral3"),
     ("qwen2vl_merger", "qwen2", "qwen2vl"),
     ("qwen2.5vl_merger", "qwen2_5", "qwen2vl"),

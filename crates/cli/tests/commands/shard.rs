@@ -81,6 +81,15 @@ fn shards_are_merged_and_divided_anew_byte_by_byte() {
 }
 
 #[test]
+fn rows_in_an_order_that_cannot_be_undone_are_refused() {
+    let (dir, file) = (folder(), fixture("vision-gguf-glm4v").join("model.gguf"));
+    let out = dir.path().join("out");
+    let said = failed(&outsize(&["shard", path(&file), path(&out)]), 1);
+    assert!(said.contains("rope_interleaved") && said.contains("it was made of"), "{said}");
+    assert!(!out.exists());
+}
+
+#[test]
 fn gguf_files_become_checkpoints_of_transformers() {
     for entry in fs::read_dir(fixture("")).unwrap() {
         let entry = entry.unwrap();

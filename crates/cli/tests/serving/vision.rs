@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 9] = [
+const FIXTURES: [&str; 11] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -19,6 +19,8 @@ const FIXTURES: [&str; 9] = [
     "vision-qwen2_5_vl",
     "vision-gemma4",
     "vision-gemma4-clipped",
+    "vision-glm4v",
+    "vision-glm4v_moe",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -40,6 +42,7 @@ fn place(name: &str) -> &'static str {
         "vision-mistral3" => "[IMG]",
         "vision-gemma4" | "vision-gemma4-clipped" => "<|image|>",
         "vision-gemma3" => "<start_of_image>",
+        "vision-glm4v" | "vision-glm4v_moe" => "<|begin_of_image|><|image|><|end_of_image|>",
         _ => "<|vision_start|><|image_pad|><|vision_end|>",
     }
 }
@@ -56,6 +59,7 @@ fn prompt(name: &str) -> String {
         "vision-gemma3" => {
             format!("<bos><start_of_turn>user\n{said}<end_of_turn>\n<start_of_turn>model\n")
         }
+        "vision-glm4v" | "vision-glm4v_moe" => format!("<|user|>\n{said}<|assistant|>\n"),
         _ => format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"),
     }
 }

@@ -91,6 +91,10 @@ impl ImageProcessor {
                 *most = (*most).min(tokens.max(1).saturating_mul(unit * unit));
                 *least = (*least).min(*most);
             }
+            ImageSizes::PixelsOfFrames([least, most], frames) => {
+                *most = (*most).min(tokens.max(1).saturating_mul(unit * unit * *frames));
+                *least = (*least).min(*most);
+            }
             ImageSizes::LongestEdge(_, most) => *most = tokens.max(1),
             ImageSizes::Tokens([most, _]) => *most = tokens.clamp(1, *most),
             // All take as many.
@@ -249,7 +253,9 @@ impl Keys {
         let scale = self.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
         let [mean, deviation] = match layout.scaling {
             ImageScaling::Square(_) | ImageScaling::Tokens(_) => [[0.5; 3]; 2],
-            ImageScaling::Pixels | ImageScaling::LongestEdge => [CLIP_MEAN, CLIP_DEVIATION],
+            ImageScaling::Pixels | ImageScaling::PixelsOfFrames | ImageScaling::LongestEdge => {
+                [CLIP_MEAN, CLIP_DEVIATION]
+            }
         };
         let [mean, deviation] = match is_normal {
             true => [mean, deviation],
@@ -262,7 +268,14 @@ impl Keys {
         Ok(ImageProcessor {
             layout: layout.clone(),
             sizes: match layout.scaling {
-                ImageScaling::Pixels => ImageSizes::Pixels(self.pixels(layout.unit())?),
+                ImageScaling::Pixels => {
+                    let area = layout.unit() * layout.unit();
+                    ImageSizes::Pixels(self.pixels([4 * area, 1280 * area])?)
+                }
+                ImageScaling::PixelsOfFrames => {
+                    let pixels = self.pixels([112 * 112, 28 * 28 * 15_000])?;
+                    ImageSizes::PixelsOfFrames(pixels, layout.frames)
+                }
                 ImageScaling::Square(side) => ImageSizes::Square(self.square(side)?),
                 ImageScaling::Tokens(side) => ImageSizes::Tokens([self.soft_tokens()?, side]),
                 ImageScaling::LongestEdge => {
@@ -330,8 +343,8 @@ impl Keys {
         }
     }
 
-    /// The least and the most pixels, under their new names or their old ones.
-    fn pixels(&self, unit: usize) -> Result<[usize; 2]> {
+    /// The least and the most pixels, under their new names or their old ones, or those where the file has none.
+    fn pixels(&self, [least, most]: [usize; 2]) -> Result<[usize; 2]> {
         // The old names count before the new ones, as `transformers` has it.
         let of_file = |old: &'static str, key: &'static str| match self.get(old) {
             Some(value) => (old, Some(value)),
@@ -344,8 +357,8 @@ impl Keys {
                 _ => Err(bad_key(&self.path, key, value, "a number of pixels from 1 to 2^28")),
             },
         };
-        let least = number(of_file("min_pixels", "shortest_edge"), 4 * unit * unit)?;
-        let most = number(of_file("max_pixels", "longest_edge"), 1280 * unit * unit)?;
+        let least = number(of_file("min_pixels", "shortest_edge"), least)?;
+        let most = number(of_file("max_pixels", "longest_edge"), most)?;
         Ok([least, most.max(least)])
     }
 

@@ -5,6 +5,8 @@
 pub(super) enum ImageSizes {
     /// Of a least and a most number of pixels.
     Pixels([usize; 2]),
+    /// The same of so many frames together; sides shorter than a token's are first made as long.
+    PixelsOfFrames([usize; 2], usize),
     /// Of a longest side, and of at most so many tokens.
     LongestEdge(usize, usize),
     /// Of so many pixels a side.
@@ -17,7 +19,13 @@ impl ImageSizes {
     /// Width and height in which an image of such is seen, multiples of a token's, which has so many pixels a side.
     pub fn seen(self, size: [usize; 2], unit: usize) -> [usize; 2] {
         match self {
-            Self::Pixels(pixels) => within_pixels(size, unit, pixels),
+            Self::Pixels(pixels) => within_pixels(size, unit, pixels.map(|n| n as f64)),
+            Self::PixelsOfFrames(pixels, frames) => {
+                let [width, height] = size.map(|side| side as f64);
+                let stretch = (unit as f64 / width.min(height)).max(1.0);
+                let size = [width, height].map(|side| (side * stretch) as usize);
+                within_pixels(size, unit, pixels.map(|n| n as f64 / frames as f64))
+            }
             Self::Square(side) => [side; 2],
             Self::Tokens(most) => within_tokens(size, unit, most),
             Self::LongestEdge(longest, most) => within_edge(size, unit, longest, most),
@@ -29,17 +37,16 @@ impl ImageSizes {
         match self {
             Self::Square(side) => Some((side / unit).pow(2)),
             Self::Tokens([most, _]) => Some(most),
-            Self::Pixels(_) | Self::LongestEdge(..) => None,
+            Self::Pixels(_) | Self::PixelsOfFrames(..) | Self::LongestEdge(..) => None,
         }
     }
 }
 
 /// As `smart_resize` of `transformers`.
-fn within_pixels(size: [usize; 2], unit: usize, pixels: [usize; 2]) -> [usize; 2] {
+fn within_pixels(size: [usize; 2], unit: usize, [least, most]: [f64; 2]) -> [usize; 2] {
     let (unit, sides) = (unit as f64, size.map(|side| side as f64));
     // As Python rounds: to the even one of two that are as near.
     let mut seen = sides.map(|side| (side / unit).round_ties_even() * unit);
-    let [least, most] = pixels.map(|pixels| pixels as f64);
     if seen[0] * seen[1] > most {
         let shrink = (sides[0] * sides[1] / most).sqrt();
         seen = sides.map(|side| ((side / shrink / unit).floor() * unit).max(unit));

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use outsize_checkpoint::{Checkpoint, TensorInfo};
 use outsize_core::{Dispatched, Error as CoreError, Options};
 use outsize_models::arch::{
-    Gemma4VisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+    Gemma4VisionModel, GlmVisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
 };
 use outsize_models::{
     ActivationDtype, ComponentConfig, Error, ImageFeatures, Init, PatchLayout, PicturePass,
@@ -103,4 +103,5 @@ pub(super) fn towers() -> impl Iterator<Item = (&'static str, ReadTower)> {
         .chain(of::<PixtralVisionModel>())
         .chain(of::<SiglipVisionModel>())
         .chain(of::<Gemma4VisionModel>())
+        .chain(of::<GlmVisionModel>())
 }

@@ -15,7 +15,7 @@ use outsize_models::CacheOptions;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 9] = [
+const FIXTURES: [&str; 11] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -25,6 +25,8 @@ const FIXTURES: [&str; 9] = [
     "vision-qwen2_5_vl",
     "vision-gemma4",
     "vision-gemma4-clipped",
+    "vision-glm4v",
+    "vision-glm4v_moe",
 ];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
@@ -107,6 +109,7 @@ fn pixels_are_those_of_pillow() {
         (FIXTURES[5], clip),
         (FIXTURES[6], clip),
         (FIXTURES[7], 0.5),
+        (FIXTURES[9], clip),
     ] {
         let (encoder, step) = (encoder(name), 1.0 / 255.0 / deviation);
         for (number, file) in FILES.iter().enumerate() {
@@ -161,6 +164,22 @@ fn images_are_seen_in_the_size_of_the_reference() {
     let small = processor.with_most_tokens(6);
     assert_eq!(small.seen([75, 49]).unwrap(), [24, 16]);
     assert_eq!(small.tokens([44, 44]).unwrap(), 4);
+    let processor = encoder(FIXTURES[9]).processor().clone();
+    // Of `smart_resize` of two frames with a factor of 8, from 256 to 1,536 pixels each.
+    for (size, seen) in [
+        ([21, 10], [24, 16]),
+        ([75, 49], [48, 24]),
+        ([20, 12], [16, 16]),
+        ([1, 100], [8, 384]),
+        ([1000, 10], [384, 8]),
+        ([40, 36], [40, 32]),
+        ([3, 500], [8, 504]),
+        ([4000, 3000], [40, 32]),
+        ([5, 7], [16, 24]),
+    ] {
+        assert_eq!(processor.seen(size).unwrap(), seen, "{size:?}");
+    }
+    assert_eq!(processor.with_most_tokens(6).seen([75, 49]).unwrap(), [24, 8]);
     let processor = encoder(FIXTURES[7]).processor().clone();
     // Of `get_aspect_ratio_preserving_size` with 20 tokens of 12 pixels a side.
     for (size, seen) in [

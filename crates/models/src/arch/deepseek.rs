@@ -19,7 +19,7 @@ use super::rms_config::{ExpertLayout, ExpertsConfig, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::sparse_moe::stacked;
-use super::{gemma3, minimax_m3, step3p7};
+use super::{gemma3, minimax_m3, qwen_vl, step3p7};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::layers::{
@@ -51,6 +51,8 @@ impl RmsFeedForward for RmsMoE {
         ("kimi_k2", "DeepseekV3"),
         ("dots1", "Dots1"),
         ("glm4_moe", "Glm4Moe"),
+        ("glm4v_moe", "Glm4vMoeText"),
+        ("glm46v", "Glm4vMoeText"),
         ("glm4_moe_lite", "Glm4MoeLite"),
         ("solar_open", "SolarOpen"),
         ("exaone_moe", "ExaoneMoe"),
@@ -75,13 +77,18 @@ impl RmsFeedForward for RmsMoE {
     ];
 
     fn text_types(model_type: &str) -> &'static [&'static str] {
-        if model_type == "mistral3" { &["mistral4"] } else { &[] }
+        match model_type {
+            "mistral3" => &["mistral4"],
+            "glm46v" => &["glm4v_moe_text"],
+            _ => &[],
+        }
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         match model_type {
             "mistral3" => Some(&gemma3::NAMES),
             "kimi_k25" => Some(&KIMI_NAMES),
+            "glm4v_moe" | "glm46v" => Some(&qwen_vl::NAMES),
             "step3p7" => Some(&step3p7::NAMES),
             "minimax_m3_vl" => Some(&minimax_m3::NAMES),
             _ => None,

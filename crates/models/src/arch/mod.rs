@@ -30,6 +30,7 @@ mod gemma3n;
 mod gemma4;
 mod gemma4_vision;
 mod glm;
+mod glm_vision;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -96,6 +97,7 @@ mod transformer_heads;
 mod unet;
 mod vae;
 mod vision_fields;
+mod vision_positions;
 mod z_image;
 
 pub use crate::layers::SHIFT_FIRST;
@@ -127,6 +129,7 @@ pub use gemma4::{
 };
 pub use gemma4_vision::{Gemma4VisionConfig, Gemma4VisionModel};
 pub use glm::GlmForCausalLm;
+pub use glm_vision::{GlmVisionConfig, GlmVisionModel};
 pub use gpt_neox::{GptNeoxConfig, GptNeoxForCausalLm, GptNeoxLayer, GptNeoxModel};
 pub use gpt_oss::{GptOssExpert, GptOssForCausalLm, GptOssMlp};
 pub use gpt_sizes::GptSizes;

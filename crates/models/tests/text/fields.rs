@@ -54,6 +54,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LlamaForCausalLm>("mistral3"),
         of::<LlamaForCausalLm>("qwen3_vl"),
         of::<Qwen3VlMoeForCausalLm>("qwen3_vl_moe"),
+        of::<GlmForCausalLm>("glm4v"),
+        of::<DeepseekForCausalLm>("glm4v_moe"),
         of::<LlamaForCausalLm>("gemma"),
         of::<LlamaForCausalLm>("gemma2"),
         of::<LlamaForCausalLm>("gemma3"),

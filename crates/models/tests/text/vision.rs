@@ -7,7 +7,7 @@ use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
 use outsize_models::arch::{
-    Gemma4VisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+    Gemma4VisionModel, GlmVisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
@@ -24,10 +24,11 @@ const QWENS: [&str; 5] = [
 const MISTRALS: [&str; 1] = ["vision-mistral3"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
+const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S)
+    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S).chain(GLMS)
 }
 
 /// Several tiles for each matrix.
@@ -75,6 +76,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
         "vision-mistral3" => of::<PixtralVisionModel>(name),
         "vision-gemma3" => of::<SiglipVisionModel>(name),
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
+        "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),
         _ => of::<QwenVisionModel>(name),
     }
 }
@@ -191,6 +193,10 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &Gemma4VisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    for name in GLMS {
+        let see = |_: &str, model: &GlmVisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
+    }
 }
 
 #[test]
@@ -208,6 +214,7 @@ fn features_of_rounded_activations_stay_near() {
     MISTRALS.into_iter().for_each(of::<PixtralVisionModel>);
     GEMMAS.into_iter().for_each(of::<SiglipVisionModel>);
     GEMMA4S.into_iter().for_each(of::<Gemma4VisionModel>);
+    GLMS.into_iter().for_each(of::<GlmVisionModel>);
 }
 
 #[test]
@@ -357,6 +364,13 @@ fn configurations_that_are_not_built_in_are_refused() {
     gemma4("/vision_config/position_embedding_size", 2.into());
     gemma4("/vision_config/attention_bias", true.into());
     gemma4("/text_config/pad_token_id", 1.into());
+    let glm = |place, value| refused_value::<GlmVisionModel>(GLMS[0], place, value);
+    glm("/vision_config/num_heads", 3.into());
+    glm("/vision_config/image_size", 3.into());
+    glm("/vision_config/out_hidden_size", 32.into());
+    glm("/vision_config/in_channels", 1.into());
+    glm("/vision_config/rope_parameters/rope_type", "default".into());
+    glm("/text_config/rope_parameters/mrope_section", serde_json::json!([1, 1, 2]));
     let qwen = |place, value| refused_value::<QwenVisionModel>(QWENS[0], place, value);
     qwen("/vision_config/num_heads", 3.into());
     qwen("/vision_config/num_position_embeddings", 26.into());

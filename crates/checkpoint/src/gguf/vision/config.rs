@@ -16,14 +16,17 @@ const TOKENS: &[(&str, &str, &str)] = &[
     ("gemma4", "<|image|>", "image_token_id"),
     ("gemma4", "<|image>", "boi_token_id"),
     ("gemma4", "<image|>", "eoi_token_id"),
+    ("glm", "<|image|>", "image_token_id"),
+    ("glm", "<|begin_of_image|>", "image_start_token_id"),
+    ("glm", "<|end_of_image|>", "image_end_token_id"),
     ("pixtral", "[IMG]", "image_token_index"),
     (QWEN, "<|image_pad|>", "image_token_id"),
     (QWEN, "<|vision_start|>", "vision_start_token_id"),
     (QWEN, "<|vision_end|>", "vision_end_token_id"),
 ];
 
-/// The fewest and the most tokens of an image that llama.cpp gives a Qwen, if its file does not say.
-const TOKENS_OF_QWEN: [u64; 2] = [8, 4096];
+/// The fewest and the most tokens of an image that llama.cpp gives those with images of any size, if a file does not say.
+const IMAGE_TOKENS: [u64; 2] = [8, 4096];
 
 /// The tokens of a language model that its images are written with, as fields.
 pub(super) fn tokens(family: &str, model: &GgufHeader) -> Result<Map<String, Value>, GgufFault> {
@@ -57,6 +60,7 @@ pub(super) fn made(
     let made = match encoder.family {
         "gemma3" => encoder.gemma3(),
         "gemma4" => encoder.gemma4(&text),
+        "glm" => encoder.glm(model, &text),
         "pixtral" => encoder.pixtral(),
         _ => encoder.qwen(model, &text),
     }?;
@@ -67,6 +71,25 @@ pub(super) fn made(
     config.insert("text_config".to_owned(), text.into());
     config.extend(tokens);
     Ok((Value::from(config).to_string(), encoder.processor()?.to_string()))
+}
+
+/// The field of the rotary embedding with how many pairs follow time, rows and columns, if the language model's file says it.
+fn with_sections(
+    model: &GgufHeader,
+    text: &Map<String, Value>,
+) -> Result<Map<String, Value>, GgufFault> {
+    let key = format!("{}.rope.dimension_sections", model.text(ARCHITECTURE)?.unwrap_or_default());
+    let sections = model.array(&key, "an array of whole numbers", |value| value.unsigned())?;
+    let mut part = Map::new();
+    if let Some(sections) = sections.filter(|sections| sections.len() >= 3) {
+        let mut rope = match text.get("rope_scaling") {
+            Some(Value::Object(rope)) => rope.clone(),
+            _ => Map::from_iter([("rope_type".to_owned(), "default".into())]),
+        };
+        rope.insert("mrope_section".to_owned(), sections[..3].into());
+        part.insert("rope_scaling".to_owned(), rope.into());
+    }
+    Ok(part)
 }
 
 /// What its file says of an encoder.
@@ -113,6 +136,26 @@ impl Encoder<'_> {
                 "use_clipped_linears": is_clipped,
                 "patch_colours_first": true,
             }))?,
+        }))
+    }
+
+    fn glm(&self, model: &GgufHeader, text: &Map<String, Value>) -> Result<Value, GgufFault> {
+        Ok(json!({
+            "model_type": "glm4v",
+            "text_config": with_sections(model, text)?,
+            "vision_config": {
+                "depth": self.required("block_count")?,
+                "num_heads": self.required("attention.head_count")?,
+                "patch_size": self.required("patch_size")?,
+                "spatial_merge_size": self.unsigned("spatial_merge_size")?.unwrap_or(2),
+                "hidden_size": self.required("embedding_length")?,
+                "out_hidden_size": self.required("projection_dim")?,
+                "intermediate_size": self.side("mm.gate.weight", 0),
+                "image_size": self.required("image_size")?,
+                "rms_norm_eps": self.epsilon()?,
+                "attention_bias": self.has("v.blk.0.attn_qkv.bias"),
+                "frames_apart": self.has("v.patch_embd.weight.1"),
+            },
         }))
     }
 
@@ -184,19 +227,7 @@ impl Encoder<'_> {
             vision["intermediate_size"] = inner.into();
             vision["out_hidden_size"] = self.required("projection_dim")?.into();
         }
-        // How many pairs follow time, rows and columns.
-        let key =
-            format!("{}.rope.dimension_sections", model.text(ARCHITECTURE)?.unwrap_or_default());
-        let sections = model.array(&key, "an array of whole numbers", |value| value.unsigned())?;
-        let mut part = Map::new();
-        if let Some(sections) = sections.filter(|sections| sections.len() >= 3) {
-            let mut rope = match text.get("rope_scaling") {
-                Some(Value::Object(rope)) => rope.clone(),
-                _ => Map::from_iter([("rope_type".to_owned(), "default".into())]),
-            };
-            rope.insert("mrope_section".to_owned(), sections[..3].into());
-            part.insert("rope_scaling".to_owned(), rope.into());
-        }
+        let part = with_sections(model, text)?;
         Ok(json!({ "model_type": model_type, "vision_config": vision, "text_config": part }))
     }
 
@@ -251,7 +282,7 @@ impl Encoder<'_> {
             }
             _ => {
                 let unit = of_token(self.unsigned("spatial_merge_size")?.unwrap_or(2));
-                let [least, most] = TOKENS_OF_QWEN.map(|tokens| tokens.saturating_mul(unit));
+                let [least, most] = IMAGE_TOKENS.map(|tokens| tokens.saturating_mul(unit));
                 let size = json!({
                     "shortest_edge": pixels("image_min_pixels")?.unwrap_or(least),
                     "longest_edge": pixels("image_max_pixels")?.unwrap_or(most),

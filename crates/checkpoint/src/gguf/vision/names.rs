@@ -8,13 +8,15 @@ use crate::gguf::GgufHeader;
 use crate::header::HeaderEntry;
 
 pub(super) const QWEN: &str = "qwen2 qwen2_5 qwen3";
+/// Those that are called so in transformers.
+const VISUAL: &str = "qwen2 qwen2_5 qwen3 glm";
 const OLDER_QWEN: &str = "qwen2 qwen2_5";
 
 /// Tensors around the blocks, by the families that have them: modules, and whole tensors.
 const WHOLE: &[(&str, &str, &str)] = &[
-    (QWEN, "v.patch_embd", "visual.patch_embed.proj"),
+    (VISUAL, "v.patch_embd", "visual.patch_embed.proj"),
     // Of the second frame.
-    (QWEN, "v.patch_embd.weight.1", "visual.patch_embed.proj_1.weight"),
+    (VISUAL, "v.patch_embd.weight.1", "visual.patch_embed.proj_1.weight"),
     ("qwen3", "v.position_embd", "visual.pos_embed"),
     ("qwen3", "v.post_ln", "visual.merger.norm"),
     ("qwen3", "mm.0", "visual.merger.linear_fc1"),
@@ -22,6 +24,15 @@ const WHOLE: &[(&str, &str, &str)] = &[
     (OLDER_QWEN, "v.post_ln", "visual.merger.ln_q"),
     (OLDER_QWEN, "mm.0", "visual.merger.mlp.0"),
     (OLDER_QWEN, "mm.2", "visual.merger.mlp.2"),
+    ("glm", "v.norm_embd", "visual.post_conv_layernorm"),
+    ("glm", "v.position_embd", "visual.embeddings.position_embedding"),
+    ("glm", "v.post_ln", "visual.post_layernorm"),
+    ("glm", "mm.patch_merger", "visual.downsample"),
+    ("glm", "mm.model.fc", "visual.merger.proj"),
+    ("glm", "mm.post_norm", "visual.merger.post_projection_norm"),
+    ("glm", "mm.gate", "visual.merger.gate_proj"),
+    ("glm", "mm.up", "visual.merger.up_proj"),
+    ("glm", "mm.down", "visual.merger.down_proj"),
     ("gemma3", "v.patch_embd", "vision_tower.embeddings.patch_embedding"),
     ("gemma3", "v.position_embd", "vision_tower.embeddings.position_embedding"),
     ("gemma3", "v.post_ln", "vision_tower.post_layernorm"),
@@ -42,25 +53,25 @@ const WHOLE: &[(&str, &str, &str)] = &[
 
 /// What the name of a block is before its number.
 const BLOCKS: &[(&str, &str, &str)] = &[
-    (QWEN, "v.blk", "visual.blocks"),
+    (VISUAL, "v.blk", "visual.blocks"),
     ("gemma3 gemma4", "v.blk", "vision_tower.encoder.layers"),
     ("pixtral", "v.blk", "vision_tower.transformer.layers"),
 ];
 
 /// Modules of a block.
 const OF_BLOCK: &[(&str, &str, &str)] = &[
-    (QWEN, "ln1", "norm1"),
-    (QWEN, "attn_qkv", "attn.qkv"),
+    (VISUAL, "ln1", "norm1"),
+    (VISUAL, "attn_qkv", "attn.qkv"),
     (QWEN, "attn_q", "attn.qkv.q_proj"),
     (QWEN, "attn_k", "attn.qkv.k_proj"),
     (QWEN, "attn_v", "attn.qkv.v_proj"),
-    (QWEN, "attn_out", "attn.proj"),
-    (QWEN, "ln2", "norm2"),
+    (VISUAL, "attn_out", "attn.proj"),
+    (VISUAL, "ln2", "norm2"),
     ("qwen2", UP, "mlp.fc1"),
     ("qwen2", DOWN, "mlp.fc2"),
-    ("qwen2_5", "ffn_gate", "mlp.gate_proj"),
-    ("qwen2_5", UP, "mlp.up_proj"),
-    ("qwen2_5", DOWN, "mlp.down_proj"),
+    ("qwen2_5 glm", "ffn_gate", "mlp.gate_proj"),
+    ("qwen2_5 glm", UP, "mlp.up_proj"),
+    ("qwen2_5 glm", DOWN, "mlp.down_proj"),
     ("qwen3", UP, "mlp.linear_fc1"),
     ("qwen3", DOWN, "mlp.linear_fc2"),
     ("gemma3", "ln1", "layer_norm1"),

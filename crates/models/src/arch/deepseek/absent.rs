@@ -2,6 +2,9 @@
 
 use super::super::rms_config::{DEFAULTS, RmsDefaults};
 
+/// The text part of a GLM with experts that sees images too.
+pub(super) const GLM_V: &str = "glm4v_moe_text";
+
 /// What `transformers` takes where a field is absent.
 pub(super) struct Absent {
     pub sizes: RmsDefaults<'static>,
@@ -74,7 +77,7 @@ impl Absent {
                 groups: (1, 1),
                 ..v3
             },
-            "glm4_moe" => Self {
+            "glm4_moe" | GLM_V => Self {
                 sizes: RmsDefaults {
                     key_value_heads: Some(8),
                     max_position_embeddings: 131_072,

@@ -10,9 +10,9 @@ use super::super::rms_config::{
     BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
 use super::super::{
-    afmoe, cohere2_moe, flint, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
+    afmoe, cohere2_moe, flint, glm, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
 };
-use super::absent::{Absent, LatentWidths};
+use super::absent::{Absent, GLM_V, LatentWidths};
 use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use super::linear;
@@ -79,6 +79,7 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         "mistral4" => MISTRAL4,
         "mistral3" => &[mistral3::MULTIMODAL],
         "kimi_k25" => &[KIMI_IMAGES],
+        "glm4v_moe" | "glm46v" => &[glm::MULTIMODAL],
         "hy_v3" => &[HY, V3, SHARED, EXPERTS, FIELDS],
         "afmoe" => afmoe::FIELDS,
         "laguna" => laguna::FIELDS,
@@ -98,7 +99,7 @@ pub(in super::super) fn read(
     model_type: &'static str,
     fields: &Fields<'_>,
 ) -> Result<RmsConfig, Error> {
-    if let "mistral3" | "kimi_k25" = model_type {
+    if let "mistral3" | "kimi_k25" | "glm4v_moe" | "glm46v" = model_type {
         return read_text_part(model_type, fields);
     }
     match model_type {
@@ -119,6 +120,10 @@ pub(in super::super) fn read(
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
         "glm4_moe" => with_attention(fields, &absent.sizes, 0.5, false)?,
+        GLM_V => RmsConfig {
+            attention_in_bias: fields.flag_or("attention_bias", true)?,
+            ..with_attention(fields, &absent.sizes, 0.5, false)?
+        },
         "sarvam_moe" => with_attention_of_sarvam(fields, &absent.sizes)?,
         "exaone_moe" => {
             if fields.flag_or("attention_bias", false)? {
@@ -272,12 +277,14 @@ fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Er
     let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
     let (text_type, tables) = match model_type {
         "mistral3" => ("mistral4", MISTRAL4_TEXT),
-        _ => ("kimi_k2", KIMI_TEXT),
+        "kimi_k25" => ("kimi_k2", KIMI_TEXT),
+        _ => (GLM_V, GLM_V_TEXT),
     };
     check(&text, tables)?;
     let config = read(text_type, &text)?;
-    // That of the whole model counts.
-    let tied = fields.flag_or("tie_word_embeddings", config.tie_word_embeddings)?;
+    // That of the whole model counts; where both are looked at, either.
+    let tied = fields.flag_or("tie_word_embeddings", config.tie_word_embeddings)?
+        || (text_type == GLM_V && config.tie_word_embeddings);
     Ok(RmsConfig { tie_word_embeddings: tied, ..config })
 }
 
@@ -459,6 +466,11 @@ const SOFTMAX: &[KnownField] = &[("scoring_func", Only(&["\"softmax\""]))];
 
 const KIMI_TEXT: &[&[KnownField]] =
     &[KIMI, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
+
+const GLM_V_TEXT: &[&[KnownField]] =
+    &[GLM_V_TYPE, TEXT_PART, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS, COMMON];
+
+const GLM_V_TYPE: &[KnownField] = &[("model_type", Only(&["\"glm4v_moe_text\""]))];
 
 const KIMI: &[KnownField] = &[
     ("dtype", Harmless),

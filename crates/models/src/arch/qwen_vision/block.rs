@@ -1,22 +1,51 @@
-//! A block of the vision encoder.
+//! A block of the vision encoder, which GLM's has too.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::QwenVisionConfig;
-use super::config::QwenVisionVersion;
 use super::windows::ImageWindows;
 use crate::Init;
 use crate::layers::{
     Activation, Either, LayerNorm, Linear, Mlp, Norm, RmsNorm, Rotation, attend_tokens, heads,
 };
 
-/// What norms add to the variance, or to mean squares.
-const EPSILON: f64 = 1e-6;
+/// What a block is made of.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::arch) struct QwenVisionBlockShape {
+    /// Width of the residual stream, of the MLP's inner layer, and how many heads there are.
+    pub hidden: usize,
+    pub inner: usize,
+    pub heads: usize,
+    pub norm: QwenVisionNorm,
+    pub mlp: QwenVisionMlpKind,
+    pub activation: Activation,
+    /// Whether queries, keys and values have weights of their own, and whether they have biases.
+    pub qkv_apart: bool,
+    pub qkv_bias: bool,
+    /// Whether the other layers have biases.
+    pub bias: bool,
+}
+
+/// The kind of norms, with what they add to mean squares, or to the variance.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::arch) enum QwenVisionNorm {
+    Rms(f64),
+    Layer(f64),
+}
+
+/// The kind of MLP.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::arch) enum QwenVisionMlpKind {
+    Gated,
+    /// With the names of Qwen3-VL.
+    TwoLayers,
+    /// With those of Qwen2-VL.
+    TwoLayersOf2,
+}
 
 /// A block: attention, then an MLP, each behind a norm.
 #[derive(Module, Debug)]
-pub(super) struct QwenVisionBlock {
+pub(in crate::arch) struct QwenVisionBlock {
     norm1: Norm,
     attn: QwenVisionAttention,
     norm2: Norm,
@@ -59,52 +88,49 @@ struct Qwen2VisionMlp {
     activation: Activation,
 }
 
-/// The norm of this version.
-pub(super) fn norm(version: QwenVisionVersion, width: usize, init: &Init) -> Norm {
-    match version {
-        QwenVisionVersion::Qwen2_5 => Norm::One(RmsNorm::new(width, EPSILON, init)),
-        _ => Norm::Other(LayerNorm::new(width, EPSILON, init)),
+impl QwenVisionNorm {
+    /// One of so many values.
+    pub fn of(self, width: usize, init: &Init) -> Norm {
+        match self {
+            Self::Rms(epsilon) => Norm::One(RmsNorm::new(width, epsilon, init)),
+            Self::Layer(epsilon) => Norm::Other(LayerNorm::new(width, epsilon, init)),
+        }
     }
 }
 
 impl QwenVisionBlock {
-    pub fn new(config: &QwenVisionConfig, init: &Init) -> Self {
-        let &QwenVisionConfig { version, hidden_size: hidden, activation, .. } = config;
-        let inner = config.intermediate_size;
-        let linear = |inputs, outputs| Linear::new(inputs, outputs, true, init);
+    pub fn new(shape: &QwenVisionBlockShape, init: &Init) -> Self {
+        let &QwenVisionBlockShape { hidden, inner, heads, norm, activation, bias, .. } = shape;
+        let linear = |inputs, outputs| Linear::new(inputs, outputs, bias, init);
         let (first, last) = (|| linear(hidden, inner), || linear(inner, hidden));
-        let mlp = match version {
-            QwenVisionVersion::Qwen2_5 => {
-                Either::One(Mlp::new(hidden, inner, true, activation, init))
+        let mlp = match shape.mlp {
+            QwenVisionMlpKind::Gated => {
+                Either::One(Mlp::new(hidden, inner, bias, activation, init))
             }
-            QwenVisionVersion::Qwen2 => Either::Other(Either::Other(Qwen2VisionMlp {
+            QwenVisionMlpKind::TwoLayersOf2 => Either::Other(Either::Other(Qwen2VisionMlp {
                 fc1: first(),
                 fc2: last(),
                 activation,
             })),
-            QwenVisionVersion::Qwen3 => Either::Other(Either::One(QwenVisionMlp {
+            QwenVisionMlpKind::TwoLayers => Either::Other(Either::One(QwenVisionMlp {
                 linear_fc1: first(),
                 linear_fc2: last(),
                 activation,
             })),
         };
-        let square = || linear(hidden, hidden);
-        let qkv = match config.qkv_apart {
-            false => Either::One(linear(hidden, 3 * hidden)),
+        let projection = |outputs| Linear::new(hidden, outputs, shape.qkv_bias, init);
+        let qkv = match shape.qkv_apart {
+            false => Either::One(projection(3 * hidden)),
             true => Either::Other(QwenVisionQkv {
-                q_proj: square(),
-                k_proj: square(),
-                v_proj: square(),
+                q_proj: projection(hidden),
+                k_proj: projection(hidden),
+                v_proj: projection(hidden),
             }),
         };
         Self {
-            norm1: norm(version, hidden, init),
-            attn: QwenVisionAttention {
-                qkv,
-                proj: linear(hidden, hidden),
-                heads: config.num_heads,
-            },
-            norm2: norm(version, hidden, init),
+            norm1: norm.of(hidden, init),
+            attn: QwenVisionAttention { qkv, proj: linear(hidden, hidden), heads },
+            norm2: norm.of(hidden, init),
             mlp,
         }
     }

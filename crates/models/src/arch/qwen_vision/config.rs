@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::block::{QwenVisionBlockShape, QwenVisionMlpKind, QwenVisionNorm};
 use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
@@ -155,7 +156,10 @@ impl QwenVisionConfig {
             axes: match version {
                 Qwen3 if has_deepstack => turns(sections(text, [24, 20, 20])?),
                 Qwen3 => turns(sections(text, [11, 11, 10])?),
-                Qwen2 | Qwen2_5 => stretches(text, of_text)?,
+                Qwen2 | Qwen2_5 => {
+                    let heads = text.size("num_attention_heads", MAX_HEADS)?;
+                    stretches(text, of_text / heads / 2, [16, 24, 24])?
+                }
             },
             image_token: token("image_token_id", [248_056, 151_655])?,
             image_marks: [
@@ -163,6 +167,30 @@ impl QwenVisionConfig {
                 token("vision_end_token_id", [248_054, 151_653])?,
             ],
         })
+    }
+
+    /// What a block is made of.
+    pub(super) fn block(&self) -> QwenVisionBlockShape {
+        /// What norms add to the variance, or to mean squares.
+        const EPSILON: f64 = 1e-6;
+        QwenVisionBlockShape {
+            hidden: self.hidden_size,
+            inner: self.intermediate_size,
+            heads: self.num_heads,
+            norm: match self.version {
+                QwenVisionVersion::Qwen2_5 => QwenVisionNorm::Rms(EPSILON),
+                _ => QwenVisionNorm::Layer(EPSILON),
+            },
+            mlp: match self.version {
+                QwenVisionVersion::Qwen2 => QwenVisionMlpKind::TwoLayersOf2,
+                QwenVisionVersion::Qwen2_5 => QwenVisionMlpKind::Gated,
+                QwenVisionVersion::Qwen3 => QwenVisionMlpKind::TwoLayers,
+            },
+            activation: self.activation,
+            qkv_apart: self.qkv_apart,
+            qkv_bias: true,
+            bias: true,
+        }
     }
 
     /// The windows of a block in which patches attend within such, in tokens of their sides.
@@ -230,12 +258,15 @@ fn turns(sections: [usize; 3]) -> Arc<[RotaryAxis]> {
     (0..sections.iter().sum()).map(axis).collect()
 }
 
-/// The same one axis behind the other, of all pairs of a head.
-fn stretches(text: &Fields<'_>, width: usize) -> Result<Arc<[RotaryAxis]>, Error> {
-    let sections = sections(text, [16, 24, 24])?;
-    let pairs = width / text.size("num_attention_heads", MAX_HEADS)? / 2;
+/// The same one axis behind the other, of all pairs that are rotated.
+pub(in crate::arch) fn stretches(
+    text: &Fields<'_>,
+    pairs: usize,
+    absent: [usize; 3],
+) -> Result<Arc<[RotaryAxis]>, Error> {
+    let sections = sections(text, absent)?;
     if sections.iter().sum::<usize>() != pairs {
-        let expected = format!("it must be as many pairs as a head has together, {pairs}");
+        let expected = format!("it must be as many pairs as are rotated together, {pairs}");
         return Err(text.refuse(SECTIONS, expected));
     }
     let axes = [RotaryAxis::Time, RotaryAxis::Row, RotaryAxis::Column];

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::block::{norm, two_layers};
+use super::block::two_layers;
 use super::config::{QwenVisionConfig, QwenVisionVersion};
 use crate::Init;
 use crate::layers::{Activation, Either, Linear, Norm, Parameterless, fetched_rows};
@@ -30,7 +30,7 @@ pub(super) type Merger = Either<QwenVisionPatchMerger, Qwen2VisionPatchMerger>;
 impl QwenVisionPatchMerger {
     /// One whose norm is of so many values.
     pub fn new(config: &QwenVisionConfig, normed: usize, init: &Init) -> Self {
-        let norm = norm(config.version, normed, init);
+        let norm = config.block().norm.of(normed, init);
         let [linear_fc1, linear_fc2] = layers(config, init);
         Self { norm, linear_fc1, linear_fc2 }
     }
@@ -49,7 +49,7 @@ impl Merger {
             return Self::One(QwenVisionPatchMerger::new(config, hidden, init));
         }
         let [first, last] = layers(config, init);
-        let ln_q = norm(config.version, hidden, init);
+        let ln_q = config.block().norm.of(hidden, init);
         Self::Other(Qwen2VisionPatchMerger { ln_q, mlp: (first, Parameterless {}, last) })
     }
 

@@ -1,10 +1,9 @@
 //! The vision encoder of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: patches of an image to features that stand among the tokens of
 //! a text. Wang et al. 2024 (arXiv:2409.12191), Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
 
-mod block;
+pub(super) mod block;
 mod config;
 mod merger;
-mod positions;
 mod windows;
 
 use burn::module::Module;
@@ -13,13 +12,14 @@ use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
 use self::block::QwenVisionBlock;
+pub(super) use self::config::stretches;
 pub use self::config::{QwenVisionConfig, QwenVisionVersion};
 use self::merger::{Merger, QwenVisionPatchMerger};
-use self::positions::position_embeddings;
 use self::windows::ImageWindows;
 use super::llama::{ACT, QWEN2};
 use super::qwen_vl::MULTIMODAL;
 use super::rms_config::FIELDS;
+use super::vision_positions::{between_two, position_embeddings};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
@@ -46,7 +46,7 @@ pub struct QwenVisionModel {
 
 /// Pixels of patches to the residual stream.
 #[derive(Module, Debug)]
-struct QwenVisionPatchEmbed {
+pub(super) struct QwenVisionPatchEmbed {
     /// `[hidden, values of a patch]`.
     proj: Linear,
     /// The same of the second frame, if it has a weight of its own.
@@ -88,15 +88,18 @@ impl Architecture for QwenVisionModel {
     fn new(config: &QwenVisionConfig, init: &Init) -> Self {
         let (layout, hidden) = (Self::layout(config), config.hidden_size);
         let has_bias = config.version == QwenVisionVersion::Qwen3;
-        let patch = |bias| Linear::new(layout.patch_values(), hidden, bias, init);
         let deepstack = |_| QwenVisionPatchMerger::new(config, hidden * layout.merged(), init);
         Self {
-            patch_embed: QwenVisionPatchEmbed {
-                proj: patch(has_bias),
-                proj_1: config.frames_apart.then(|| patch(false)),
-            },
+            patch_embed: QwenVisionPatchEmbed::new(
+                [layout.patch_values(), hidden],
+                has_bias,
+                config.frames_apart,
+                init,
+            ),
             pos_embed: config.grid.map(|grid| Embedding::new(grid * grid, hidden, init)),
-            blocks: (0..config.depth).map(|_| QwenVisionBlock::new(config, init)).collect(),
+            blocks: (0..config.depth)
+                .map(|_| QwenVisionBlock::new(&config.block(), init))
+                .collect(),
             deepstack_merger_list: config.deepstack.iter().map(deepstack).collect(),
             merger: Merger::new(config, init),
             config: config.clone(),
@@ -106,37 +109,60 @@ impl Architecture for QwenVisionModel {
 
 impl Component for QwenVisionModel {
     fn names(_: &QwenVisionConfig, tensors: &[TensorInfo]) -> Names {
-        let is_inner = tensors.iter().any(|tensor| tensor.name.starts_with(PREFIXES[0]));
-        let prefix = if is_inner { PREFIXES[0] } else { PREFIXES[1] };
-        // The expression is ours, and valid.
-        Names::default().rename("^", prefix).unwrap_or_default()
+        visual_names(tensors)
     }
 
     fn is_unused(_: &QwenVisionConfig, tensor: &str) -> bool {
-        !PREFIXES.iter().any(|prefix| tensor.starts_with(prefix))
+        is_no_visual(tensor)
     }
 
     fn weight_use(config: &QwenVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
-        let patches = pass.latents.pixels();
-        let merged = Self::layout(config).merged() as u64;
-        if path.contains("merger") {
-            return WeightUse::of_rows(patches / merged);
-        }
-        let of_queries = [".qkv.weight", ".qkv.q_proj.weight"];
-        let Some(is_apart) = of_queries.iter().position(|end| path.ends_with(end)) else {
-            return WeightUse::of_rows(patches);
-        };
+        let merged = Self::layout(config).merged();
         let block = path.split('.').find_map(|part| part.parse().ok());
         let window = block.and_then(|block| config.window_of(block));
-        let seen = window.map_or(u64::MAX, |side| (side * side) as u64 * merged).min(patches);
-        // Of queries, keys and values together one in three is a query.
-        let attended = if is_apart == 1 { seen } else { seen / 3 };
-        WeightUse { rows: patches, attended }
+        let seen = window.map(|side| (side * side * merged) as u64);
+        visual_weight_use(path, pass, path.contains("merger"), merged, seen)
     }
 }
 
 /// What the names of its tensors begin with.
 const PREFIXES: [&str; 2] = ["model.visual.", "visual."];
+
+/// The names of an encoder that is called `visual` in a checkpoint with these tensors.
+pub(super) fn visual_names(tensors: &[TensorInfo]) -> Names {
+    let is_inner = tensors.iter().any(|tensor| tensor.name.starts_with(PREFIXES[0]));
+    let prefix = if is_inner { PREFIXES[0] } else { PREFIXES[1] };
+    // The expression is ours, and valid.
+    Names::default().rename("^", prefix).unwrap_or_default()
+}
+
+/// Whether a tensor is of no such encoder.
+pub(super) fn is_no_visual(tensor: &str) -> bool {
+    !PREFIXES.iter().any(|prefix| tensor.starts_with(prefix))
+}
+
+/// What a pass does with a weight of an encoder of [blocks](QwenVisionBlock), of patches that see so many each, or all; or of
+/// tokens of so many patches.
+pub(super) fn visual_weight_use(
+    path: &str,
+    pass: &PicturePass,
+    of_token: bool,
+    merged: usize,
+    seen: Option<u64>,
+) -> WeightUse {
+    let patches = pass.latents.pixels();
+    if of_token {
+        return WeightUse::of_rows(patches / merged as u64);
+    }
+    let of_queries = [".qkv.weight", ".qkv.q_proj.weight"];
+    let Some(is_apart) = of_queries.iter().position(|end| path.ends_with(end)) else {
+        return WeightUse::of_rows(patches);
+    };
+    let seen = seen.unwrap_or(u64::MAX).min(patches);
+    // Of queries, keys and values together one in three is a query.
+    let attended = if is_apart == 1 { seen } else { seen / 3 };
+    WeightUse { rows: patches, attended }
+}
 
 impl VisionModel for QwenVisionModel {
     fn layout(config: &QwenVisionConfig) -> PatchLayout {
@@ -160,7 +186,9 @@ impl VisionModel for QwenVisionModel {
         let mut places = patch_places([rows, columns], merge);
         let mut x = self.patch_embed.forward(pixels.reshape([1, count, values]));
         if let (Some(table), Some(grid)) = (&self.pos_embed, config.grid) {
-            let positions = position_embeddings(table, &places, [rows, columns], grid);
+            let positions = position_embeddings(table, &places, |at, side| {
+                between_two(at, [rows, columns][side], grid)
+            });
             x = x.clone() + positions.to_device(&x.device());
         }
         let tokens = [rows / merge, columns / merge];
@@ -220,8 +248,21 @@ impl VisionModel for QwenVisionModel {
 }
 
 impl QwenVisionPatchEmbed {
+    /// Of so many values of a patch, or of one frame of it, to so many of the residual stream.
+    pub fn new(
+        [values, hidden]: [usize; 2],
+        has_bias: bool,
+        frames_apart: bool,
+        init: &Init,
+    ) -> Self {
+        Self {
+            proj: Linear::new(values, hidden, has_bias, init),
+            proj_1: frames_apart.then(|| Linear::new(values, hidden, false, init)),
+        }
+    }
+
     /// `[1, patches, values]` f32 to `[1, patches, hidden]`: both frames of an image are alike.
-    fn forward(&self, pixels: Tensor<3>) -> Tensor<3> {
+    pub fn forward(&self, pixels: Tensor<3>) -> Tensor<3> {
         match &self.proj_1 {
             None => self.proj.forward_pixels(pixels),
             Some(second) => {

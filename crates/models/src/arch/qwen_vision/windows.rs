@@ -10,7 +10,7 @@ use crate::layers::attend_tokens;
 
 /// The windows of an image, those of as many tokens one behind the other.
 #[derive(Debug)]
-pub(super) struct ImageWindows {
+pub(in crate::arch) struct ImageWindows {
     /// Its tokens window by window, counted from 0 in rows.
     order: Vec<usize>,
     /// Windows that are attended to at once: how many, and the patches of each.
