@@ -22,8 +22,9 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
         let size = Size { m, n: *stride, k };
         let weight = E::of(*weight).expect("weights of one dtype").as_ptr();
         let operands = Operands { x: x.as_ptr(), weight, y: y.as_mut_ptr(), size };
-        let panels = Panels::new(Size { n: *n, ..size }, size_of::<E>(), row_blocks);
-        share_panels(panels, |rows, columns| {
+        let sizes = [size_of::<E>(), size_of::<X>()];
+        let parts = Panels::parts(Size { n: *n, ..size }, sizes, row_blocks);
+        share_panels(parts, |rows, columns| {
             // SAFETY: `MatmulActivations` checked that `isa`, which chose these loops, is available,
             // and that the slices have the lengths that `size` asks for; `x` was packed for these
             // row blocks, or needs none. All are borrowed until `share` returns. Regions lie within
@@ -46,8 +47,8 @@ pub(super) fn share_blocks(
         let Weight::Blocks(weight) = *weight else { unreachable!("weights of one kind") };
         let size = Size { m, n: *stride, k };
         let output = OutputPtr(y.as_mut_ptr());
-        let panels = Panels::new(Size { n: *n, ..size }, size_of::<f32>(), row_blocks);
-        share_panels(panels, |rows, columns| {
+        let parts = Panels::parts(Size { n: *n, ..size }, [size_of::<f32>(); 2], row_blocks);
+        share_panels(parts, |rows, columns| {
             let height = panels::width(k, size_of::<f32>());
             for_each_panel(isa, weight, columns, height, |panel, columns| {
                 let (weight, y) = (panel.as_ptr(), output.column(columns.start));
@@ -60,16 +61,21 @@ pub(super) fn share_blocks(
     }
 }
 
-/// Computes every region of the output, on as many threads as it is worth.
-pub(super) fn share_panels(panels: Panels, region: impl Fn(Range<usize>, Range<usize>) + Sync) {
-    let compute = |run| {
-        for (rows, columns) in panels.regions(run) {
-            region(rows, columns);
+/// Computes every region of the output, part by part, on as many threads as each is worth.
+pub(super) fn share_panels(
+    parts: impl Iterator<Item = Panels>,
+    region: impl Fn(Range<usize>, Range<usize>) + Sync,
+) {
+    for panels in parts {
+        let compute = |run| {
+            for (rows, columns) in panels.regions(run) {
+                region(rows, columns);
+            }
+        };
+        let claims = Claims::of(panels.blocks(), rayon::current_num_threads());
+        match claims.are_many() {
+            true => claims.share(compute),
+            false => compute(0..panels.blocks()),
         }
-    };
-    let claims = Claims::of(panels.blocks(), rayon::current_num_threads());
-    if !claims.are_many() {
-        return compute(0..panels.blocks());
     }
-    claims.share(compute);
 }

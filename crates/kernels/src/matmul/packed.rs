@@ -154,8 +154,9 @@ pub(super) fn share_many<X: Sync + 'static>(
         let weight = packed(*weight);
         let size = Size { m, n: *stride, k };
         let output = OutputPtr(y.as_mut_ptr());
-        let panels = Panels::new(Size { n: *n, ..size }, size_of::<bf16>(), row_blocks);
-        share_panels(panels, |rows, columns| {
+        let sizes = [size_of::<bf16>(), size_of::<X>()];
+        let parts = Panels::parts(Size { n: *n, ..size }, sizes, row_blocks);
+        share_panels(parts, |rows, columns| {
             for_each_panel(isa, weight, columns, height(k), |panel, columns| {
                 let (weight, y) = (panel.as_ptr(), output.column(columns.start));
                 let operands = Operands { x: x.as_ptr(), weight, y, size };

@@ -17,16 +17,21 @@ const WIDTH: usize = 24;
 /// fit in the second-level cache of a core.
 const BYTES: usize = 384 << 10;
 
+/// So many bytes of activations pass all panels before the next ones do: they come from memory once, and then from a cache that
+/// cores share.
+const CACHED: usize = 8 << 20;
+
 /// A block makes at least this many multiply-adds, about 5 to 10 µs, if there are as many.
 const MIN_MULTIPLY_ADDS: usize = 512 << 10;
+
+/// The most rows of the weight in a panel.
+pub(super) const MOST: usize = 4 * WIDTH;
 
 /// Rows in a panel of a weight of `element` bytes and rows of `k` elements.
 #[inline(always)]
 pub(super) fn width(k: usize, element: usize) -> usize {
-    match k.saturating_mul(element * WIDTH) <= BYTES {
-        true => WIDTH,
-        false => WIDTH / 2,
-    }
+    let fits = |width: &usize| k.saturating_mul(element * width) <= BYTES;
+    [MOST, 2 * WIDTH, WIDTH].into_iter().find(fits).unwrap_or(WIDTH / 2)
 }
 
 /// A partition of the output `[m, n]` into blocks, numbered panel by panel.
@@ -34,6 +39,8 @@ pub(super) fn width(k: usize, element: usize) -> usize {
 pub(super) struct Panels {
     size: Size,
     row_blocks: RowBlocks,
+    /// The row blocks of this part.
+    part: (usize, usize),
     /// Rows of the weight in a panel, but for the last.
     width: usize,
     /// Row blocks in a block, but for the last of a panel.
@@ -41,17 +48,25 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// For weights of `element` bytes, and row blocks of activations.
-    pub(super) fn new(size: Size, element: usize, row_blocks: RowBlocks) -> Panels {
+    /// For weights of `element` bytes, and row blocks of activations of `value` bytes each: a partition of each part of the output
+    /// whose activations stay in a cache.
+    pub(super) fn parts(
+        size: Size,
+        [element, value]: [usize; 2],
+        row_blocks: RowBlocks,
+    ) -> impl Iterator<Item = Panels> {
         let width = width(size.k, element);
         let rows = size.m.div_ceil(row_blocks.len().max(1));
-        let matmuls = rows.saturating_mul(width).saturating_mul(size.k).max(1);
-        Panels {
-            size,
-            row_blocks,
-            width,
-            height: MIN_MULTIPLY_ADDS.div_ceil(matmuls).min(row_blocks.len()).max(1),
-        }
+        // Weights of fewer rows than a panel may have are shared as those of the narrowest.
+        let columns = width.min(size.n.max(WIDTH));
+        let matmuls = rows.saturating_mul(columns).saturating_mul(size.k).max(1);
+        let bytes = size.m.saturating_mul(size.k).saturating_mul(value);
+        let each = row_blocks.len().div_ceil(bytes.div_ceil(CACHED).max(1)).max(1);
+        (0..row_blocks.len().max(1)).step_by(each).map(move |first| {
+            let count = each.min(row_blocks.len() - first);
+            let height = MIN_MULTIPLY_ADDS.div_ceil(matmuls).min(count).max(1);
+            Panels { size, row_blocks, part: (first, count), width, height }
+        })
     }
 
     /// The number of blocks.
@@ -80,12 +95,12 @@ impl Panels {
     }
 
     fn blocks_of_panel(&self) -> usize {
-        self.row_blocks.len().div_ceil(self.height)
+        self.part.1.div_ceil(self.height)
     }
 
     fn rows(&self, blocks: Range<usize>) -> Range<usize> {
-        let start =
-            |block: usize| self.row_blocks.start((block * self.height).min(self.row_blocks.len()));
+        let (first, count) = self.part;
+        let start = |block: usize| self.row_blocks.start(first + (block * self.height).min(count));
         start(blocks.start)..start(blocks.end)
     }
 
@@ -107,20 +122,21 @@ mod tests {
         /// begin and end with row blocks.
         #[test]
         fn regions_cover_the_output_once(
-            m in 0usize..300, n in 0usize..300, k in 0usize..9000, element in 1usize..=4, max_rows in 1usize..9, threads in 1usize..20,
+            m in 0usize..300, n in 0usize..300, k in 0usize..9000, element in 1usize..=4, value in 1usize..4000, max_rows in 1usize..9, threads in 1usize..20,
         ) {
             let row_blocks = RowBlocks::new(m, max_rows);
-            let panels = Panels::new(Size { m, n, k }, element, row_blocks);
-            let claims = Claims::of(panels.blocks(), threads);
             let mut seen = vec![0u8; m * n];
-            while let Some(run) = claims.claim() {
-                for (rows, columns) in panels.regions(run) {
-                    prop_assert!(row_blocks.all().any(|row_block| row_block.start == rows.start));
-                    prop_assert!(row_blocks.all().any(|row_block| row_block.end == rows.end));
-                    prop_assert_eq!(columns.start % width(k, element), 0);
-                    for row in rows {
-                        for column in columns.clone() {
-                            seen[row * n + column] += 1;
+            for panels in Panels::parts(Size { m, n, k }, [element, value], row_blocks) {
+                let claims = Claims::of(panels.blocks(), threads);
+                while let Some(run) = claims.claim() {
+                    for (rows, columns) in panels.regions(run) {
+                        prop_assert!(row_blocks.all().any(|block| block.start == rows.start));
+                        prop_assert!(row_blocks.all().any(|block| block.end == rows.end));
+                        prop_assert_eq!(columns.start % width(k, element), 0);
+                        for row in rows {
+                            for column in columns.clone() {
+                                seen[row * n + column] += 1;
+                            }
                         }
                     }
                 }
@@ -129,10 +145,18 @@ mod tests {
         }
     }
 
+    /// That of a product whose activations stay in a cache.
+    fn only(m: usize, n: usize, k: usize) -> Panels {
+        let mut parts = Panels::parts(Size { m, n, k }, [2, 4], RowBlocks::new(m, 6));
+        let first = parts.next().unwrap();
+        assert!(parts.next().is_none());
+        first
+    }
+
     #[test]
     fn a_run_of_whole_panels_is_one_region() {
         let (m, n, k) = (512, 2048, 2048);
-        let panels = Panels::new(Size { m, n, k }, 2, RowBlocks::new(m, 6));
+        let panels = only(m, n, k);
         let regions: Vec<_> = panels.regions(0..panels.blocks()).collect();
         assert_eq!(regions, [(0..512, 0..2048)]);
     }
@@ -140,7 +164,7 @@ mod tests {
     #[test]
     fn few_weight_rows_and_many_tokens_are_shared_by_tokens() {
         let (m, n, k) = (512, 8, 2048);
-        let panels = Panels::new(Size { m, n, k }, 2, RowBlocks::new(m, 6));
+        let panels = only(m, n, k);
         assert!(panels.blocks() >= 16);
         let (rows, columns) = panels.regions(1..2).next().unwrap();
         assert_eq!(columns, 0..8);
@@ -150,7 +174,7 @@ mod tests {
     #[test]
     fn small_products_are_not_shared() {
         let (m, n, k) = (16, 24, 512);
-        let panels = Panels::new(Size { m, n, k }, 2, RowBlocks::new(m, 6));
+        let panels = only(m, n, k);
         assert_eq!(panels.blocks(), 1);
     }
 }

@@ -14,6 +14,7 @@
     reason = "rows and columns are counted, and each indexes several things"
 )]
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::{Operands, element::Element, pack::RowBlocks, panels};
@@ -272,7 +273,16 @@ pub(super) unsafe fn row_block<K: Kernel<E>, E, L: RowLayout>(
     }
 }
 
+/// About so many bytes of a row block stay in the first-level cache while weights pass it.
+const NEAR: usize = 24 << 10;
+
+/// The most sums that a row block keeps between two parts of its rows.
+const KEPT: usize = 6 * panels::MOST;
+
 /// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
+///
+/// Rows that are longer than the first-level cache has room for are taken in parts, each past all columns: sums rest in between,
+/// and go on as if they had not.
 ///
 /// # Safety
 ///
@@ -287,49 +297,78 @@ unsafe fn row_block_of<K: Kernel<E>, E, L: RowLayout, const HEIGHT: usize, const
     let k = operands.size.k;
     let Range { start, end } = block.columns;
     let tiles = FAR.div_ceil((WIDTH * k * size_of::<E>()).max(1));
-    let mut column = start;
-    while column + WIDTH <= end {
-        let at = |column: usize| operands.weight.wrapping_add(column * k).cast::<u8>();
-        let (prefetch, eighths) = match block.prefetch {
-            Prefetch::NextTile if column + 2 * WIDTH <= end => (at(column + WIDTH), 8),
-            Prefetch::Far if column + (tiles + 1) * WIDTH <= end => (at(column + tiles * WIDTH), 8),
-            Prefetch::Eighths(eighths, first) => {
-                let done = (column - start) * k * size_of::<E>();
-                (first.wrapping_add(done * eighths / 8), eighths)
-            }
-            // Behind the last there may be no memory, and to look for it in vain takes time.
-            Prefetch::NextTile | Prefetch::Far | Prefetch::None => (at(0), 0),
-        };
-        // SAFETY: the caller's promises, for rows and columns within its own.
-        unsafe {
-            let operands = (operands, layout);
-            match eighths {
-                8 => tile::<K, E, L, HEIGHT, WIDTH, 8>(operands, block.row, column, prefetch),
-                4 => tile::<K, E, L, HEIGHT, WIDTH, 4>(operands, block.row, column, prefetch),
-                3 => tile::<K, E, L, HEIGHT, WIDTH, 3>(operands, block.row, column, prefetch),
-                2 => tile::<K, E, L, HEIGHT, WIDTH, 2>(operands, block.row, column, prefetch),
-                1 => tile::<K, E, L, HEIGHT, WIDTH, 1>(operands, block.row, column, prefetch),
-                _ => tile::<K, E, L, HEIGHT, WIDTH, 0>(operands, block.row, column, prefetch),
+    let whole = (end - start) / WIDTH * WIDTH;
+    // Weights that come from memory are read row after row.
+    let is_near = matches!(block.prefetch, Prefetch::Eighths(..) | Prefetch::None);
+    let part = match is_near && HEIGHT * whole <= KEPT {
+        true => (NEAR / (HEIGHT * size_of::<K::X>())).next_multiple_of(2 * K::LANES),
+        false => usize::MAX,
+    };
+    let mut kept = [const { MaybeUninit::<[f32; 16]>::uninit() }; KEPT];
+    let mut parts = 0..k.min(part);
+    loop {
+        for column in (start..start + whole).step_by(WIDTH) {
+            let at = |column: usize| operands.weight.wrapping_add(column * k).cast::<u8>();
+            let (prefetch, eighths) = match block.prefetch {
+                Prefetch::NextTile if column + 2 * WIDTH <= end => (at(column + WIDTH), 8),
+                Prefetch::Far if column + (tiles + 1) * WIDTH <= end => {
+                    (at(column + tiles * WIDTH), 8)
+                }
+                Prefetch::Eighths(eighths, first) => {
+                    let done = (column - start) * k * size_of::<E>();
+                    (first.wrapping_add(done * eighths / 8), eighths)
+                }
+                // Behind the last there may be no memory, and to look for it in vain takes time.
+                Prefetch::NextTile | Prefetch::Far | Prefetch::None => (at(0), 0),
+            };
+            let kept = kept.as_mut_ptr().wrapping_add((column - start) * HEIGHT);
+            let place = Place { row: block.row, column, part: parts.clone(), kept: kept.cast() };
+            // SAFETY: the caller's promises, for rows and columns within its own; sums of as many columns are kept as there is room
+            // for, and parts follow one another.
+            unsafe {
+                let operands = (operands, layout);
+                match eighths {
+                    8 => tile::<K, E, L, HEIGHT, WIDTH, 8>(operands, place, prefetch),
+                    4 => tile::<K, E, L, HEIGHT, WIDTH, 4>(operands, place, prefetch),
+                    3 => tile::<K, E, L, HEIGHT, WIDTH, 3>(operands, place, prefetch),
+                    2 => tile::<K, E, L, HEIGHT, WIDTH, 2>(operands, place, prefetch),
+                    1 => tile::<K, E, L, HEIGHT, WIDTH, 1>(operands, place, prefetch),
+                    _ => tile::<K, E, L, HEIGHT, WIDTH, 0>(operands, place, prefetch),
+                }
             }
         }
-        column += WIDTH;
+        if parts.end == k {
+            break;
+        }
+        parts = parts.end..k.min(parts.end.saturating_add(part));
     }
-    while column < end {
-        // SAFETY: as above.
+    for column in start + whole..end {
+        let place = Place { row: block.row, column, part: 0..k, kept: std::ptr::null_mut() };
+        // SAFETY: as above; all of a row at once keeps nothing.
         unsafe {
             let prefetch = operands.weight.cast();
-            tile::<K, E, L, HEIGHT, 1, 0>((operands, layout), block.row, column, prefetch)
+            tile::<K, E, L, HEIGHT, 1, 0>((operands, layout), place, prefetch)
         };
-        column += 1;
     }
 }
 
-/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`; meanwhile fetches `EIGHTHS / 8` times
-/// the weights that it reads, starting at `prefetch`.
+/// Which outputs a tile computes, and what part of their rows.
+struct Place {
+    row: usize,
+    column: usize,
+    /// Begins with a multiple of two vectors, and ends with one or with the row.
+    part: Range<usize>,
+    /// Where sums are kept behind a part that is not the last, and where they are before one that is not the first.
+    kept: *mut f32,
+}
+
+/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`, or goes on with its sums; meanwhile fetches `EIGHTHS / 8` times the
+/// weights that it reads, starting at `prefetch`.
 ///
 /// # Safety
 ///
-/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`.
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`. If the part is not all of a row,
+/// `kept` has room for the sums, and has those of the parts before.
 #[inline(always)]
 unsafe fn tile<
     K: Kernel<E>,
@@ -340,12 +379,12 @@ unsafe fn tile<
     const EIGHTHS: usize,
 >(
     (operands, layout): (&Operands<K::X, E>, L),
-    row: usize,
-    column: usize,
+    Place { row, column, part, kept }: Place,
     prefetch: *const u8,
 ) {
     const LINE: usize = 64;
     let k = operands.size.k;
+    let lanes = <K::Sum as Vector>::LANES;
     let steps = layout.steps(k, K::LANES, HEIGHT);
     // SAFETY: `x` has rows `row..row + HEIGHT`, and `weight` has rows `column..column + WIDTH`,
     // each of `k` elements. A load of `LANES` elements at `at` happens only while
@@ -355,10 +394,17 @@ unsafe fn tile<
     unsafe {
         let weight = operands.weight.add(column * k);
         let mut sums = [[<K::Sum>::zero(); WIDTH]; HEIGHT];
+        if part.start > 0 {
+            for i in 0..HEIGHT {
+                for j in 0..WIDTH {
+                    sums[i][j] = <K::Sum>::f32(kept.add((i * WIDTH + j) * lanes));
+                }
+            }
+        }
 
-        let mut x = operands.x.add(row * steps.start);
-        let mut at = 0;
-        while at + 2 * K::LANES <= k {
+        let mut x = operands.x.add(row * steps.start + part.start / K::LANES * steps.vector);
+        let mut at = part.start;
+        while at + 2 * K::LANES <= part.end {
             let bytes = WIDTH * 2 * K::LANES * size_of::<E>() * EIGHTHS / 8;
             let base = prefetch.wrapping_add(at / (2 * K::LANES) * bytes);
             for line in 0..bytes.div_ceil(LINE) {
@@ -369,6 +415,14 @@ unsafe fn tile<
             step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at + K::LANES), k);
             x = x.add(steps.vector);
             at += 2 * K::LANES;
+        }
+        if part.end < k {
+            for i in 0..HEIGHT {
+                for j in 0..WIDTH {
+                    sums[i][j].store(kept.add((i * WIDTH + j) * lanes));
+                }
+            }
+            return;
         }
         if at + K::LANES <= k {
             step::<K, E, HEIGHT, WIDTH>(&mut sums, (x, steps.row), weight.add(at), k);

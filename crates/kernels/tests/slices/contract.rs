@@ -239,6 +239,9 @@ fn threads_and_panels_change_nothing() {
         (300, 7, 515),
         (5, 60, 9000),
         (14, 60, 9000),
+        // Rows that are longer than the first-level cache, and more of them than a shared one.
+        (20, 101, 5003),
+        (1400, 5, 3100),
     ];
     for (m, n, k) in sizes {
         let size = Size { m, n, k };
