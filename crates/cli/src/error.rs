@@ -1,3 +1,4 @@
+use outsize::checkpoint::{Error as CheckpointError, GgufFault};
 use outsize::core::Error as CoreError;
 use outsize::generate::{
     DescribeError, Error as TextError, GenerateError, LanguageModel, Pipeline, PipelineError,
@@ -148,6 +149,10 @@ fn core_flags(error: &CoreError) -> &'static str {
         CoreError::Plan(error) => plan_flags(error),
         CoreError::NotBuilt { .. } | CoreError::NoGpu { .. } => "--max-memory, --device-map",
         CoreError::GpuFull { .. } => "--max-memory, --reserve",
+        CoreError::Checkpoint(CheckpointError::Gguf {
+            fault: GgufFault::SeveralEncoders { .. },
+            ..
+        }) => "--mmproj",
         _ => "",
     }
 }

@@ -43,6 +43,14 @@ pub enum GgufFault {
         /// What is wrong with it, or its value.
         reason: String,
     },
+    /// Several vision encoders beside a language model.
+    #[error("{one} and {other} beside it are both vision encoders for it: name one")]
+    SeveralEncoders {
+        /// The name of the first, fit for a terminal.
+        one: String,
+        /// The name of the second.
+        other: String,
+    },
     /// A tensor.
     #[error("tensor {tensor}: {reason}")]
     Tensor {

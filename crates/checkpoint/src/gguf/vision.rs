@@ -11,6 +11,7 @@ pub(super) use self::names::renamed;
 use super::header::metadata;
 use super::{ARCHITECTURE, GgufFault, GgufFile, GgufHeader, is_gguf};
 use crate::error::Error;
+use crate::text::shown;
 
 /// What such files have as their architecture.
 pub(super) const VISION_ENCODER: &str = "clip";
@@ -26,6 +27,9 @@ const PROJECTORS: &[(&str, &str, &str)] = &[
     ("qwen2.5vl_merger", "qwen2_5", "qwen2vl"),
     ("qwen3vl_merger", "qwen3", "qwen3vl qwen3vlmoe qwen35 qwen35moe"),
 ];
+
+/// More letters of a name help nobody.
+const MOST_SHOWN: usize = 100;
 
 /// A vision encoder in a GGUF file of its own, with what transformers has of it and its language model in small files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,13 +71,11 @@ impl GgufVision {
         let first = fitting.next();
         match (&first, fitting.next()) {
             (Some(one), Some(other)) => {
-                let name = |path: &Path| path.file_name().unwrap_or_default().display().to_string();
-                let reason = format!(
-                    "both {} and {} beside it are vision encoders for it: say which one",
-                    name(&one.path),
-                    name(&other.path)
-                );
-                Err(file.first.wrong(metadata(ARCHITECTURE, reason)))
+                let name = |one: &Self| {
+                    shown(&one.path.file_name().unwrap_or_default().to_string_lossy(), MOST_SHOWN)
+                };
+                let (one, other) = (name(one), name(&other));
+                Err(file.first.wrong(GgufFault::SeveralEncoders { one, other }))
             }
             _ => Ok(first),
         }

@@ -63,7 +63,7 @@ fn an_encoder_and_its_model_become_one_configuration() {
     assert_eq!(GgufVision::beside(&model).unwrap().unwrap().path, path);
     fs::copy(&path, &other).unwrap();
     let said = GgufVision::beside(&model).unwrap_err().to_string();
-    assert!(said.contains("both a.MMPROJ-F16.gguf and mmproj-other.gguf"), "{said}");
+    assert!(said.contains("a.MMPROJ-F16.gguf and mmproj-other.gguf beside it are both"), "{said}");
 }
 
 #[test]

@@ -144,6 +144,13 @@ fn the_vision_encoder_of_a_gguf_file_is_beside_it_or_given() {
     assert!(said.contains("--mmproj"), "{said}");
     let given = ["--mmproj", path(&encoder)];
     assert_eq!(report(&run(&copy, &given))["tokens"], *tokens);
+    // Of two that would do, one is to be named.
+    for name in ["mmproj-a.gguf", "mmproj-b.gguf"] {
+        std::fs::copy(&encoder, alone.path().join(name)).unwrap();
+    }
+    let said = failed(&run(&copy, &[]), 1);
+    assert!(said.contains("mmproj-a.gguf and mmproj-b.gguf beside it"), "{said}");
+    assert!(said.contains("(--mmproj)"), "{said}");
     // What cannot be.
     let other = fixture("vision-gguf-mistral3").join("mmproj.gguf");
     let said = failed(&run(&copy, &["--mmproj", path(&other)]), 1);
