@@ -39,8 +39,10 @@ impl PromptImages {
         quiet: bool,
     ) -> Result<Option<Self>, Failure> {
         if args.image.is_empty() {
-            let unused = [("--image-tokens", args.image_tokens.is_some())];
-            let unused = unused.into_iter().chain([("--mmproj", args.mmproj.is_some())]);
+            let unused = [
+                ("--image-tokens", args.image_tokens.is_some()),
+                ("--mmproj", args.mmproj.is_some()),
+            ];
             return match unused.into_iter().find(|(_, given)| *given) {
                 Some((flag, _)) => Err(Failure::usage(format!("{flag}: give --image"))),
                 None => Ok(None),

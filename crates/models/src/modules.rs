@@ -73,15 +73,7 @@ impl ModelConfig {
             "Linear" if parameter.path.strip_suffix(".weight") == Some(self.row.head) => {
                 ModuleKind::Head
             }
-            "Linear" if self.layout.in_turns && parameter.path.contains(".linear_attn.") => {
-                ModuleKind::Reordered
-            }
-            "Linear"
-                if self.layout.in_parts
-                    && parameter.path.strip_suffix(".weight").is_some_and(is_rotated) =>
-            {
-                ModuleKind::Reordered
-            }
+            "Linear" if self.layout.reorders(&parameter.path) => ModuleKind::Reordered,
             "Linear" => ModuleKind::Linear,
             "Conv1d" => ModuleKind::InOut,
             "Embedding" => ModuleKind::Embedding,

@@ -8,9 +8,9 @@ pub(crate) struct StoredLayout {
     /// The rows of [such a head](interleaved_head).
     pub(crate) interleaved_head: Option<usize>,
     /// Whether heads of linear attention are in turns.
-    pub(crate) in_turns: bool,
+    in_turns: bool,
     /// Whether rows that are rotated together are two parts of a head's, and lie beside each other in transformers.
-    pub(crate) in_parts: bool,
+    in_parts: bool,
 }
 
 impl StoredLayout {
@@ -18,6 +18,12 @@ impl StoredLayout {
     pub(crate) fn of(config: &Map<String, Value>) -> Self {
         let in_turns = config.get("linear_heads_in_turns") == Some(&Value::from(true));
         Self { interleaved_head: interleaved_head(config), in_turns, in_parts: in_parts(config) }
+    }
+
+    /// Whether the rows of a linear layer's weight are in another order than transformers has them in, which is not undone.
+    pub(crate) fn reorders(&self, weight: &str) -> bool {
+        let is_in_parts = || weight.strip_suffix(".weight").is_some_and(is_rotated);
+        (self.in_turns && weight.contains(".linear_attn.")) || (self.in_parts && is_in_parts())
     }
 }
 

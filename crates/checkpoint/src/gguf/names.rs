@@ -93,10 +93,15 @@ fn shape(theirs: &str, ours: &[usize]) -> Option<Vec<usize>> {
     })
 }
 
+/// Whether a name is one of several with spaces between them.
+pub(super) fn lists(names: &str, name: &str) -> bool {
+    names.split(' ').any(|one| one == name)
+}
+
 /// What a row says of a name.
 pub(super) fn find<T: Copy>(architecture: &str, name: &str, rows: &[(&str, &str, T)]) -> Option<T> {
     let is_it = |(of, ours, _): &&(&str, &str, T)| {
-        *ours == name && (of.is_empty() || of.split(' ').any(|of| of == architecture))
+        *ours == name && (of.is_empty() || lists(of, architecture))
     };
     rows.iter().find(is_it).map(|(.., theirs)| *theirs)
 }

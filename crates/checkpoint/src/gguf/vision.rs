@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use self::config::Encoder;
 pub(super) use self::names::renamed;
 use super::header::metadata;
+use super::names::lists;
 use super::{ARCHITECTURE, GgufFault, GgufFile, GgufHeader, is_gguf};
 use crate::error::Error;
 use crate::text::shown;
@@ -81,6 +83,13 @@ impl GgufVision {
         }
     }
 
+    /// Whether files of vision encoders are called so: `mmproj` is in the name itself, without folders.
+    pub fn is_name(name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        let own = name.rsplit('/').next().unwrap_or(&name);
+        own.ends_with(".gguf") && own.contains("mmproj")
+    }
+
     fn of(model: &GgufFile, path: &Path) -> Result<Self, Error> {
         let file = GgufFile::open(path)?;
         let (own, theirs) = (&file.first.header, &model.first.header);
@@ -90,7 +99,8 @@ impl GgufVision {
         let text = model.config(|part, at, to| part.source.read(&part.path, at, to))?;
         let text: Map<String, Value> = serde_json::from_slice(&text).unwrap_or_default();
         let tensors: Vec<_> = file.parts().flat_map(|part| part.header.tensors()).collect();
-        let made = config::made(own, &tensors, theirs, text, tokens);
+        let encoder = Encoder { header: own, tensors: &tensors, family };
+        let made = config::made(&encoder, theirs, text, tokens);
         let (config, processor) = made.map_err(wrong)?;
         Ok(Self { path: path.to_owned(), config, processor })
     }
@@ -99,8 +109,8 @@ impl GgufVision {
 /// The files of a folder that are called as vision encoders are, by name.
 fn encoders(folder: &Path) -> Vec<PathBuf> {
     let is_one = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-        is_gguf(path) && name.contains("mmproj")
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        GgufVision::is_name(&name) && is_gguf(path)
     };
     let entries = folder.read_dir().into_iter().flatten().flatten();
     let mut paths: Vec<_> = entries.map(|entry| entry.path()).filter(is_one).collect();
@@ -121,7 +131,7 @@ fn family_for(header: &GgufHeader, model: &GgufHeader) -> Result<&'static str, G
     }
     let (family, models) = family(header)?;
     let found = model.text(ARCHITECTURE)?.unwrap_or_default();
-    match models.split(' ').any(|known| known == found) {
+    match lists(models, found) {
         true => Ok(family),
         false => {
             let models = models.replace(' ', ", ");

@@ -2,7 +2,7 @@
 
 use super::Address;
 use crate::error::Failure;
-use outsize::checkpoint::GgufPartName;
+use outsize::checkpoint::{GgufPartName, GgufVision};
 
 /// More names than this help nobody to choose.
 const MOST_NAMED: usize = 16;
@@ -13,14 +13,7 @@ const TYPES: [&str; 4] = ["bf16", "f16", "q8_0", "f32"];
 /// Whether a file of a repository is a GGUF file of a language model, or the first of its parts: not what sees images.
 pub fn is_one(name: &str) -> bool {
     let is_later = GgufPartName::parse(name).is_some_and(|part| part.number > 1);
-    name.to_ascii_lowercase().ends_with(".gguf") && !is_encoder(name) && !is_later
-}
-
-/// Whether a file is a GGUF file of a vision encoder.
-fn is_encoder(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let own = name.rsplit('/').next().unwrap_or(&name);
-    own.ends_with(".gguf") && own.contains("mmproj")
+    name.to_ascii_lowercase().ends_with(".gguf") && !GgufVision::is_name(name) && !is_later
 }
 
 /// The file of the vision encoder of the GGUF files of a repository, if there is one.
@@ -30,7 +23,7 @@ pub fn encoder<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
         let kind = TYPES.iter().position(|kind| name.ends_with(&format!("{kind}.gguf")));
         (kind.unwrap_or(TYPES.len()), name)
     };
-    names.filter(|name| is_encoder(name)).min_by_key(place)
+    names.filter(|name| GgufVision::is_name(name)).min_by_key(place)
 }
 
 /// The file, or all of its parts if it is the first.

@@ -2,7 +2,8 @@
 
 use outsize_checkpoint::TensorInfo;
 
-use crate::config::{Fields, KnownField, MAX_HEADS, check};
+use crate::config::Effect::{Only, Read};
+use crate::config::{Fields, KnownField, MAX_HEADS, MAX_HIDDEN, check, theta};
 use crate::{Error, PicturePass, WeightUse};
 
 /// The most pixels of a patch's side, and patches of a token's.
@@ -43,6 +44,37 @@ pub(super) fn vision_heads(
     };
     Err(vision.refuse(field, expected))
 }
+
+/// The width of the features, `default` if absent, which must be that of the language model.
+pub(super) fn features_width(
+    vision: &Fields<'_>,
+    field: &str,
+    default: usize,
+    text: &Fields<'_>,
+) -> Result<usize, Error> {
+    let width = vision.size_or(field, default, MAX_HIDDEN)?;
+    let of_text = text.size("hidden_size", MAX_HIDDEN)?;
+    if width == of_text {
+        return Ok(width);
+    }
+    let expected = format!("it must be the hidden_size of the text part, {of_text}");
+    Err(vision.refuse(field, expected))
+}
+
+/// The base of the rotary frequencies, `default` if absent, of an object of whose fields those of `known` are known.
+pub(super) fn vision_theta(
+    vision: &Fields<'_>,
+    known: &[KnownField],
+    default: f64,
+) -> Result<f64, Error> {
+    let Some(rope) = vision.object("rope_parameters")? else { return Ok(default) };
+    check(&rope, &[known])?;
+    theta(&rope, "rope_theta", default)
+}
+
+/// The fields of that object where rows and columns have frequencies of their own.
+pub(super) const AXIAL_ROPE: &[KnownField] =
+    &[("rope_theta", Read), ("rope_type", Only(&["\"axial\""]))];
 
 /// Whether the encoder's tensors are behind "model.".
 pub(super) fn is_within_model(tensors: &[TensorInfo]) -> bool {

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::VISION_ENCODER;
 use super::names::{QWEN, deepstack};
-use super::{VISION_ENCODER, family};
 use crate::gguf::header::metadata;
+use crate::gguf::names::lists;
 use crate::gguf::tokenizer::{TOKENS as TOKENS_KEY, token_id};
 use crate::gguf::{ARCHITECTURE, GgufFault, GgufHeader, GgufValue};
 use crate::header::HeaderEntry;
@@ -31,8 +32,7 @@ const IMAGE_TOKENS: [u64; 2] = [8, 4096];
 /// The tokens of a language model that its images are written with, as fields.
 pub(super) fn tokens(family: &str, model: &GgufHeader) -> Result<Map<String, Value>, GgufFault> {
     let mut fields = Map::new();
-    let is_its_own = |families: &str| families.split(' ').any(|one| one == family);
-    for (_, token, field) in TOKENS.iter().filter(|(families, ..)| is_its_own(families)) {
+    for (_, token, field) in TOKENS.iter().filter(|(families, ..)| lists(families, family)) {
         let id = token_id(model, token)?.ok_or_else(|| {
             let reason = format!("there is no {token}, which a text with an image has");
             metadata(TOKENS_KEY, reason)
@@ -42,11 +42,10 @@ pub(super) fn tokens(family: &str, model: &GgufHeader) -> Result<Map<String, Val
     Ok(fields)
 }
 
-/// The texts of both files, of an encoder's header and of that of its language model, whose own `config.json` is `text`, with
+/// The texts of both files, of an encoder and of the header of its language model, whose own `config.json` is `text`, with
 /// the fields of its tokens.
 pub(super) fn made(
-    header: &GgufHeader,
-    tensors: &[&HeaderEntry],
+    encoder: &Encoder<'_>,
     model: &GgufHeader,
     text: Map<String, Value>,
     tokens: Map<String, Value>,
@@ -55,7 +54,6 @@ pub(super) fn made(
         Some(Value::Object(part)) => part.clone(),
         _ => text,
     };
-    let encoder = Encoder { header, tensors, family: family(header)?.0 };
     encoder.check_width(&text)?;
     let made = match encoder.family {
         "gemma3" => encoder.gemma3(),
@@ -93,10 +91,10 @@ fn with_sections(
 }
 
 /// What its file says of an encoder.
-struct Encoder<'a> {
-    header: &'a GgufHeader,
-    tensors: &'a [&'a HeaderEntry],
-    family: &'static str,
+pub(super) struct Encoder<'a> {
+    pub header: &'a GgufHeader,
+    pub tensors: &'a [&'a HeaderEntry],
+    pub family: &'static str,
 }
 
 impl Encoder<'_> {
@@ -130,7 +128,7 @@ impl Encoder<'_> {
                 "num_key_value_heads": heads,
                 "head_dim": width,
                 "rms_norm_eps": self.epsilon()?,
-                "pooling_kernel_size": self.unsigned("projector.scale_factor")?.unwrap_or(3),
+                "pooling_kernel_size": self.pooled_side()?,
                 "position_embedding_size": self.side("v.position_embd.weight", 1),
                 "standardize": self.has("v.std_bias"),
                 "use_clipped_linears": is_clipped,
@@ -147,7 +145,7 @@ impl Encoder<'_> {
                 "depth": self.required("block_count")?,
                 "num_heads": self.required("attention.head_count")?,
                 "patch_size": self.required("patch_size")?,
-                "spatial_merge_size": self.unsigned("spatial_merge_size")?.unwrap_or(2),
+                "spatial_merge_size": self.merged_side()?,
                 "hidden_size": self.required("embedding_length")?,
                 "out_hidden_size": self.required("projection_dim")?,
                 "intermediate_size": self.side("mm.gate.weight", 0),
@@ -191,7 +189,7 @@ impl Encoder<'_> {
             "depth": blocks,
             "num_heads": self.required("attention.head_count")?,
             "patch_size": self.required("patch_size")?,
-            "spatial_merge_size": self.unsigned("spatial_merge_size")?.unwrap_or(2),
+            "spatial_merge_size": self.merged_side()?,
             "frames_apart": self.has("v.patch_embd.weight.1"),
             "qkv_apart": self.has("v.blk.0.attn_q.weight"),
         });
@@ -267,7 +265,7 @@ impl Encoder<'_> {
         match self.family {
             "gemma3" => {}
             "gemma4" => {
-                let merge = self.unsigned("projector.scale_factor")?.unwrap_or(3);
+                let merge = self.pooled_side()?;
                 let most = pixels("image_max_pixels")?.map(|most| most / of_token(merge));
                 processor.extend(most.map(|most| ("max_soft_tokens".to_owned(), most.into())));
                 // The encoder itself does.
@@ -281,7 +279,7 @@ impl Encoder<'_> {
                 processor.insert("size".to_owned(), json!({ "longest_edge": longest }));
             }
             _ => {
-                let unit = of_token(self.unsigned("spatial_merge_size")?.unwrap_or(2));
+                let unit = of_token(self.merged_side()?);
                 let [least, most] = IMAGE_TOKENS.map(|tokens| tokens.saturating_mul(unit));
                 let size = json!({
                     "shortest_edge": pixels("image_min_pixels")?.unwrap_or(least),
@@ -318,6 +316,16 @@ impl Encoder<'_> {
 
     fn required(&self, end: &str) -> Result<u64, GgufFault> {
         self.unsigned(end)?.ok_or_else(|| metadata(&self.key(end), "it is missing".to_owned()))
+    }
+
+    /// Patches of the side of a token of Qwen's and GLM's.
+    fn merged_side(&self) -> Result<u64, GgufFault> {
+        Ok(self.unsigned("spatial_merge_size")?.unwrap_or(2))
+    }
+
+    /// The same of Gemma 4's.
+    fn pooled_side(&self) -> Result<u64, GgufFault> {
+        Ok(self.unsigned("projector.scale_factor")?.unwrap_or(3))
     }
 
     /// What norms add.

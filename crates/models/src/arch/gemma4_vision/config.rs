@@ -1,11 +1,11 @@
 //! What a `config.json` says of the vision encoder of Gemma 4.
 
 use crate::Error;
-use crate::arch::vision_fields::{IMAGE_TOKEN, MAX_PATCH, vision_fields};
+use crate::arch::vision_fields::{IMAGE_TOKEN, MAX_PATCH, vision_fields, vision_theta};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
     self, COMMON, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE,
-    MAX_LAYERS, check, epsilon, theta, token_id,
+    MAX_LAYERS, epsilon, token_id,
 };
 use crate::layers::Activation;
 
@@ -85,13 +85,7 @@ impl Gemma4VisionConfig {
             head_dim,
             activation: config::activation(&vision, "hidden_activation", Activation::GeluTanh)?,
             rms_norm_eps: epsilon(&vision, "rms_norm_eps", 1e-6)?,
-            rope_theta: match vision.object("rope_parameters")? {
-                Some(rope) => {
-                    check(&rope, &[ROPE])?;
-                    theta(&rope, "rope_theta", THETA)?
-                }
-                None => THETA,
-            },
+            rope_theta: vision_theta(&vision, ROPE, THETA)?,
             patch_size: vision.size_or("patch_size", 16, MAX_PATCH)?,
             pooling_kernel_size,
             positions,

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use crate::arch::qwen_vision::block::{QwenVisionBlockShape, QwenVisionMlpKind, QwenVisionNorm};
 use crate::arch::qwen_vision::stretches;
-use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
+use crate::arch::vision_fields::{
+    AXIAL_ROPE, MAX_PATCH, features_width, vision_fields, vision_heads, vision_theta,
+};
 use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check, epsilon,
-    rope_object, theta, token_id,
+    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, epsilon,
+    rope_object, token_id,
 };
 use crate::layers::Activation;
 use crate::{Error, RotaryAxis};
@@ -60,12 +62,7 @@ impl GlmVisionConfig {
         let vision = vision_fields(fields, &[VISION])?;
         let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
         let hidden_size = vision.size_or("hidden_size", 1536, MAX_HIDDEN)?;
-        let out_hidden_size = vision.size_or("out_hidden_size", 4096, MAX_HIDDEN)?;
-        let of_text = text.size("hidden_size", MAX_HIDDEN)?;
-        if out_hidden_size != of_text {
-            let expected = format!("it must be the hidden_size of the text part, {of_text}");
-            return Err(vision.refuse("out_hidden_size", expected));
-        }
+        let out_hidden_size = features_width(&vision, "out_hidden_size", 4096, &text)?;
         let patch_size = vision.size_or("patch_size", 14, MAX_PATCH)?;
         let grid = vision.size_or("image_size", 336, MAX_SIDE)? / patch_size;
         if grid == 0 {
@@ -88,14 +85,12 @@ impl GlmVisionConfig {
             frames_apart: vision.flag_or("frames_apart", false)?,
             spatial_merge_size: vision.size_or("spatial_merge_size", 2, MAX_PATCH)?,
             grid,
-            rope_theta: match vision.object("rope_parameters")? {
-                Some(rope) => {
-                    check(&rope, &[AXIAL_ROPE])?;
-                    theta(&rope, "rope_theta", THETA)?
-                }
-                None => THETA,
-            },
-            axes: stretches(&text, rotated_pairs(&text, of_text, has_experts)?, [8, 12, 12])?,
+            rope_theta: vision_theta(&vision, AXIAL_ROPE, THETA)?,
+            axes: stretches(
+                &text,
+                rotated_pairs(&text, out_hidden_size, has_experts)?,
+                [8, 12, 12],
+            )?,
             image_token: match model_type {
                 "glm4v_moe" => token("image_token_id", 151_363)?,
                 _ => token("image_token_id", 151_343)?,
@@ -140,8 +135,6 @@ fn rotated_pairs(text: &Fields<'_>, width: usize, has_experts: bool) -> Result<u
 
 /// The base of the rotary frequencies, if nothing else is said.
 const THETA: f64 = 10_000.0;
-
-const AXIAL_ROPE: &[KnownField] = &[("rope_theta", Read), ("rope_type", Only(&["\"axial\""]))];
 
 const VISION: &[KnownField] = &[
     ("attention_bias", Read),

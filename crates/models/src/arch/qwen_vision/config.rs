@@ -5,11 +5,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::block::{QwenVisionBlockShape, QwenVisionMlpKind, QwenVisionNorm};
-use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
+use crate::arch::vision_fields::{
+    AXIAL_ROPE, MAX_PATCH, features_width, vision_fields, vision_heads, vision_theta,
+};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, check, numbers,
-    rope_object, theta, token_id,
+    self, Fields, KnownField, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, numbers,
+    rope_object, token_id,
 };
 use crate::layers::Activation;
 use crate::{Error, RotaryAxis};
@@ -94,12 +96,7 @@ impl QwenVisionConfig {
         };
         let depth = vision.size_or("depth", depth, MAX_LAYERS)?;
         let hidden_size = vision.size_or(hidden, width, MAX_HIDDEN)?;
-        let out_hidden_size = vision.size_or(out, 3584, MAX_HIDDEN)?;
-        let of_text = text.size("hidden_size", MAX_HIDDEN)?;
-        if out_hidden_size != of_text {
-            let expected = format!("it must be the hidden_size of the text part, {of_text}");
-            return Err(vision.refuse(out, expected));
-        }
+        let out_hidden_size = features_width(&vision, out, 3584, text)?;
         let inner = |absent| vision.size_or("intermediate_size", absent, MAX_INTERMEDIATE);
         let (intermediate_size, activation) = match version {
             Qwen2 => {
@@ -134,13 +131,7 @@ impl QwenVisionConfig {
             qkv_apart: vision.flag_or("qkv_apart", false)?,
             spatial_merge_size,
             out_hidden_size,
-            rope_theta: match vision.object("rope_parameters")? {
-                Some(rope) => {
-                    check(&rope, &[AXIAL_ROPE])?;
-                    theta(&rope, "rope_theta", THETA)?
-                }
-                None => THETA,
-            },
+            rope_theta: vision_theta(&vision, AXIAL_ROPE, THETA)?,
             grid: (version == Qwen3).then(|| grid(&vision)).transpose()?,
             window,
             unwindowed,
@@ -158,7 +149,7 @@ impl QwenVisionConfig {
                 Qwen3 => turns(sections(text, [11, 11, 10])?),
                 Qwen2 | Qwen2_5 => {
                     let heads = text.size("num_attention_heads", MAX_HEADS)?;
-                    stretches(text, of_text / heads / 2, [16, 24, 24])?
+                    stretches(text, out_hidden_size / heads / 2, [16, 24, 24])?
                 }
             },
             image_token: token("image_token_id", [248_056, 151_655])?,
@@ -278,8 +269,6 @@ const SECTIONS: &str = "mrope_section";
 
 /// The base of the rotary frequencies, if nothing else is said.
 const THETA: f64 = 10_000.0;
-
-const AXIAL_ROPE: &[KnownField] = &[("rope_theta", Read), ("rope_type", Only(&["\"axial\""]))];
 
 const VISION_2: &[KnownField] = &[
     ("embed_dim", Read),
