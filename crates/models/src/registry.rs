@@ -61,6 +61,7 @@ static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
         decoder::<arch::LongcatForCausalLm>(),
         decoder::<arch::DeepseekV4ForCausalLm>(),
         decoder::<arch::HyV4ForCausalLm>(),
+        decoder::<arch::MuseSparkForCausalLm>(),
         decoder::<arch::KimiForCausalLm>(),
         decoder::<arch::DeepseekForCausalLm>(),
         decoder::<arch::DbrxForCausalLm>(),

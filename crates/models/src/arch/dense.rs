@@ -8,7 +8,7 @@ use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::{
     cohere, cwm, deepseek, ernie4_5, exaone, exaone4, gemma, gemma3, granite, helium, hunyuan,
-    llama, mistral3, olmo, olmo_hybrid, olmo2, qwen_vl, qwen3, qwen3_next, seed_oss, smollm3,
+    llama, mistral3, muse, olmo, olmo_hybrid, olmo2, qwen_vl, qwen3, qwen3_next, seed_oss, smollm3,
     stablelm,
 };
 use crate::architecture::{Init, MultimodalNames};
@@ -59,6 +59,7 @@ impl RmsFeedForward for Mlp {
         ("gemma3", "Gemma3"),
         ("qwen3_5_text", "Qwen3_5"),
         ("qwen3_5", "Qwen3_5"),
+        ("muse_glimmer", "MuseGlimmerText"),
     ];
 
     fn has_more_layers(model_type: &str) -> bool {
@@ -99,6 +100,7 @@ impl RmsFeedForward for Mlp {
             "gemma2" | "vaultgemma" => &[gemma::GEMMA2, FIELDS],
             "gemma3_text" => &[gemma3::TEXT, FIELDS],
             "gemma3" => &[gemma3::MULTIMODAL],
+            "muse_glimmer" => &[muse::MULTIMODAL],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[llama::LLAMA, llama::ACT, FIELDS],
         }
@@ -108,6 +110,7 @@ impl RmsFeedForward for Mlp {
         match model_type {
             "gemma3" | "mistral3" => Some(&gemma3::NAMES),
             "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
+            "muse_glimmer" => Some(&muse::NAMES),
             _ => qwen3_next::multimodal(model_type),
         }
     }
@@ -143,6 +146,7 @@ impl RmsFeedForward for Mlp {
             "vaultgemma" => gemma::read_vaultgemma(fields),
             "gemma3_text" => gemma3::read_text(fields),
             "gemma3" => gemma3::read(fields),
+            "muse_glimmer" => muse::read(fields),
             linear if qwen3_next::is_one(linear) => qwen3_next::read(model_type, fields),
             _ => llama::read(model_type, fields),
         }

@@ -62,6 +62,7 @@ mod minimax_m2;
 mod minimax_m3;
 mod mistral3;
 mod mixtral;
+mod muse;
 mod nanochat;
 mod nemotron;
 mod nemotron_h;
@@ -146,6 +147,10 @@ pub use llama4::{Llama4ForCausalLm, Llama4Moe};
 pub use longcat::{LongcatDecoderLayer, LongcatForCausalLm, LongcatMoe};
 pub use minimax::{MiniMaxDecoderLayer, MiniMaxForCausalLm};
 pub use mixtral::{MixtralExpert, MixtralForCausalLm, MixtralMoe};
+pub use muse::{
+    InputScaledRmsNorm, MuseSparkForCausalLm, MuseSparkMoe, MuseSparkResidualGate,
+    MuseSparkTextDecoderLayer,
+};
 pub use nemotron_h::{NemotronHBlock, NemotronHForCausalLm, NemotronHMixer, NemotronHMoe};
 pub use opt::{OptAttention, OptConfig, OptDecoder, OptDecoderLayer, OptForCausalLm, OptModel};
 pub use phi::{PhiAttention, PhiDecoderLayer, PhiForCausalLm, PhiMlp};

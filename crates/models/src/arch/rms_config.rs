@@ -41,6 +41,8 @@ pub struct RmsConfig {
     pub vocab_size: usize,
     /// Added to the mean square in RMSNorm, to the variance in LayerNorm.
     pub rms_norm_eps: f64,
+    /// The same in norms of what attention and MLP give, if it is another there.
+    pub post_norm_eps: Option<f64>,
     /// The non-linear function of the MLP.
     pub activation: Activation,
     /// What multiplies what comes of each head of attention, if anything.
@@ -104,6 +106,8 @@ pub struct RmsConfig {
     pub norm_kind: BlockNormKind,
     /// Whether norms scale by one more than their weight.
     pub norm_plus_one: bool,
+    /// Whether the norm behind all blocks scales by its weight alone, whatever others do.
+    pub last_norm_plain: bool,
     /// Norms of queries and keys.
     pub query_key_norms: Option<QueryKeyNorms>,
     /// Scores are divided by the root of this: by default the width of a head.
@@ -116,13 +120,15 @@ pub struct RmsConfig {
     pub logit_softcap: Option<f64>,
     /// What embeddings are multiplied by.
     pub embed_scale: Option<f64>,
-    /// Whether the norm behind all blocks is before them too.
+    /// Whether embeddings of tokens are normed, without weights.
     pub embed_norm: bool,
     /// What attention and MLP give is multiplied by before it is added to the residual stream.
     pub residual_scale: Option<f64>,
     /// What the residual stream and what is added to it are multiplied by in MiniMax-01: behind attention, linear attention and
     /// experts.
     pub residual_scales: [[f64; 2]; 3],
+    /// What gates of residual stream and branches are divided by, in Muse Spark.
+    pub residual_gate_temperature: Option<f64>,
     /// What logits are multiplied by.
     pub logit_scale: Option<f64>,
     /// Rotary position embedding.
@@ -190,7 +196,7 @@ impl RmsConfig {
         }
     }
 
-    /// The norm of a block, or of what comes behind all of them.
+    /// The norm of a block.
     pub(super) fn block_norm(&self, init: &Init) -> Norm {
         let hidden = self.hidden_size;
         let layer = LayerNorm::new(hidden, self.rms_norm_eps, init);
@@ -201,6 +207,22 @@ impl RmsConfig {
             BlockNormKind::Layer { bias: true } => Either::Other(layer),
             BlockNormKind::Layer { bias: false } => Either::Other(layer.unbiased()),
             BlockNormKind::UnweightedLayer => Either::Other(layer.unweighted()),
+        }
+    }
+
+    /// The norm of what attention or MLP of a block gives.
+    pub(super) fn post_norm(&self, init: &Init) -> Norm {
+        match (self.post_norm_eps, self.block_norm(init)) {
+            (Some(epsilon), Either::One(norm)) => Either::One(norm.with_epsilon(epsilon)),
+            (_, norm) => norm,
+        }
+    }
+
+    /// The norm behind all blocks.
+    pub(super) fn last_norm(&self, init: &Init) -> Norm {
+        match self.last_norm_plain {
+            true => Either::One(RmsNorm::new(self.hidden_size, self.rms_norm_eps, init)),
+            false => self.block_norm(init),
         }
     }
 
@@ -272,10 +294,10 @@ impl RmsConfig {
             Some(QueryKeyNorms::AllHeads) => {
                 attention.normed(norms([heads, shape.key_value_heads]))
             }
-            Some(QueryKeyNorms::UnitRotated) if self.rotated_layers[index] => {
+            Some(QueryKeyNorms::UnitRotated) if !self.rotated_layers[index] => attention,
+            Some(QueryKeyNorms::Unit | QueryKeyNorms::UnitRotated) => {
                 attention.normed_to_unit(self.rms_norm_eps)
             }
-            Some(QueryKeyNorms::UnitRotated) => attention,
         };
         if let Some((width, scale)) = self.values {
             let scale = (scale != 1.0).then_some(scale);

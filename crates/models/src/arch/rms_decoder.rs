@@ -11,7 +11,7 @@ use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{
-    DeltaAttentionConfig, Embedding, HyperConnection, Linear, Norm, Rope, Rotation,
+    DeltaAttentionConfig, Embedding, HyperConnection, Linear, Norm, Rope, Rotation, unit_rms_norm,
 };
 use crate::pass::Pass;
 use crate::{
@@ -140,8 +140,9 @@ pub struct RmsForCausalLm<B: Module> {
     ropes: Vec<Rope>,
     #[module(skip)]
     embed_scale: Option<f64>,
-    /// Whether the norm behind all blocks is before them too.
-    embed_norm: bool,
+    /// The epsilon of the norm of embeddings, if they have one.
+    #[module(skip)]
+    embed_norm: Option<f64>,
     #[module(skip)]
     logit_scale: Option<f64>,
     #[module(skip)]
@@ -210,6 +211,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("ApertusMlp", "ApertusMLP"),
         ("FalconH1Mlp", "FalconH1MLP"),
         ("NemotronHMoe", "NemotronHMoE"),
+        ("MuseSparkMoe", "MuseSparkMoE"),
+        ("InputScaledRmsNorm", "MuseSparkTextInputScaledRMSNorm"),
         ("ArceeMlp", "ArceeMLP"),
         ("GraniteMoe", "GraniteMoeMoE"),
         ("Xielu", "XIELUActivation"),
@@ -245,6 +248,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Glm4vForConditionalGeneration",
         "Glm4vMoeForConditionalGeneration",
         "Glm46VForConditionalGeneration",
+        "MuseGlimmerForConditionalGeneration",
+        "MuseSparkForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
@@ -288,7 +293,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
     fn new(config: &RmsConfig, init: &Init) -> Self {
         let (hidden, vocabulary) = (config.hidden_size, config.vocab_size);
         let layers = 0..config.num_hidden_layers;
-        let norm = |name| (B::FINAL_NORM == name).then(|| config.block_norm(init));
+        let norm = |name| (B::FINAL_NORM == name).then(|| config.last_norm(init));
         let table =
             |name| (B::EMBEDDINGS == name).then(|| Embedding::new(vocabulary, hidden, init));
         Self {
@@ -307,7 +312,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
                 .then(|| Linear::new(hidden, vocabulary, config.head_bias, init)),
             ropes: config.ropes(),
             embed_scale: config.embed_scale,
-            embed_norm: config.embed_norm,
+            embed_norm: config.embed_norm.then_some(config.rms_norm_eps),
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
@@ -422,8 +427,10 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
         if let Some(scale) = self.embed_scale {
             x = x * scale;
         }
+        if let Some(epsilon) = self.embed_norm {
+            x = unit_rms_norm(x, epsilon);
+        }
         let x = pass.embed_images(x);
-        let x = if self.embed_norm { self.model.last_norm().forward(x) } else { x };
         // All streams begin alike.
         let x = match self.model.streams() {
             1 => x,

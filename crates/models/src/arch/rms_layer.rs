@@ -248,6 +248,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let norm = || config.block_norm(init);
         let norm_if = |has: bool| has.then(norm);
+        let post_norm_if = |has: bool| has.then(|| config.post_norm(init));
         let called = |name| (F::NAME == name).then(|| F::new(config, index, init));
         let is_linear = config.mixers[index].has_linear();
         let norms = match config.norms {
@@ -271,7 +272,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             self_attn: linear_attn.is_none().then(|| config.attention(index, init)),
             linear_attn,
             post_self_attn_layernorm: norm_if(is_glm),
-            post_attention_layernorm: norm_if(norms != BlockNorms::Parallel && !is_apertus),
+            post_attention_layernorm: post_norm_if(norms != BlockNorms::Parallel && !is_apertus),
             feedforward_layernorm: norm_if(is_apertus),
             pre_feedforward_layernorm: norm_if(norms == BlockNorms::Around),
             pre_mlp_layernorm: norm_if(is_afmoe),
@@ -279,7 +280,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             block_sparse_moe: called(FeedForwardName::BlockSparseMoe),
             feed_forward: called(FeedForwardName::FeedForward),
             shared_mlp: F::shared_mlp(config, init),
-            post_feedforward_layernorm: norm_if(
+            post_feedforward_layernorm: post_norm_if(
                 norms == BlockNorms::Behind || norms == BlockNorms::Around,
             ),
             post_mlp_layernorm: norm_if(

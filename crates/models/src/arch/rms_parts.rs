@@ -178,6 +178,8 @@ pub enum QueryKeyNorms {
     AllHeads,
     /// As the first, with LFM2's names.
     EachHeadLfm2,
-    /// Of each head by itself, once it is rotated, and if it is; without weights.
+    /// Of each head by itself, once it is rotated; without weights.
+    Unit,
+    /// The same in layers that rotate, alone.
     UnitRotated,
 }

@@ -93,6 +93,9 @@ pub struct Attention {
     /// Of norms without weights: of queries and keys once they are rotated.
     #[module(skip)]
     unit_epsilon: Option<f64>,
+    /// Of a norm without weights: of what comes of each head.
+    #[module(skip)]
+    mixed_epsilon: Option<f64>,
 }
 
 impl Attention {
@@ -127,6 +130,7 @@ impl Attention {
             softcap: None,
             clip: None,
             unit_epsilon: None,
+            mixed_epsilon: None,
         }
     }
 
@@ -154,6 +158,11 @@ impl Attention {
     /// The same with each head's queries and keys brought to unit mean square once they are rotated.
     pub fn normed_to_unit(self, epsilon: f64) -> Self {
         Self { unit_epsilon: Some(epsilon), ..self }
+    }
+
+    /// The same with what comes of each head brought to unit mean square.
+    pub fn normed_to_unit_behind(self, epsilon: f64) -> Self {
+        Self { mixed_epsilon: Some(epsilon), ..self }
     }
 
     /// The same with values of `width` elements a head, no more than queries have, multiplied by `scale` if there is one.
@@ -289,6 +298,14 @@ impl Attention {
                 self.heads * self.value_dim,
             ]),
             false => mixed,
+        };
+        let mixed = match self.mixed_epsilon {
+            Some(epsilon) => {
+                let [batch, tokens, width] = mixed.dims();
+                let heads = mixed.reshape([batch, tokens, self.heads, width / self.heads]);
+                unit_rms_norm(heads, epsilon).reshape([batch, tokens, width])
+            }
+            None => mixed,
         };
         let gate = gate.or_else(|| own_gate.map(|(projection, x)| projection.forward(x)));
         Ok(output.forward(match (self.gate, gate) {

@@ -1,6 +1,5 @@
 //! Experts: feed-forward blocks of which a router chooses a few for each token.
 
-use burn::module::Module;
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
@@ -17,7 +16,7 @@ const FEW: usize = 64;
 const CHOICES_FOR_ALL: usize = 3;
 
 /// A feed-forward block that may be one of many.
-pub(crate) trait Expert: Module {
+pub(crate) trait Expert {
     /// `[1, tokens, hidden]` f32 to the same.
     fn forward(&self, x: Tensor<3>) -> Tensor<3>;
 

@@ -32,6 +32,11 @@ impl RmsNorm {
         Self { weight: None, ..self }
     }
 
+    /// The same with another epsilon.
+    pub fn with_epsilon(self, epsilon: f64) -> Self {
+        Self { epsilon, ..self }
+    }
+
     /// A norm as Gemma's, which scales by one more than the weight; unless loaded, the weight is 0.
     pub fn plus_one(hidden: usize, epsilon: f64, init: &Init) -> Self {
         let weight = Some(zeros(hidden, &init.device));

@@ -4,7 +4,7 @@ use outsize_models::arch::{
     DbrxForCausalLm, DeepseekForCausalLm, DeepseekV4ForCausalLm, ErnieMoeForCausalLm,
     GptOssForCausalLm, GraniteMoeForCausalLm, HunyuanMoeForCausalLm, HyV4ForCausalLm,
     KimiForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
-    MixtralForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
+    MixtralForCausalLm, MuseSparkForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
 };
 use outsize_models::{CacheOptions, ModelConfig};
 
@@ -131,6 +131,19 @@ pub fn experts_need_what_is_said() {
         let blocks = ModelConfig::from_json(&blocks).unwrap();
         for options in [one(700), bf16(700), sliding, CacheOptions { batch: 2, ..one(700) }] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&blocks, &options);
+        }
+        for latent in [32, hidden, 2 * hidden] {
+            let weighed = format!(
+                r#"{{"model_type": "muse_spark", "text_config": {{"hidden_size": {hidden}, "intermediate_size": {inner},
+                    "moe_intermediate_size": {inner}, "moe_hidden_size": {latent}, "num_attention_heads": {query_heads},
+                    "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "num_hidden_layers": 2,
+                    "num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 100,
+                    "mlp_layer_types": ["dense", "sparse"]}}}}"#
+            );
+            activations_stay_below_their_bound::<MuseSparkForCausalLm>(
+                &ModelConfig::from_json(&weighed).unwrap(),
+                &one(700),
+            );
         }
         let beside =
             r#", "num_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 100"#;

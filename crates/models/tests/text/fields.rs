@@ -7,8 +7,9 @@ use outsize_models::arch::{
     FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm, GlmForCausalLm, GptNeoxForCausalLm,
     GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm, HunyuanMoeForCausalLm, HyV4ForCausalLm,
     KimiForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
-    MiniMaxForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, OptForCausalLm, Phi3ForCausalLm,
-    PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    MiniMaxForCausalLm, MixtralForCausalLm, MuseSparkForCausalLm, NemotronHForCausalLm,
+    OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
+    Starcoder2ForCausalLm,
 };
 use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
 use serde_json::{Value, json};
@@ -55,6 +56,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LlamaForCausalLm>("qwen3_vl"),
         of::<Qwen3VlMoeForCausalLm>("qwen3_vl_moe"),
         of::<GlmForCausalLm>("glm4v"),
+        of::<LlamaForCausalLm>("muse_glimmer"),
+        of::<MuseSparkForCausalLm>("muse_spark"),
         of::<DeepseekForCausalLm>("glm4v_moe"),
         of::<LlamaForCausalLm>("gemma"),
         of::<LlamaForCausalLm>("gemma2"),
@@ -149,6 +152,8 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         }
         // Of others: they list which layers have experts.
         "first_k_dense_replace" => ["deepseek_v32", "glm_moe_dsa", "axk1"].contains(&name),
+        // Which may leave out all there is.
+        "text_config" => name.starts_with("muse") && value.is_object(),
         // One of these is a number that it may be.
         "kda_lower_bound" => value.is_number(),
         // Other names of fields that are there.
@@ -569,5 +574,30 @@ fn published_models_have_the_parameters_that_transformers_counts() {
         let config = ModelConfig::from_json(&model["config"].to_string()).unwrap();
         assert_eq!(config.unknown_fields, [""; 0], "{name}");
         assert_eq!(Some(config.parameter_count()), model["parameters"].as_u64(), "{name}");
+    }
+}
+
+/// What stands in place of absent fields makes the published sizes: those that `transformers` counts, with the buffers of routers.
+#[test]
+fn absent_fields_of_a_muse_are_those_of_the_published_one() {
+    for (name, parameters) in [("glimmer", 27_854_780_928), ("spark", 819_990_552_064)] {
+        let (whole, text) = (format!("muse_{name}"), format!("muse_{name}_text"));
+        let config = json!({"model_type": whole, "text_config": {"model_type": text}});
+        let config = ModelConfig::from_json(&config.to_string()).unwrap();
+        assert_eq!(config.parameter_count(), parameters, "{name}");
+    }
+}
+
+#[test]
+fn layers_of_a_muse_rotate_by_one_base_or_not_at_all() {
+    let thetas = |thetas: Value| {
+        let text = json!({"num_hidden_layers": 2, "layer_rope_theta": thetas});
+        let config = json!({"model_type": "muse_glimmer", "text_config": text});
+        ModelConfig::from_json(&config.to_string())
+    };
+    assert!(thetas(json!([0, 10_000])).is_ok());
+    for wrong in [json!([0, 500]), json!([0]), json!([0, 10_000, 0]), json!([0, null])] {
+        let message = thetas(wrong).unwrap_err().to_string();
+        assert!(message.contains("each 0 or the base, 10000"), "{message}");
     }
 }

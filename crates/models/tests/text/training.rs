@@ -13,8 +13,8 @@ use outsize_models::arch::{
     ErnieMoeForCausalLm, FalconH1ForCausalLm, Gemma3nForCausalLm, Gemma4ForCausalLm,
     Gpt2LmHeadModel, GptOssForCausalLm, GraniteMoeForCausalLm, GraniteMoeHybridForCausalLm,
     KimiForCausalLm, Lfm2ForCausalLm, Llama4ForCausalLm, LlamaForCausalLm, LongcatForCausalLm,
-    MiniMaxForCausalLm, MixtralForCausalLm, NemotronHForCausalLm, PhiForCausalLm,
-    SparseMoeForCausalLm, Starcoder2ForCausalLm,
+    MiniMaxForCausalLm, MixtralForCausalLm, MuseSparkForCausalLm, NemotronHForCausalLm,
+    PhiForCausalLm, SparseMoeForCausalLm, Starcoder2ForCausalLm,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, Decoder, DecoderArchitecture, Error, Init, KvCache,
@@ -22,7 +22,7 @@ use outsize_models::{
 };
 
 /// Those with the layers of a Llama.
-const LLAMAS: [&str; 10] = [
+const LLAMAS: [&str; 11] = [
     "llama",
     "llama-tied",
     "mistral-window",
@@ -33,6 +33,7 @@ const LLAMAS: [&str; 10] = [
     "cohere",
     "olmo",
     "olmo_hybrid",
+    "muse_glimmer",
 ];
 
 /// Those with the experts of DeepSeek.
@@ -161,6 +162,7 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     DEEPSEEKS.into_iter().for_each(check_gradients::<DeepseekForCausalLm>);
     check_gradients::<LongcatForCausalLm>("longcat_flash");
     check_gradients::<KimiForCausalLm>("kimi_linear");
+    check_gradients::<MuseSparkForCausalLm>("muse_spark");
     check_gradients::<MiniMaxForCausalLm>("minimax");
     check_gradients::<SparseMoeForCausalLm>("qwen3_next");
     check_gradients::<Llama4ForCausalLm>("llama4");
@@ -192,6 +194,7 @@ fn steps_of_adamw_are_those_of_torch() {
     DEEPSEEKS.into_iter().for_each(check_steps::<DeepseekForCausalLm>);
     check_steps::<LongcatForCausalLm>("longcat_flash");
     check_steps::<KimiForCausalLm>("kimi_linear");
+    check_steps::<MuseSparkForCausalLm>("muse_spark");
     check_steps::<MiniMaxForCausalLm>("minimax");
     check_steps::<SparseMoeForCausalLm>("qwen3_next");
     check_steps::<Llama4ForCausalLm>("llama4");
