@@ -79,9 +79,8 @@ impl PromptImages {
         let PatchLayout { image_token, spelling, .. } = self.layout;
         let place = match spelling {
             ImageSpelling::Marked([begin, end]) => vec![begin, image_token, end],
-            ImageSpelling::Rows | ImageSpelling::Framed | ImageSpelling::Wrapped(_) => {
-                vec![image_token]
-            }
+            // What is before and behind it is put there with it, or stands in the text by now.
+            _ => vec![image_token],
         };
         let mut prompt = prompt;
         if !prompt.contains(&image_token) {

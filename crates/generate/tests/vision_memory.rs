@@ -15,7 +15,7 @@ use outsize_generate::{
     ImageInput, OpenedModel, PipelineSettings, Tokenizer, VisionEncoder, read_config,
 };
 use outsize_models::arch::{
-    Gemma4VisionModel, GlmVisionModel, PixtralVisionModel, QwenVisionModel,
+    Gemma4VisionModel, GlmVisionModel, KimiVisionModel, PixtralVisionModel, QwenVisionModel,
 };
 use outsize_models::{CacheOptions, ComponentConfig, ModelConfig, RandomWeights, WeightKind};
 use outsize_plan::{Budget, Tier};
@@ -41,12 +41,18 @@ fn checkpoint(name: &str, folder: &Path) {
             vision[key] = value.clone();
         }
     }
+    if name == "vision-muse_glimmer" {
+        vision["layer_types"] =
+            json!([["window_attention"; 9].as_slice(), &["full_attention"]].concat());
+        config["out_hidden_size"] = json!(1024);
+    }
     let text = config["text_config"].as_object_mut().unwrap();
     let sizes = json!({"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8});
     text.extend(sizes.as_object().unwrap().clone());
     if name == "vision-qwen2_5_vl" {
         text["rope_parameters"]["mrope_section"] = json!([8, 12, 12]);
     }
+    text.remove("layer_rope_theta");
     let mut types = text.get_mut("layer_types").and_then(Value::as_array_mut);
     if let Some(types) = &mut types {
         **types = types.iter().cycle().take(8).cloned().collect();
@@ -68,6 +74,9 @@ fn checkpoint(name: &str, folder: &Path) {
         "vision-glm4v_moe" => {
             ComponentConfig::<GlmVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
         }
+        "vision-muse_glimmer" => {
+            ComponentConfig::<KimiVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
+        }
         _ => ComponentConfig::<QwenVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16),
     };
     let weights = language.weights();
@@ -87,7 +96,7 @@ fn checkpoint(name: &str, folder: &Path) {
     let size = match name {
         "vision-mistral3" => json!({ "longest_edge": 1540 }),
         // As many tokens as there may be.
-        "vision-gemma4-clipped" => json!(null),
+        "vision-gemma4-clipped" | "vision-muse_glimmer" => json!(null),
         _ => json!({ "shortest_edge": 65_536, "longest_edge": 16_777_216 }),
     };
     let processor = json!({ "size": size });
@@ -193,6 +202,7 @@ fn images_stay_within_the_budget() {
         "vision-qwen2_5_vl",
         "vision-gemma4-clipped",
         "vision-glm4v_moe",
+        "vision-muse_glimmer",
     ] {
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = dir.path().join("model");

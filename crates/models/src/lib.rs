@@ -96,5 +96,5 @@ pub use picture_size::{PicturePass, PictureSize, WeightUse};
 pub use random::{RANDOM_BLOCK, RandomWeights, expert_table};
 pub use registry::model_types;
 pub use rewriting::{Rewriting, rewriting};
-pub use vision_model::{ImageScaling, ImageSpelling, PatchLayout, VisionModel};
+pub use vision_model::{ImageScaling, ImageSpelling, PatchLayout, PatchOrder, VisionModel};
 pub use weights::{WeightKind, WeightSpec};

@@ -10,8 +10,7 @@ pub trait VisionModel: Component {
     fn layout(config: &Self::Config) -> PatchLayout;
 
     /// What stands for an image in a text: of its patches `[patches, values]` f32, which make so many rows and columns. The
-    /// patches of a token are one behind the other, and so are the values of a patch: colours, of each frames, of each rows; or as
-    /// the [layout](PatchLayout::colours_last) has it.
+    /// patches of a token are one behind the other, and so are the values of a patch, as the [layout](PatchLayout::order) has them.
     ///
     /// # Panics
     /// If there are not as many patches, or sides are no multiples of a token's.
@@ -41,8 +40,19 @@ pub struct PatchLayout {
     pub spelling: ImageSpelling,
     /// As [`ImageFeatures::sees_itself`].
     pub sees_itself: bool,
-    /// Whether the values of a patch are rows, of each columns, of each colours.
-    pub colours_last: bool,
+    /// In what order the values of a patch are.
+    pub order: PatchOrder,
+}
+
+/// In what order the values of a patch are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchOrder {
+    /// Colours, of each frames, of each rows.
+    ColoursFirst,
+    /// Frames, of each colours, of each rows.
+    FramesFirst,
+    /// Rows, of each columns, of each colours.
+    ColoursLast,
 }
 
 /// In what size images are seen.
@@ -58,6 +68,11 @@ pub enum ImageScaling {
     Square(usize),
     /// In the largest size of at most so many tokens, as `Gemma4ImageProcessor`; a side has at most those here.
     Tokens(usize),
+    /// In the grid of at most so many tokens as the checkpoint says whose sides are nearest to those of the image, as
+    /// `MuseGlimmerImageProcessor`.
+    NearestGrid,
+    /// No larger than it is, on black up to whole tokens, as `Kimi_K25ImageProcessor`.
+    Padded,
 }
 
 /// What a text has for an image beside its tokens.
@@ -71,6 +86,15 @@ pub enum ImageSpelling {
     Framed,
     /// These tokens before it and behind it, which prompts do not have.
     Wrapped([u32; 2]),
+    /// The same of the tokens with these names.
+    Named([&'static str; 2]),
+    /// This text, in prompts that do not have the token which stands for an image.
+    Quoted {
+        /// That token.
+        token: &'static str,
+        /// What stands for an image then.
+        text: &'static str,
+    },
 }
 
 impl PatchLayout {

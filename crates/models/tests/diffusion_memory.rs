@@ -4,9 +4,9 @@
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
-    Flux2Transformer2dModel, FluxTransformer2dModel, GlmVisionModel, PixtralVisionModel,
-    QwenImageTransformer2dModel, QwenVisionModel, Sd3Transformer2dModel, SiglipVisionModel,
-    T5EncoderModel, TextFilling, Unet2dConditionModel, ZImageTransformer2dModel,
+    Flux2Transformer2dModel, FluxTransformer2dModel, GlmVisionModel, KimiVisionModel,
+    PixtralVisionModel, QwenImageTransformer2dModel, QwenVisionModel, Sd3Transformer2dModel,
+    SiglipVisionModel, T5EncoderModel, TextFilling, Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -223,6 +223,31 @@ fn memory_is_what_is_said() {
             pairs = out / 2
         );
         sees::<GlmVisionModel>(&config, sides, &init);
+    }
+    // Some blocks have windows of some sizes in Muse.
+    for (hidden, heads, inner, out, table, sides) in [
+        (64, 4, 96, 64, 14, [32, 48]),
+        (64, 2, 512, 64, 12, [32, 30]),
+        (32, 2, 32, 1024, 10, [24, 40]),
+        (32, 1, 32, 32, 300, [8, 8]),
+    ] {
+        let vision = format!(
+            r#""hidden_size": {hidden}, "num_attention_heads": {heads}, "intermediate_size": {inner}, "num_hidden_layers": 3,
+                "patch_size": 8, "pos_emb_height": {table}, "pos_emb_width": {table}"#
+        );
+        let kimi = format!(
+            r#"{{"model_type": "kimi_k25", "projection_hidden_size": {hidden}, "text_config": {{"hidden_size": {out}}},
+                "vision_config": {{{vision}}}}}"#
+        );
+        sees::<KimiVisionModel>(&kimi, sides, &init);
+        for projector in [32, 256] {
+            let muse = format!(
+                r#"{{"model_type": "muse_glimmer", "out_hidden_size": {merged}, "projector_hidden_size": {projector},
+                    "text_config": {{"hidden_size": {out}}}, "vision_config": {{{vision}}}}}"#,
+                merged = 4 * hidden
+            );
+            sees::<KimiVisionModel>(&muse, sides, &init);
+        }
     }
     for (hidden, heads, inner, out, sides) in
         [(64, 4, 96, 64, [32, 48]), (64, 2, 512, 64, [32, 30]), (32, 2, 32, 1024, [24, 40])]

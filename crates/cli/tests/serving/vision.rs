@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 11] = [
+const FIXTURES: [&str; 14] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -21,6 +21,9 @@ const FIXTURES: [&str; 11] = [
     "vision-gemma4-clipped",
     "vision-glm4v",
     "vision-glm4v_moe",
+    "vision-muse_glimmer",
+    "vision-muse_spark",
+    "vision-kimi_k25",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -43,6 +46,8 @@ fn place(name: &str) -> &'static str {
         "vision-gemma4" | "vision-gemma4-clipped" => "<|image|>",
         "vision-gemma3" => "<start_of_image>",
         "vision-glm4v" | "vision-glm4v_moe" => "<|begin_of_image|><|image|><|end_of_image|>",
+        "vision-muse_glimmer" | "vision-muse_spark" => "<|patch|>",
+        "vision-kimi_k25" => "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>",
         _ => "<|vision_start|><|image_pad|><|vision_end|>",
     }
 }
@@ -60,6 +65,8 @@ fn prompt(name: &str) -> String {
             format!("<bos><start_of_turn>user\n{said}<end_of_turn>\n<start_of_turn>model\n")
         }
         "vision-glm4v" | "vision-glm4v_moe" => format!("<|user|>\n{said}<|assistant|>\n"),
+        "vision-muse_glimmer" | "vision-muse_spark" => format!("user: {said}<|eot|>assistant: "),
+        "vision-kimi_k25" => format!("<|im_user|>user: {said}<|im_end|><|im_user|>assistant: "),
         _ => format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"),
     }
 }
@@ -177,6 +184,8 @@ fn images_without_places_come_behind_what_any_text_begins_with() {
         ("vision-mistral3", Some("<s>")),
         ("vision-gemma3", Some("<bos>")),
         ("vision-gemma4", Some("<bos>")),
+        ("vision-muse_glimmer", Some("<|begin_of_text|>")),
+        ("vision-kimi_k25", Some("[BOS]")),
     ] {
         let model = folder();
         for file in std::fs::read_dir(fixture(name)).unwrap() {

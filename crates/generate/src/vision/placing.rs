@@ -54,19 +54,24 @@ fn spelled(
     spelling: ImageSpelling,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
+    let token = |name, reason| tokenizer.token_id(name).ok_or(Error::NoImages { reason });
+    let wrapped = |ids: Range<u32>, [begin, end]: [u32; 2]| {
+        std::iter::once(begin).chain(ids).chain([end]).collect()
+    };
     match spelling {
-        ImageSpelling::Marked(_) | ImageSpelling::Framed => return Ok(ids.collect()),
-        ImageSpelling::Wrapped([begin, end]) => {
-            return Ok(std::iter::once(begin).chain(ids).chain([end]).collect());
+        ImageSpelling::Marked(_) | ImageSpelling::Framed | ImageSpelling::Quoted { .. } => {
+            return Ok(ids.collect());
+        }
+        ImageSpelling::Wrapped(marks) => return Ok(wrapped(ids, marks)),
+        ImageSpelling::Named([begin, end]) => {
+            let reason = "tokenizer.json has no token for the begin or the end of an image";
+            return Ok(wrapped(ids, [token(begin, reason)?, token(end, reason)?]));
         }
         ImageSpelling::Rows => {}
     }
-    let token = |name| {
-        let reason =
-            "tokenizer.json has no token [IMG_BREAK] or [IMG_END], which end the rows of an image";
-        tokenizer.token_id(name).ok_or(Error::NoImages { reason })
-    };
-    let (row_ends, image_ends) = (token("[IMG_BREAK]")?, token("[IMG_END]")?);
+    let reason =
+        "tokenizer.json has no token [IMG_BREAK] or [IMG_END], which end the rows of an image";
+    let (row_ends, image_ends) = (token("[IMG_BREAK]", reason)?, token("[IMG_END]", reason)?);
     let mut text = Vec::with_capacity(rows * (columns + 1));
     for row in 0..rows {
         let start = ids.start + (row * columns) as u32;
@@ -88,6 +93,9 @@ pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, s
             true => prompt.replace(BEGINS, FRAME).into(),
             false => (FRAME.repeat(images) + prompt).into(),
         },
+        ImageSpelling::Quoted { token, text } if images > 0 && !prompt.contains(token) => {
+            (text.repeat(images) + prompt).into()
+        }
         _ => prompt.into(),
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outsize_checkpoint::{parse_object, read_object};
-use outsize_models::{ImageScaling, PatchLayout};
+use outsize_models::{ImageScaling, PatchLayout, PatchOrder};
 use outsize_picture::{Picture, PictureFilter};
 use serde_json::{Map, Value};
 
@@ -20,6 +20,9 @@ const MOST_ASPECT: usize = 200;
 
 /// The most pixels of a side that a checkpoint may ask for.
 const MOST_EDGE: u64 = 1 << 14;
+
+/// The most tokens or patches of an image that a checkpoint may ask for.
+const MOST_COUNT: u64 = 1 << 16;
 
 /// The most pixels that a checkpoint may ask for.
 const MOST_PIXELS: u64 = 1 << 28;
@@ -80,6 +83,10 @@ impl ImageProcessor {
                 _ => return None,
             }
         }
+        // As Kimi K2.5 is published.
+        if let Some(Value::Object(of_media)) = object.remove("media_proc_cfg") {
+            object = of_media;
+        }
         Some(Keys { path, object }.processor(layout))
     }
 
@@ -96,7 +103,10 @@ impl ImageProcessor {
                 *least = (*least).min(*most);
             }
             ImageSizes::LongestEdge(_, most) => *most = tokens.max(1),
-            ImageSizes::Tokens([most, _]) => *most = tokens.clamp(1, *most),
+            ImageSizes::Tokens([most, _]) | ImageSizes::NearestGrid(most) => {
+                *most = tokens.clamp(1, *most);
+            }
+            ImageSizes::Padded([.., most], _) => *most = tokens.max(1),
             // All take as many.
             ImageSizes::Square(_) => {}
         }
@@ -139,19 +149,25 @@ impl ImageProcessor {
     }
 
     /// A picture as patches, `[patches, values]` one behind the other: the patches of a token are neighbours, and the values of
-    /// a patch are colours, of each frames, of each rows.
+    /// a patch are in the [order](PatchLayout::order) of the layout.
     ///
     /// # Errors
     /// As [`seen`](Self::seen).
     pub fn patches(&self, picture: &Picture) -> Result<Vec<f32>> {
-        let [width, height] = self.seen([picture.width, picture.height])?;
-        let picture = picture.resized(width, height, self.filter);
+        let size = [picture.width, picture.height];
+        let [width, height] = self.seen(size)?;
         let PatchLayout { patch_size: patch, merge_size: merge, frames, .. } = self.layout;
         let (unit, colours) = (self.layout.unit(), self.colours);
+        let drawn = self.sizes.drawn(size, unit);
+        let picture = picture.resized(drawn[0], drawn[1], self.filter);
         let mut values = Vec::with_capacity(3 * frames * width * height);
         let value = |row: usize, column: usize, colour: usize| {
             let [subtracted, factor] = colours[colour];
-            (f32::from(picture.rgb[(row * width + column) * 3 + colour]) - subtracted) * factor
+            let byte = match column < drawn[0] && row < drawn[1] {
+                true => picture.rgb[(row * drawn[0] + column) * 3 + colour],
+                false => 0,
+            };
+            (f32::from(byte) - subtracted) * factor
         };
         for (top, left) in (0..height)
             .step_by(unit)
@@ -159,7 +175,7 @@ impl ImageProcessor {
         {
             for place in 0..merge * merge {
                 let (top, left) = (top + place / merge * patch, left + place % merge * patch);
-                if self.layout.colours_last {
+                if self.layout.order == PatchOrder::ColoursLast {
                     for row in top..top + patch {
                         let columns = left..left + patch;
                         values.extend(columns.flat_map(|column| {
@@ -168,12 +184,14 @@ impl ImageProcessor {
                     }
                     continue;
                 }
-                for colour in 0..3 {
-                    for _ in 0..frames {
-                        for row in top..top + patch {
-                            let columns = left..left + patch;
-                            values.extend(columns.map(|column| value(row, column, colour)));
-                        }
+                for plane in 0..3 * frames {
+                    let colour = match self.layout.order {
+                        PatchOrder::FramesFirst => plane % 3,
+                        _ => plane / frames,
+                    };
+                    for row in top..top + patch {
+                        let columns = left..left + patch;
+                        values.extend(columns.map(|column| value(row, column, colour)));
                     }
                 }
             }
@@ -202,7 +220,8 @@ impl ImageProcessor {
         let seen = self.seen([width, height]).unwrap_or([0, 0]);
         let patches = 3 * 4 * (self.layout.frames * seen[0] * seen[1]) as u64;
         let picture = Picture { width, height, rgb: Vec::new() };
-        let resizing = picture.resizing_bytes(seen[0], seen[1]);
+        let drawn = self.sizes.drawn([width, height], self.layout.unit());
+        let resizing = picture.resizing_bytes(drawn[0], drawn[1]);
         decoding_bytes.max(3 * pixels + resizing + patches)
     }
 }
@@ -228,6 +247,7 @@ impl Keys {
             // Of one processor it is the side of a token.
             ("patch_size", [layout.patch_size, layout.unit()]),
             ("merge_size", [layout.merge_size; 2]),
+            ("merge_kernel_size", [layout.merge_size; 2]),
             ("pooling_kernel_size", [layout.merge_size; 2]),
             ("temporal_patch_size", [layout.frames; 2]),
         ] {
@@ -252,7 +272,10 @@ impl Keys {
         }
         let scale = self.number("rescale_factor")?.unwrap_or(1.0 / 255.0);
         let [mean, deviation] = match layout.scaling {
-            ImageScaling::Square(_) | ImageScaling::Tokens(_) => [[0.5; 3]; 2],
+            ImageScaling::Square(_)
+            | ImageScaling::Tokens(_)
+            | ImageScaling::NearestGrid
+            | ImageScaling::Padded => [[0.5; 3]; 2],
             ImageScaling::Pixels | ImageScaling::PixelsOfFrames | ImageScaling::LongestEdge => {
                 [CLIP_MEAN, CLIP_DEVIATION]
             }
@@ -277,15 +300,22 @@ impl Keys {
                     ImageSizes::PixelsOfFrames(pixels, layout.frames)
                 }
                 ImageScaling::Square(side) => ImageSizes::Square(self.square(side)?),
-                ImageScaling::Tokens(side) => ImageSizes::Tokens([self.soft_tokens()?, side]),
+                ImageScaling::Tokens(side) => {
+                    ImageSizes::Tokens([self.count("max_soft_tokens", 280)?, side])
+                }
                 ImageScaling::LongestEdge => {
                     ImageSizes::LongestEdge(self.longest_edge()?, usize::MAX)
                 }
+                ImageScaling::NearestGrid => {
+                    ImageSizes::NearestGrid(self.count("max_image_tokens", 4096)?)
+                }
+                ImageScaling::Padded => self.padded(layout)?,
             },
             filter: match self.get("resample") {
                 None if matches!(layout.scaling, ImageScaling::Square(_)) => {
                     PictureFilter::Bilinear
                 }
+                None if layout.scaling == ImageScaling::NearestGrid => PictureFilter::Lanczos,
                 None => PictureFilter::Bicubic,
                 Some(value) => {
                     value.as_u64().and_then(PictureFilter::of_pillow).ok_or_else(|| {
@@ -315,17 +345,30 @@ impl Keys {
         }
     }
 
-    /// The most tokens of an image.
-    fn soft_tokens(&self) -> Result<usize> {
-        let Some(value) = self.get("max_soft_tokens") else { return Ok(280) };
+    /// The most patches of an image, and those of a side, under the names of transformers or as Kimi K2.5 is published.
+    fn padded(&self, layout: &PatchLayout) -> Result<ImageSizes> {
+        if let Some(value) = self.get("fixed_output_tokens") {
+            let expected = "null: images have as many tokens as they are large";
+            return Err(bad_key(&self.path, "fixed_output_tokens", value, expected));
+        }
+        let side = match self.get("size").and_then(|size| size.get("max_height")) {
+            Some(side) => self.counted("max_height", side)?,
+            None => self.count("patch_limit_on_one_side", 512)?,
+        };
+        let most = self.count("in_patch_limit", 16_384)?;
+        let most = self.count("max_patches", most)?;
+        Ok(ImageSizes::Padded([most, side, usize::MAX], layout.patch_size))
+    }
+
+    /// How many of something an image has at most.
+    fn count(&self, key: &'static str, absent: usize) -> Result<usize> {
+        self.get(key).map_or(Ok(absent), |value| self.counted(key, value))
+    }
+
+    fn counted(&self, key: &'static str, value: &Value) -> Result<usize> {
         match value.as_u64() {
-            Some(tokens @ 1..=MOST_EDGE) => Ok(tokens as usize),
-            _ => Err(bad_key(
-                &self.path,
-                "max_soft_tokens",
-                value,
-                "a number of tokens from 1 to 16,384",
-            )),
+            Some(count @ 1..=MOST_COUNT) => Ok(count as usize),
+            _ => Err(bad_key(&self.path, key, value, "a number from 1 to 65,536")),
         }
     }
 

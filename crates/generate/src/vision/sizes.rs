@@ -13,6 +13,11 @@ pub(super) enum ImageSizes {
     Square(usize),
     /// Of at most so many tokens, and of so many a side.
     Tokens([usize; 2]),
+    /// In the grid of at most so many tokens whose sides are nearest to those of the image.
+    NearestGrid(usize),
+    /// No larger than it is, on a ground of whole tokens: of at most so many patches, of so many a side, and so many tokens; and the
+    /// side of a patch.
+    Padded([usize; 3], usize),
 }
 
 impl ImageSizes {
@@ -29,6 +34,16 @@ impl ImageSizes {
             Self::Square(side) => [side; 2],
             Self::Tokens(most) => within_tokens(size, unit, most),
             Self::LongestEdge(longest, most) => within_edge(size, unit, longest, most),
+            Self::NearestGrid(most) => nearest_grid(size, unit, most).map(|tokens| tokens * unit),
+            Self::Padded(..) => self.drawn(size, unit).map(|side| side.next_multiple_of(unit)),
+        }
+    }
+
+    /// Width and height that the image itself has of that; the rest is black.
+    pub fn drawn(self, size: [usize; 2], unit: usize) -> [usize; 2] {
+        match self {
+            Self::Padded(most, patch) => shrunk(size, unit, most, patch),
+            _ => self.seen(size, unit),
         }
     }
 
@@ -37,7 +52,11 @@ impl ImageSizes {
         match self {
             Self::Square(side) => Some((side / unit).pow(2)),
             Self::Tokens([most, _]) => Some(most),
-            Self::Pixels(_) | Self::PixelsOfFrames(..) | Self::LongestEdge(..) => None,
+            Self::NearestGrid(most) => Some(most),
+            Self::Pixels(_)
+            | Self::PixelsOfFrames(..)
+            | Self::LongestEdge(..)
+            | Self::Padded(..) => None,
         }
     }
 }
@@ -68,6 +87,52 @@ fn within_tokens(size: [usize; 2], unit: usize, [most, most_side]: [usize; 2]) -
         seen => seen,
     };
     seen.map(|tokens| tokens.min(most_side) * unit)
+}
+
+/// As `smart_resize` of `MuseGlimmerImageProcessor`. Of two grids that are as near it is the larger one; there it depends on how
+/// Python orders a set.
+fn nearest_grid(size: [usize; 2], unit: usize, most: usize) -> [usize; 2] {
+    let sides = size.map(|side| side as f64 / unit as f64);
+    let ratio = sides[0] / sides[1];
+    let ideal = match sides[0] * sides[1] > most as f64 {
+        true => {
+            let rows = (most as f64 / ratio).sqrt();
+            [rows * ratio, rows]
+        }
+        false => sides,
+    };
+    let off = |[columns, rows]: [usize; 2]| {
+        (rows as f64 / columns as f64 - size[1] as f64 / size[0] as f64).abs()
+    };
+    let both = |side: f64| [side.ceil() as usize, side.floor() as usize];
+    let grids = both(ideal[0])
+        .into_iter()
+        .flat_map(|columns| both(ideal[1]).into_iter().map(move |rows| [columns, rows]));
+    let grids = grids.filter(|[columns, rows]| (1..=most).contains(&(columns * rows)));
+    let nearest = grids.min_by(|one, other| off(*one).total_cmp(&off(*other)));
+    // Of a strip, which is no longer than that either.
+    nearest.unwrap_or_else(|| ideal.map(|side| (side.round_ties_even() as usize).clamp(1, most)))
+}
+
+/// As `navit_resize` of `Kimi_K25ImageProcessor`, and smaller where that would be too many tokens.
+fn shrunk(size: [usize; 2], unit: usize, most: [usize; 3], patch: usize) -> [usize; 2] {
+    let [most_patches, most_side, most_tokens] = most;
+    let [width, height] = size.map(|side| side as f64);
+    let patches = size.map(|side| (side / patch).max(1) as f64);
+    let longest = (most_side * patch) as f64;
+    let of_patches = (most_patches as f64 / (patches[0] * patches[1])).sqrt();
+    let mut scale = of_patches.min(longest / width).min(longest / height).min(1.0);
+    loop {
+        let drawn =
+            [width, height].map(|side| ((side * scale) as usize).clamp(1, most_side * patch));
+        let tokens = drawn.map(|side| side.div_ceil(unit));
+        if tokens[0] * tokens[1] <= most_tokens || tokens == [1, 1] {
+            return drawn;
+        }
+        // By a token of the longer side at least.
+        let longer = tokens[0].max(tokens[1]);
+        scale *= ((longer - 1) as f64 / longer as f64).max(0.5);
+    }
 }
 
 /// As `get_resize_output_image_size`, with shorter sides where that would be too many tokens.

@@ -9,7 +9,9 @@ mod hunyuan;
 mod indexer;
 mod linear;
 
-pub(super) use config::{LATENT, ROPE, YOUTU, fields, read, read_youtu, softmax_stretch};
+pub(super) use config::{
+    KIMI_IMAGES, LATENT, ROPE, YOUTU, fields, read, read_youtu, softmax_stretch,
+};
 
 use burn::module::Module;
 use burn::tensor::Tensor;

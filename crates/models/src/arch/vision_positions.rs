@@ -4,17 +4,28 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::layers::Embedding;
 
-/// The embeddings of these places in an image, `[1, patches, hidden]` f32: sums of a square table's, of whose lines `lines` gives
-/// some with their weights, for a place along a side (0 for rows). Weights of rows and columns are multiplied.
+/// The embeddings of these places in an image, `[1, patches, hidden]` f32: sums of a square table's, which is one or lies in several
+/// one behind the other. Of its lines `lines` gives some with their weights, for a place along a side (0 for rows). Weights of rows
+/// and columns are multiplied.
 pub(super) fn position_embeddings<const LINES: usize>(
-    table: &Embedding,
+    tables: &[Embedding],
     places: &[[usize; 2]],
     lines: impl Fn(usize, usize) -> [(usize, f32); LINES],
 ) -> Tensor<3> {
-    let [rows, hidden] = table.weight.lazy_shape().dims();
-    let grid = rows.isqrt();
+    let [rows, hidden] = tables[0].weight.lazy_shape().dims();
+    let grid = (rows * tables.len()).isqrt();
     let ids: Vec<u32> = (0..rows as u32).collect();
-    let table = table.forward(&ids).into_data().try_into_vec::<f32>().expect("embeddings are f32");
+    let values = |table: &Embedding| {
+        table.forward(&ids).into_data().try_into_vec::<f32>().expect("embeddings are f32")
+    };
+    let table: Vec<f32> = match tables {
+        [table] => values(table),
+        tables => {
+            let mut all = Vec::with_capacity(tables.len() * rows * hidden);
+            tables.iter().for_each(|table| all.extend(values(table)));
+            all
+        }
+    };
     let mut embeddings = Vec::with_capacity(places.len() * hidden);
     for place in places {
         let [down, right] = [0, 1].map(|side| lines(place[side], side));
@@ -43,10 +54,27 @@ pub(super) fn between_two(place: usize, side: usize, grid: usize) -> [(usize, f3
     [(line, 1.0 - share), ((line + 1).min(grid - 1), share)]
 }
 
+/// The two lines of a grid around the middle of a place on a side of that length, as bilinear interpolation of `torch` weights them:
+/// those beyond the ends count nothing.
+pub(super) fn between_two_inside(place: usize, side: usize, grid: usize) -> [(usize, f32); 2] {
+    let at = middle(place, side, grid);
+    let line = at.floor();
+    let share = at - line;
+    [(line, 1.0 - share), (line + 1.0, share)].map(|(line, weight)| {
+        let inside = (0.0..=(grid - 1) as f32).contains(&line);
+        (line.clamp(0.0, (grid - 1) as f32) as usize, if inside { weight } else { 0.0 })
+    })
+}
+
+/// Where on a grid the middle of a place is, on a side of that length.
+fn middle(place: usize, side: usize, grid: usize) -> f32 {
+    (place as f32 + 0.5) * grid as f32 / side as f32 - 0.5
+}
+
 /// The four lines of a grid around the middle of a place on a side of that length, as bicubic interpolation of `torch` weights
 /// them: those beyond the ends are the ends.
 pub(super) fn between_four(place: usize, side: usize, grid: usize) -> [(usize, f32); 4] {
-    let at = (place as f32 + 0.5) / side as f32 * grid as f32 - 0.5;
+    let at = middle(place, side, grid);
     let line = at.floor();
     let share = at - line;
     let weights = [1.0 + share, share, 1.0 - share, 2.0 - share].map(cubic);

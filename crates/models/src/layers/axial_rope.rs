@@ -16,13 +16,20 @@ pub(crate) struct AxialRope<const AXES: usize> {
     pairs: RotaryPairs,
     rounds_angles: bool,
     takes_turns: bool,
+    alternates: bool,
 }
 
 impl<const AXES: usize> AxialRope<AXES> {
     /// Rotations of so many elements of a head for each coordinate, by frequencies of that base; neighbours are rotated together.
     pub fn new(theta: f64, widths: [usize; AXES]) -> Self {
-        let (rounds_angles, takes_turns) = (false, false);
-        Self { theta, widths, pairs: RotaryPairs::Interleaved, rounds_angles, takes_turns }
+        Self {
+            theta,
+            widths,
+            pairs: RotaryPairs::Interleaved,
+            rounds_angles: false,
+            takes_turns: false,
+            alternates: false,
+        }
     }
 
     /// The same of elements of the first half of a head with those of the second.
@@ -38,6 +45,11 @@ impl<const AXES: usize> AxialRope<AXES> {
     /// The same with coordinates that take turns in one series of frequencies; each rotates as many elements.
     pub fn taking_turns(self) -> Self {
         Self { takes_turns: true, ..self }
+    }
+
+    /// The same with pairs of elements that follow the coordinates in turns; each rotates as many.
+    pub fn alternating(self) -> Self {
+        Self { alternates: true, ..self }
     }
 
     /// The rotations of tokens at these places, one behind the other.
@@ -65,7 +77,12 @@ impl<const AXES: usize> AxialRope<AXES> {
             };
             (0..width / 2).map(move |pair| (axis, frequency(pair)))
         });
-        let frequencies: Vec<(usize, f64)> = frequencies.collect();
+        let mut frequencies: Vec<(usize, f64)> = frequencies.collect();
+        if self.alternates {
+            let of_axis = frequencies.len() / AXES;
+            let place = |at: usize| frequencies[at % AXES * of_axis + at / AXES];
+            frequencies = (0..frequencies.len()).map(place).collect();
+        }
         let shape = [1, places.len(), 1, frequencies.len()];
         let tensor = |function: fn(f64) -> f64| {
             let angles = places.clone().flat_map(|at| {

@@ -7,7 +7,8 @@ use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
 use outsize_models::arch::{
-    Gemma4VisionModel, GlmVisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+    Gemma4VisionModel, GlmVisionModel, KimiVisionModel, PixtralVisionModel, QwenVisionModel,
+    SiglipVisionModel,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
@@ -25,10 +26,11 @@ const MISTRALS: [&str; 1] = ["vision-mistral3"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
+const KIMIS: [&str; 3] = ["vision-kimi_k25", "vision-muse_glimmer", "vision-muse_spark"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S).chain(GLMS)
+    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S).chain(GLMS).chain(KIMIS)
 }
 
 /// Several tiles for each matrix.
@@ -77,6 +79,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
         "vision-gemma3" => of::<SiglipVisionModel>(name),
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),
+        _ if KIMIS.contains(&name) => of::<KimiVisionModel>(name),
         _ => of::<QwenVisionModel>(name),
     }
 }
@@ -197,6 +200,10 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &GlmVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    for name in KIMIS {
+        let see = |_: &str, model: &KimiVisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
+    }
 }
 
 #[test]
@@ -215,6 +222,7 @@ fn features_of_rounded_activations_stay_near() {
     GEMMAS.into_iter().for_each(of::<SiglipVisionModel>);
     GEMMA4S.into_iter().for_each(of::<Gemma4VisionModel>);
     GLMS.into_iter().for_each(of::<GlmVisionModel>);
+    KIMIS.into_iter().for_each(of::<KimiVisionModel>);
 }
 
 #[test]
@@ -250,7 +258,8 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention and windows cannot go back.
-    let can_go_back = |name: &&str| *name != "vision-qwen3_5" && !name.contains("gemma");
+    let cannot = ["qwen3_5", "gemma", "muse"];
+    let can_go_back = |name: &&str| !cannot.iter().any(|part| name.contains(part));
     for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
         let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
@@ -371,6 +380,21 @@ fn configurations_that_are_not_built_in_are_refused() {
     glm("/vision_config/in_channels", 1.into());
     glm("/vision_config/rope_parameters/rope_type", "default".into());
     glm("/text_config/rope_parameters/mrope_section", serde_json::json!([1, 1, 2]));
+    let kimi = |place, value| refused_value::<KimiVisionModel>(KIMIS[0], place, value);
+    kimi("/vision_config/vt_num_attention_heads", 3.into());
+    kimi("/vision_config/init_pos_emb_width", 5.into());
+    kimi("/vision_config/merge_kernel_size", serde_json::json!([2, 1]));
+    kimi("/vision_config/mm_hidden_size", 16.into());
+    kimi("/vision_config/text_hidden_size", 32.into());
+    kimi("/vision_config/merge_type", "sd2".into());
+    kimi("/vision_config/mm_projector_type", "patchmergerv2".into());
+    let muse = |place, value| refused_value::<KimiVisionModel>(KIMIS[1], place, value);
+    muse("/vision_config/pos_emb_height", 5.into());
+    muse("/vision_config/pos_emb_height", 3.into());
+    muse("/vision_config/layer_types", serde_json::json!(["full_attention"]));
+    muse("/vision_config/merge_size", 3.into());
+    muse("/out_hidden_size", 32.into());
+    muse("/projector_hidden_act", "tanh".into());
     let qwen = |place, value| refused_value::<QwenVisionModel>(QWENS[0], place, value);
     qwen("/vision_config/num_heads", 3.into());
     qwen("/vision_config/num_position_embeddings", 26.into());

@@ -479,7 +479,7 @@ const KIMI: &[KnownField] = &[
 ];
 
 /// Of a Kimi that sees images too.
-const KIMI_IMAGES: &[KnownField] = &[
+pub(in super::super) const KIMI_IMAGES: &[KnownField] = &[
     ("auto_map", Harmless),
     ("ignore_index", Harmless),
     ("image_token_id", Harmless),

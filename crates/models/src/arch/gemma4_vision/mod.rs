@@ -19,8 +19,8 @@ use crate::layers::{AxialRope, Embedding, Linear, fetched_rows, ones, unit_rms_n
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
 use crate::{
-    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PicturePass,
-    VisionModel, WeightUse,
+    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PatchOrder,
+    PicturePass, VisionModel, WeightUse,
 };
 
 /// A vision encoder with its projector.
@@ -138,7 +138,10 @@ impl VisionModel for Gemma4VisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Wrapped(config.image_marks),
             sees_itself: config.sees_itself,
-            colours_last: !config.patch_colours_first,
+            order: match config.patch_colours_first {
+                true => PatchOrder::ColoursFirst,
+                false => PatchOrder::ColoursLast,
+            },
         }
     }
 

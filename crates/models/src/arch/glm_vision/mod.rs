@@ -21,7 +21,7 @@ use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
 use crate::{
     Activations, Error, GridPositions, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout,
-    PicturePass, VisionModel, WeightUse,
+    PatchOrder, PicturePass, VisionModel, WeightUse,
 };
 
 /// What the norm of a merger adds to the variance.
@@ -143,7 +143,7 @@ impl VisionModel for GlmVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Marked(config.image_marks),
             sees_itself: false,
-            colours_last: false,
+            order: PatchOrder::ColoursFirst,
         }
     }
 
@@ -154,7 +154,7 @@ impl VisionModel for GlmVisionModel {
         let x = self.patch_embed.forward(pixels.reshape([1, count, values]));
         let x = self.post_conv_layernorm.forward(x);
         let table = &self.embeddings.position_embedding;
-        let positions = position_embeddings(table, &places, |at, side| {
+        let positions = position_embeddings(std::slice::from_ref(table), &places, |at, side| {
             between_four(at, [rows, columns][side], config.grid)
         });
         let mut x = x.clone() + positions.to_device(&x.device());

@@ -21,8 +21,8 @@ use crate::layers::{
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
 use crate::{
-    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PicturePass,
-    VisionModel, WeightUse,
+    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PatchOrder,
+    PicturePass, VisionModel, WeightUse,
 };
 
 /// What the encoder's norms add to mean squares.
@@ -185,7 +185,7 @@ impl VisionModel for PixtralVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Rows,
             sees_itself: false,
-            colours_last: false,
+            order: PatchOrder::ColoursFirst,
         }
     }
 

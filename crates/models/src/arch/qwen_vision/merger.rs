@@ -69,7 +69,13 @@ fn layers(config: &QwenVisionConfig, init: &Init) -> [Linear; 2] {
     [merged, config.out_hidden_size].map(|outputs| Linear::new(merged, outputs, true, init))
 }
 
-fn merged(norm: &Norm, layers: [&Linear; 2], x: Tensor<3>, patches: usize) -> Tensor<2> {
+/// The patches of tokens of so many through a norm, of each or of all of a token together, and two layers.
+pub(in crate::arch) fn merged(
+    norm: &Norm,
+    layers: [&Linear; 2],
+    x: Tensor<3>,
+    patches: usize,
+) -> Tensor<2> {
     let [_, count, hidden] = x.dims();
     let merged = [1, count / patches, hidden * patches];
     let x = match norm.width() == hidden {

@@ -3,7 +3,7 @@
 
 pub(super) mod block;
 mod config;
-mod merger;
+pub(super) mod merger;
 mod windows;
 
 use burn::module::Module;
@@ -15,7 +15,7 @@ use self::block::QwenVisionBlock;
 pub(super) use self::config::stretches;
 pub use self::config::{QwenVisionConfig, QwenVisionVersion};
 use self::merger::{Merger, QwenVisionPatchMerger};
-use self::windows::ImageWindows;
+pub(super) use self::windows::ImageWindows;
 use super::llama::{ACT, QWEN2};
 use super::qwen_vl::MULTIMODAL;
 use super::rms_config::FIELDS;
@@ -28,7 +28,7 @@ use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
 use crate::{
     Activations, Error, GridPositions, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout,
-    PicturePass, VisionModel, WeightUse,
+    PatchOrder, PicturePass, VisionModel, WeightUse,
 };
 
 /// A vision encoder.
@@ -175,7 +175,7 @@ impl VisionModel for QwenVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Marked(config.image_marks),
             sees_itself: false,
-            colours_last: false,
+            order: PatchOrder::ColoursFirst,
         }
     }
 
@@ -186,9 +186,10 @@ impl VisionModel for QwenVisionModel {
         let mut places = patch_places([rows, columns], merge);
         let mut x = self.patch_embed.forward(pixels.reshape([1, count, values]));
         if let (Some(table), Some(grid)) = (&self.pos_embed, config.grid) {
-            let positions = position_embeddings(table, &places, |at, side| {
-                between_two(at, [rows, columns][side], grid)
-            });
+            let positions =
+                position_embeddings(std::slice::from_ref(table), &places, |at, side| {
+                    between_two(at, [rows, columns][side], grid)
+                });
             x = x.clone() + positions.to_device(&x.device());
         }
         let tokens = [rows / merge, columns / merge];

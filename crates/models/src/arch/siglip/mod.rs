@@ -20,8 +20,8 @@ use crate::layers::{
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
 use crate::{
-    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PicturePass,
-    VisionModel, WeightUse,
+    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PatchOrder,
+    PicturePass, VisionModel, WeightUse,
 };
 
 /// A vision encoder with its projector.
@@ -191,7 +191,7 @@ impl VisionModel for SiglipVisionModel {
             image_token: config.image_token,
             spelling: ImageSpelling::Framed,
             sees_itself: true,
-            colours_last: false,
+            order: PatchOrder::ColoursFirst,
         }
     }
 
