@@ -59,6 +59,7 @@ impl RmsFeedForward for Mlp {
         ("gemma3", "Gemma3"),
         ("qwen3_5_text", "Qwen3_5"),
         ("qwen3_5", "Qwen3_5"),
+        ("exaone4_5", "Exaone4"),
         ("muse_glimmer", "MuseGlimmerText"),
     ];
 
@@ -100,6 +101,7 @@ impl RmsFeedForward for Mlp {
             "gemma2" | "vaultgemma" => &[gemma::GEMMA2, FIELDS],
             "gemma3_text" => &[gemma3::TEXT, FIELDS],
             "gemma3" => &[gemma3::MULTIMODAL],
+            "exaone4_5" => &[qwen_vl::MULTIMODAL],
             "muse_glimmer" => &[muse::MULTIMODAL],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[llama::LLAMA, llama::ACT, FIELDS],
@@ -110,6 +112,7 @@ impl RmsFeedForward for Mlp {
         match model_type {
             "gemma3" | "mistral3" => Some(&gemma3::NAMES),
             "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
+            "exaone4_5" => Some(&exaone4::NAMES),
             "muse_glimmer" => Some(&muse::NAMES),
             _ => qwen3_next::multimodal(model_type),
         }
@@ -146,6 +149,7 @@ impl RmsFeedForward for Mlp {
             "vaultgemma" => gemma::read_vaultgemma(fields),
             "gemma3_text" => gemma3::read_text(fields),
             "gemma3" => gemma3::read(fields),
+            "exaone4_5" => exaone4::read_part(fields),
             "muse_glimmer" => muse::read(fields),
             linear if qwen3_next::is_one(linear) => qwen3_next::read(model_type, fields),
             _ => llama::read(model_type, fields),

@@ -1,17 +1,28 @@
 //! EXAONE 4: norms behind attention and MLP, and of each head of queries and keys; where some layers have a sliding window,
-//! these alone rotate. LG AI Research 2025 (arXiv:2507.11407).
+//! these alone rotate. LG AI Research 2025 (arXiv:2507.11407). Of EXAONE 4.5, which sees images too, the text part.
 
-use super::rms_config::{BlockNorms, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
+use super::gemma3::TEXT_PART;
+use super::rms_config::{BlockNorms, DEFAULTS, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
-use crate::config::Effect::{self, Read};
+use crate::architecture::MultimodalNames;
+use crate::config::Effect::{self, Only, Read};
 use crate::config::{
-    DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, layer_windows, sliding_window,
+    COMMON, DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, check, layer_windows, sliding_window,
 };
 
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let absent = RmsDefaults { key_value_heads: Some(32), rms_norm_eps: 1e-5, ..DEFAULTS };
     let config = with_attention(fields, &absent)?;
     Ok(RmsConfig { norms: BlockNorms::Behind, ..config })
+}
+
+/// Reads the text part of a model that sees images too.
+pub(super) fn read_part(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    check(&text, &[TEXT_TYPE, TEXT_PART, EXAONE4, WINDOWS, FIELDS, COMMON])?;
+    // That of the whole model counts.
+    let tie_word_embeddings = fields.flag_or("tie_word_embeddings", false)?;
+    Ok(RmsConfig { tie_word_embeddings, ..read(&text)? })
 }
 
 /// What a model with experts has too: all but where norms are.
@@ -58,6 +69,14 @@ pub(super) fn with_windows(
 
 pub(super) const EXAONE4: &[KnownField] =
     &[("attention_bias", Effect::OFF), ("hidden_act", Read), ("mlp_bias", Effect::OFF)];
+
+/// As it is, and as it was first published.
+const TEXT_TYPE: &[KnownField] = &[("model_type", Only(&["\"exaone4\"", "\"exaone4_5_text\""]))];
+
+pub(super) const NAMES: MultimodalNames = MultimodalNames {
+    prefixes: &[("model.language_model.", "model.")],
+    others: &["model.visual.", "mtp."],
+};
 
 /// Of a model with experts too.
 pub(super) const WINDOWS: &[KnownField] =

@@ -17,7 +17,7 @@ use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 pub use config::{Gemma4Config, Gemma4Layer, PerLayerConfig};
-pub(super) use config::{MULTIMODAL, key_value_sources};
+pub(super) use config::{MULTIMODAL, key_value_sources, rope};
 pub(super) use inputs::PerLayerInputs;
 pub use layer::{Gemma4DecoderLayer, Gemma4Router};
 

@@ -1,4 +1,4 @@
-//! LFM2: short convolutions in most layers, attention in the others; in some models with experts. Liquid AI 2025
+//! LFM2 and LFM3: short convolutions in most layers, attention in the others; in some models with experts. Liquid AI 2025
 //! (arXiv:2511.23404).
 
 use burn::module::{Module, Param};
@@ -8,10 +8,12 @@ use serde_json::Value;
 
 use super::cohere::LAYER_NORM_FIELDS;
 use super::expert_fields::layers_named;
+use super::lfm3;
 use super::mixtral::MixtralExpert;
 use super::qwen3_next::convolution_taps;
 use super::rms_config::{
-    ConvolutionConfig, DEFAULTS, ExpertsConfig, LayerMixer, QueryKeyNorms, RmsConfig, RmsDefaults,
+    BlockNorms, ConvolutionConfig, DEFAULTS, ExpertsConfig, LayerMixer, QueryKeyNorms, RmsConfig,
+    RmsDefaults,
 };
 use super::rms_decoder::{FinalNormName, RmsBlock, RmsForCausalLm};
 use super::sparse_moe::stacked_in;
@@ -37,10 +39,17 @@ pub struct Lfm2DecoderLayer {
     pub conv: Option<ShortConvolution>,
     /// Causal self-attention, in the others.
     pub self_attn: Option<Attention>,
+    /// `[hidden]`: of what either gives, in LFM3.
+    pub post_operator_norm: Option<RmsNorm>,
     /// `[hidden]`.
     pub ffn_norm: RmsNorm,
     /// Gated feed-forward block, or experts.
     pub feed_forward: Either<MixtralExpert, Lfm2Moe>,
+    /// `[hidden]`: of what that gives, in LFM3.
+    pub post_ffn_norm: Option<RmsNorm>,
+    /// Which of the rotary embeddings it takes, if any.
+    #[module(skip)]
+    rotation: Option<usize>,
 }
 
 /// Experts, a few of which each token goes to.
@@ -63,18 +72,22 @@ impl Lfm2Moe {
 
 impl RmsBlock for Lfm2DecoderLayer {
     const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("lfm2", "Lfm2"), ("lfm2_moe", "Lfm2Moe")];
+        &[("lfm2", "Lfm2"), ("lfm2_moe", "Lfm2Moe"), ("lfm3", "Lfm3")];
     const NO_SPLIT: &'static [&'static str] = &["Lfm2DecoderLayer"];
     const FINAL_NORM: FinalNormName = FinalNormName::EmbeddingNorm;
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
             "lfm2_moe" => &[MOE, LFM2, LAYER_NORM_FIELDS],
+            "lfm3" => &[lfm3::LFM3, LAYER_NORM_FIELDS],
             _ => &[DENSE, LFM2, LAYER_NORM_FIELDS],
         }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        if model_type == "lfm3" {
+            return lfm3::read(fields);
+        }
         let is_moe = model_type == "lfm2_moe";
         let config = read(fields, is_moe)?;
         if is_moe { with_experts(fields, config) } else { Ok(config) }
@@ -87,6 +100,7 @@ impl RmsBlock for Lfm2DecoderLayer {
     fn new(config: &RmsConfig, index: usize, init: &Init) -> Self {
         let hidden = config.hidden_size;
         let norm = || config.norm(hidden, init);
+        let norm_behind = || (config.norms == BlockNorms::Around).then(norm);
         let convolution = config.convolution.filter(|_| config.mixers[index].has_linear());
         let gated = |inner| MixtralExpert::new(hidden, inner, config.activation, init);
         let experts = config.experts.filter(|_| config.sparse_layers[index]);
@@ -94,6 +108,7 @@ impl RmsBlock for Lfm2DecoderLayer {
             operator_norm: norm(),
             conv: convolution.map(|it| ShortConvolution::new(hidden, it.taps, it.bias, init)),
             self_attn: convolution.is_none().then(|| config.plain_attention(index, init)),
+            post_operator_norm: norm_behind(),
             ffn_norm: norm(),
             feed_forward: match experts {
                 None => Either::One(gated(config.intermediate_size)),
@@ -103,6 +118,8 @@ impl RmsBlock for Lfm2DecoderLayer {
                     experts: (0..experts.count).map(|_| gated(experts.intermediate_size)).collect(),
                 }),
             },
+            post_ffn_norm: norm_behind(),
+            rotation: config.rotation(index),
         }
     }
 
@@ -122,15 +139,19 @@ impl RmsBlock for Lfm2DecoderLayer {
         let mixed = match (&self.conv, &self.self_attn) {
             (Some(convolution), _) => convolution.forward(normed, &positions, cache, index),
             (None, Some(attention)) => {
-                attention.forward(normed, rotations.first(), &positions, cache, index)
+                let rotation = self.rotation.map(|rotation| &rotations[rotation]);
+                attention.forward(normed, rotation, &positions, cache, index)
             }
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
+        let behind = |norm: &Option<RmsNorm>, x| match norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        let mixed = behind(&self.post_operator_norm, mixed);
         let (x, normed) = self.ffn_norm.add_forward(x, mixed);
-        Ok(Residual {
-            stream: x,
-            pending: Some(either!(&self.feed_forward, block => block.forward(normed))),
-        })
+        let given = either!(&self.feed_forward, block => block.forward(normed));
+        Ok(Residual { stream: x, pending: Some(behind(&self.post_ffn_norm, given)) })
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -50,6 +50,7 @@ mod kimi_vision;
 mod kolibri1;
 mod laguna;
 mod lfm2;
+mod lfm3;
 mod llama;
 mod llama4;
 mod longcat;

@@ -248,6 +248,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Glm4vForConditionalGeneration",
         "Glm4vMoeForConditionalGeneration",
         "Glm46VForConditionalGeneration",
+        "Exaone4_5_ForConditionalGeneration",
         "MuseGlimmerForConditionalGeneration",
         "MuseSparkForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",

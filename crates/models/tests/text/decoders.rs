@@ -94,9 +94,18 @@ fn tokens_give_the_same_bits_whatever_goes_to_their_experts() {
     // And layers composed of Burn's own operations.
     let is_one = |name: &&&str| {
         has_experts(name)
-            || ["gemma3n", "lfm2", "bamba", "falcon_h1", "olmo_hybrid", "mamba", "falcon_mamba"]
-                .iter()
-                .any(|it| name.starts_with(it))
+            || [
+                "gemma3n",
+                "lfm2",
+                "lfm3",
+                "bamba",
+                "falcon_h1",
+                "olmo_hybrid",
+                "mamba",
+                "falcon_mamba",
+            ]
+            .iter()
+            .any(|it| name.starts_with(it))
     };
     for &name in FIXTURES.iter().filter(is_one) {
         let (config, model) = load(name, TILE);

@@ -56,6 +56,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LlamaForCausalLm>("qwen3_vl"),
         of::<Qwen3VlMoeForCausalLm>("qwen3_vl_moe"),
         of::<GlmForCausalLm>("glm4v"),
+        of::<Lfm2ForCausalLm>("lfm3"),
+        of::<LlamaForCausalLm>("exaone4_5"),
         of::<LlamaForCausalLm>("muse_glimmer"),
         of::<MuseSparkForCausalLm>("muse_spark"),
         of::<DeepseekForCausalLm>("glm4v_moe"),

@@ -169,6 +169,7 @@ fn gradients_of_all_parameters_are_those_of_torch() {
     check_gradients::<Gemma4ForCausalLm>("gemma4");
     check_gradients::<Gemma3nForCausalLm>("gemma3n");
     check_gradients::<Lfm2ForCausalLm>("lfm2_moe");
+    check_gradients::<Lfm2ForCausalLm>("lfm3");
     check_gradients::<ArceeForCausalLm>("nemotron");
     check_gradients::<ArceeForCausalLm>("nanochat");
     check_gradients::<ApertusForCausalLm>("apertus");
@@ -201,6 +202,7 @@ fn steps_of_adamw_are_those_of_torch() {
     check_steps::<Gemma4ForCausalLm>("gemma4");
     check_steps::<Gemma3nForCausalLm>("gemma3n");
     check_steps::<Lfm2ForCausalLm>("lfm2_moe");
+    check_steps::<Lfm2ForCausalLm>("lfm3");
     check_steps::<ArceeForCausalLm>("nemotron");
     check_steps::<ArceeForCausalLm>("nanochat");
     check_steps::<ApertusForCausalLm>("apertus");

@@ -350,7 +350,7 @@ fn check_layers(
 }
 
 /// The rotary embedding of one kind of layers, whose heads are so wide. Absent, base and part are those.
-fn rope(
+pub(in crate::arch) fn rope(
     fields: &Fields<'_>,
     config: &RmsConfig,
     kind: &'static str,
