@@ -9,6 +9,7 @@ mod prompt;
 mod recurrent;
 mod resting;
 mod rows;
+mod shared;
 mod snapshot;
 
 use std::ops::Range;
@@ -28,6 +29,7 @@ use self::layer::{Layer, RecurrentLayer};
 use self::prompt::Prompt;
 pub use self::resting::RowPrefix;
 use self::rows::WaitingRows;
+use self::shared::SharedSeen;
 use self::snapshot::Snapshot;
 use crate::cache_options::window_and_capacity;
 use crate::chosen_tokens::ChosenTokens;
@@ -72,6 +74,8 @@ pub struct KvCache {
     images: HeldImages,
     /// What the indexer of a layer chose in this pass, for later layers that see the same.
     chosen: Option<(usize, Arc<ChosenTokens>)>,
+    /// What layers of this pass look at, for later layers that look at the same.
+    shared: SharedSeen,
 }
 
 impl KvCache {
@@ -160,6 +164,7 @@ impl KvCache {
             snapshot: Snapshot::default(),
             images: HeldImages::default(),
             chosen: None,
+            shared: SharedSeen::default(),
         })
     }
 
@@ -197,6 +202,7 @@ impl KvCache {
             snapshot: Snapshot::default(),
             images: HeldImages::default(),
             chosen: None,
+            shared: SharedSeen::default(),
         }
     }
 
@@ -373,6 +379,7 @@ impl KvCache {
             self.padding = vec![0; batch.rows()];
         }
         self.chosen = None;
+        self.shared = SharedSeen::default();
         self.forget_shifts();
         self.begin_snapshot(batch.tokens());
         self.written = self.written.max(self.position + batch.tokens());

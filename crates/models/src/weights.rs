@@ -46,9 +46,8 @@ impl From<&Parameter> for WeightSpec {
         let kind = match (parameter.class(), parameter.field()) {
             ("Embedding", _) => WeightKind::Embedding,
             (_, "tid2eid") => WeightKind::ExpertTable,
-            (_, "bias" | "sinks" | "e_score_correction_bias" | "expert_bias" | "position_bias") => {
-                WeightKind::Bias
-            }
+            (_, "bias" | "sinks" | "e_score_correction_bias" | "expert_bias" | "position_bias")
+            | (_, "alpha") => WeightKind::Bias,
             ("Router", _) | (_, "hc_fn") => WeightKind::Router,
             ("CausalConv1d", _) => WeightKind::Taps,
             ("Linear" | "Conv1d" | "Conv2d" | "HeadMatrices", _) => WeightKind::Linear,

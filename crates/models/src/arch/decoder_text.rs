@@ -137,6 +137,7 @@ impl Architecture for DecoderTextEncoder {
             model: RmsModel {
                 embed_tokens: Some(Embedding::new(run.vocab_size, run.hidden_size, init)),
                 embeddings: None,
+                rotary_emb: None,
                 layers: layers.map(|index| RmsDecoderLayer::new(&run, index, init)).collect(),
                 hc_head: None,
                 norm: config.is_normed().then(|| run.block_norm(init)),

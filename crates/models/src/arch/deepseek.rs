@@ -1,4 +1,4 @@
-//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4, A.X-K1, Sarvam, Hunyuan 3, Step 3.7 and MiniMax-M3: experts
+//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4 and Large 4, A.X-K1, Sarvam, Hunyuan 3, Step 3.7 and MiniMax-M3: experts
 //! in groups, beside shared ones, behind a few dense layers; most with attention over a compressed cache, some of tokens that an
 //! indexer chooses.
 //! DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
@@ -8,6 +8,7 @@ mod config;
 mod hunyuan;
 mod indexer;
 mod linear;
+mod mistral;
 
 pub(super) use config::{
     KIMI_IMAGES, LATENT, ROPE, YOUTU, fields, read, read_youtu, softmax_stretch,
@@ -62,6 +63,7 @@ impl RmsFeedForward for RmsMoE {
         ("glm_moe_dsa", "GlmMoeDsa"),
         ("mistral4", "Mistral4"),
         ("mistral3", "Mistral4"),
+        ("mistral_large4", "MistralLarge4Text"),
         ("kimi_k25", "DeepseekV3"),
         ("axk1", "AXK1"),
         ("sarvam_mla", "DeepseekV3"),
@@ -89,6 +91,7 @@ impl RmsFeedForward for RmsMoE {
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         match model_type {
             "mistral3" => Some(&gemma3::NAMES),
+            "mistral_large4" => Some(&mistral::LARGE_PARTS),
             "kimi_k25" => Some(&KIMI_NAMES),
             "glm4v_moe" | "glm46v" => Some(&qwen_vl::NAMES),
             "step3p7" => Some(&step3p7::NAMES),

@@ -12,7 +12,7 @@ use super::gemma4::{NAMES, PerLayerInputs, per_layer_inputs};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, DecoderArchitecture, Head};
-use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen, entered};
+use crate::layers::{Embedding, Linear, RmsNorm, Rope, entered};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
@@ -152,13 +152,11 @@ impl Decoder for Gemma3nForCausalLm {
         let others = model.altup_projections.iter();
         let others = others.map(|layer| resized(layer.forward(first.clone()), &size));
         let mut streams: Vec<_> = std::iter::once(first.clone()).chain(others).collect();
-        let mut shared = SharedSeen::default();
         for (index, layer) in model.layers.iter().enumerate() {
             let input = per_layer_inputs(&inputs, index);
-            streams =
-                layer.forward(streams, input, &rotations, pass, (cache, &mut shared), index)?;
+            streams = layer.forward(streams, input, &rotations, pass, cache, index)?;
         }
-        shared.keep(cache)?;
+        cache.keep_shared()?;
         let mut streams = streams.into_iter().map(|stream| pass.wanted(stream));
         let first = streams.next().expect("there is a first stream");
         let (size, count) = (magnitude(first.clone()), self.config.altup.streams);

@@ -12,7 +12,7 @@ use outsize_core::{Names, Routed};
 use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, DecoderArchitecture, Head};
-use crate::layers::{Embedding, Linear, RmsNorm, Rope, SharedSeen};
+use crate::layers::{Embedding, Linear, RmsNorm, Rope};
 use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
@@ -149,12 +149,11 @@ impl Decoder for Gemma4ForCausalLm {
         let mut x = pass.embed_images(pass.embed(&self.model.embed_tokens) * hidden.sqrt());
         let inputs = self.model.per_layer_inputs().map(|inputs| inputs.of(pass, x.clone()));
         let rotations = self.ropes.each_ref().map(|rope| pass.rotation(rope, &x.device()));
-        let mut shared = SharedSeen::default();
         for (index, layer) in self.model.layers.iter().enumerate() {
             let input = inputs.as_ref().map(|inputs| per_layer_inputs(inputs, index));
-            x = layer.forward(x, input, &rotations, pass, (cache, &mut shared), index)?;
+            x = layer.forward(x, input, &rotations, pass, cache, index)?;
         }
-        shared.keep(cache)?;
+        cache.keep_shared()?;
         Ok(self.model.norm.forward(pass.wanted(x)))
     }
 

@@ -15,8 +15,8 @@ use crate::config::{
     layer_windows,
 };
 use crate::layers::{
-    Either, LatentAttention, LatentAttentionConfig, Mlp, Parameterless, RmsNorm, Rotation, Router,
-    announce_all, expert_activations, mixed,
+    Either, KeyValueSource, LatentAttention, LatentAttentionConfig, Mlp, Parameterless, RmsNorm,
+    Rotation, Router, announce_all, expert_activations, mixed,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
@@ -199,10 +199,13 @@ fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         value: width("v_head_dim", 128)?,
         apart: fields.flag_or("kv_b_apart", false)?,
         scale: scale * softmax_stretch(fields, &config.rope)?,
+        epsilon: 1e-6,
         latent_scale: Some((hidden / rank as f64).sqrt()),
         has_sinks: false,
         is_gated: false,
         gates_heads: false,
+        scales_queries: false,
+        source: KeyValueSource::OWN,
         indexer: None,
     });
     Ok(RmsConfig { num_hidden_layers: layers, rope_interleaved: true, ..config })

@@ -13,9 +13,9 @@ use crate::config::RopeConfig;
 use crate::layers::{
     Activation, Attention, AttentionConfig, AttentionGate, BlockIndexer, BlockIndexerConfig,
     CompressedAttentionConfig, DeltaAttentionConfig, Either, GatedDeltaNetConfig,
-    HyperConnectionConfig, LatentAttention, LatentAttentionConfig, LatentChoice, LayerNorm,
-    LightningAttentionConfig, Mamba2Config, Mamba2Mixer, MambaConfig, MambaMixer, Mlp, MlpClamp,
-    Norm, QueryGrowth, RmsNorm, Rope, SeenBlocks,
+    HyperConnectionConfig, KeyValueSource, LatentAttention, LatentAttentionConfig, LatentChoice,
+    LayerNorm, LightningAttentionConfig, Mamba2Config, Mamba2Mixer, MambaConfig, MambaMixer, Mlp,
+    MlpClamp, Norm, QueryGrowth, RmsNorm, Rope, SeenBlocks,
 };
 
 /// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
@@ -67,6 +67,11 @@ pub struct RmsConfig {
     pub latent_attention: Option<LatentAttentionConfig>,
     /// Of each layer, which tokens it sees, if an indexer chooses them.
     pub choices: Vec<LatentChoice>,
+    /// Of each layer, whose keys and values it looks at, if these are compressed.
+    pub latent_sources: Vec<KeyValueSource>,
+    /// Whether exponents of rotary frequencies were learned; layers that rotate nothing have in each head of keys what others rotate
+    /// for all heads.
+    pub learned_frequencies: bool,
     /// The sizes of what chooses blocks of tokens, if some layers see such alone.
     pub block_indexer: Option<BlockIndexerConfig>,
     /// Of each layer, whether it is one of these.
@@ -226,13 +231,23 @@ impl RmsConfig {
         }
     }
 
+    /// The sizes of attention over a compressed cache in the block of that number, if it is that.
+    pub(super) fn latent(&self, index: usize) -> Option<LatentAttentionConfig> {
+        let latent = self.latent_attention?;
+        let latent = LatentAttentionConfig { source: self.latent_sources[index], ..latent };
+        Some(match self.learned_frequencies && !self.rotated_layers[index] {
+            true => LatentAttentionConfig { plain: latent.query(), rotated: 0, ..latent },
+            false => latent,
+        })
+    }
+
     /// The attention of the block of that number.
     pub(super) fn attention(
         &self,
         index: usize,
         init: &Init,
     ) -> Either<Attention, LatentAttention> {
-        match self.latent_attention {
+        match self.latent(index) {
             Some(latent) => {
                 let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
                 let attention =

@@ -11,7 +11,8 @@ use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{
-    DeltaAttentionConfig, Embedding, HyperConnection, Linear, Norm, Rope, Rotation, unit_rms_norm,
+    DeltaAttentionConfig, Embedding, HyperConnection, LearnedFrequencies, Linear, Norm, Rope,
+    Rotation, unit_rms_norm,
 };
 use crate::pass::Pass;
 use crate::{
@@ -105,6 +106,11 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
 
     /// What it holds at most, besides the residual stream and the rotations.
     fn activations(&self, pass: &PassShape) -> Activations;
+
+    /// What it leaves for later blocks until the pass ends, beside the residual stream.
+    fn left_for_others(&self, _pass: &PassShape) -> Activations {
+        Activations::default()
+    }
 }
 
 /// What checkpoints call the norm behind all blocks.
@@ -168,6 +174,8 @@ pub struct RmsModel<B: Module> {
     pub embed_tokens: Option<Embedding>,
     /// The same where it has this name.
     pub embeddings: Option<Embedding>,
+    /// What multiplies rotary frequencies, if that was learned.
+    pub rotary_emb: Option<LearnedFrequencies>,
     /// In order of execution.
     pub layers: Vec<B>,
     /// The sum of several residual streams.
@@ -232,6 +240,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         ("LongcatMoe", "LongcatFlashMoE"),
         ("MixtralMoe", "MixtralSparseMoeBlock"),
         ("MixtralExpert", "MixtralMLP"),
+        ("LearnedFrequencies", "MistralLarge4TextRotaryEmbedding"),
+        ("QueryScaling", "MistralLarge4TextSoftmaxScaling"),
     ];
     const HEADS: &'static [&'static str] = &[
         "ForCausalLM",
@@ -241,6 +251,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Qwen3_5ForConditionalGeneration",
         "Qwen3_5MoeForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
+        "MistralLarge4ForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",
         "Step3p7ForConditionalGeneration",
@@ -301,6 +312,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             model: RmsModel {
                 embed_tokens: table(EmbeddingsName::EmbedTokens),
                 embeddings: table(EmbeddingsName::Embeddings),
+                rotary_emb: (config.learned_frequencies)
+                    .then(|| LearnedFrequencies::new(config.rotary_dim, init)),
                 layers: layers.map(|index| B::new(config, index, init)).collect(),
                 hc_head: (config.hyper_connections)
                     .map(|hyper| HyperConnection::last(hidden, hyper, init)),
@@ -389,7 +402,9 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
-        self.through(pass, cache)
+        let hidden = self.through(pass, cache)?;
+        cache.keep_shared()?;
+        Ok(hidden)
     }
 
     fn blocks(&self) -> Option<&dyn Blocks> {
@@ -410,6 +425,8 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     fn activations(&self, pass: &PassShape) -> Activations {
         let layers = self.model.layers.iter().map(|layer| layer.activations(pass));
         let most = layers.fold(self.head().activations(pass), Activations::or);
+        let left = self.model.layers.iter().map(|layer| layer.left_for_others(pass));
+        let most = left.fold(most, Activations::and);
         // Alive throughout: the residual stream, and the rotations.
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
         let alive = self.model.streams() * self.model.table().width() + rotations;
@@ -437,7 +454,12 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
             1 => x,
             streams => x.repeat_dim(2, streams),
         };
-        let rotations = self.ropes.iter().map(|rope| pass.rotation(rope, &x.device())).collect();
+        let learned = self.model.rotary_emb.as_ref();
+        let rotation = |rope| match learned {
+            Some(learned) => pass.rotation(&learned.applied(rope), &x.device()),
+            None => pass.rotation(rope, &x.device()),
+        };
+        let rotations = self.ropes.iter().map(rotation).collect();
         Ok(BlockInputs { residual: Residual::new(x), rotations })
     }
 

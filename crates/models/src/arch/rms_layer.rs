@@ -388,6 +388,13 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             _ => most,
         }
     }
+
+    fn left_for_others(&self, pass: &PassShape) -> Activations {
+        match &self.self_attn {
+            Some(Either::Other(attention)) => attention.left_for_others(pass),
+            _ => Activations::default(),
+        }
+    }
 }
 
 impl<F: RmsFeedForward> RmsDecoderLayer<F> {

@@ -7,7 +7,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use outsize_kernels::{ActivationDtype, RotaryPairs, linear_with};
 
 use super::attention::query_positions::QueryPositions;
-use super::{LayerNorm, Linear, Rotation};
+use super::{LayerNorm, Linear, QueryScaling, Rotation};
 use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::Seen;
 use crate::{Activations, Init, PassShape};
@@ -28,8 +28,10 @@ pub struct IndexerConfig {
     pub pairs: RotaryPairs,
     /// Elements of a head before those that are rotated.
     pub plain: usize,
-    /// What the norm of keys adds.
+    /// What norms add.
     pub epsilon: f64,
+    /// Whether what queries are made of is normed, and they grow with their position as it was learned.
+    pub scales_queries: bool,
 }
 
 /// The lightning indexer of sparse attention ([DeepSeek-AI, 2025](https://arxiv.org/abs/2512.02556)): it scores the tokens
@@ -38,8 +40,12 @@ pub struct IndexerConfig {
 /// Its products are of f32 activations, whatever those of other layers are: near a tie, rounding would choose another token.
 #[derive(Module, Debug)]
 pub struct Indexer {
+    /// `[query_rank]`: of what queries are made of.
+    pub q_input_norm: Option<LayerNorm>,
     /// `[heads · head_dim, query_rank]`.
     pub wq_b: Linear,
+    /// How queries grow with their position.
+    pub softmax_scaling: Option<QueryScaling>,
     /// `[head_dim, hidden]`.
     pub wk: Linear,
     /// `[head_dim]`.
@@ -54,20 +60,23 @@ pub struct Indexer {
 pub(crate) struct IndexerInputs<'a> {
     /// `[batch, tokens, hidden]` f32.
     pub x: Tensor<3>,
-    /// Compressed queries, `[batch, tokens, query_rank]` f32.
+    /// Compressed queries, `[batch, tokens, query_rank]` f32; the same as `x` where they are not compressed.
     pub compressed: Tensor<3>,
     pub rotation: Option<&'a Rotation>,
     pub positions: &'a QueryPositions<'a>,
 }
 
 impl Indexer {
-    /// A layer without storage.
+    /// A layer without storage, whose queries are made of `query_rank` values.
     pub fn new(hidden: usize, query_rank: usize, config: IndexerConfig, init: &Init) -> Self {
         let IndexerConfig { heads, head_dim, .. } = config;
         let init = &Init { compute: ActivationDtype::F32, ..init.clone() };
         let linear = |inputs, outputs| Linear::new(inputs, outputs, false, init);
         Self {
+            q_input_norm: (config.scales_queries)
+                .then(|| LayerNorm::new(query_rank, config.epsilon, init)),
             wq_b: linear(query_rank, heads * head_dim),
+            softmax_scaling: config.scales_queries.then(|| QueryScaling::new(heads, init)),
             wk: linear(hidden, head_dim),
             k_norm: LayerNorm::new(head_dim, config.epsilon, init),
             weights_proj: linear(hidden, heads),
@@ -104,15 +113,25 @@ impl Indexer {
         let [batch, tokens, _] = x.dims();
         let scale = ((heads * head_dim) as f64).powf(-0.5);
         let weights = self.weights_proj.forward(x) * scale;
-        let queries = self.wq_b.forward(compressed);
-        let queries = self.rotated(rotation, queries.reshape([batch, tokens, heads, head_dim]));
+        let compressed = match &self.q_input_norm {
+            Some(norm) => norm.forward(compressed),
+            None => compressed,
+        };
+        let queries = self.wq_b.forward(compressed).reshape([batch, tokens, heads, head_dim]);
+        let queries = match &self.softmax_scaling {
+            Some(scaling) => scaling.forward(queries, positions),
+            None => queries,
+        };
+        let queries = self.rotated(rotation, queries);
         let sees = |row, token| positions.columns(row, token, seen.window);
         best_columns(queries, weights, seen, first, top_k, sees)
     }
 
     /// What it holds at most, besides its input and what it gives.
     pub(super) fn activations(&self, pass: &PassShape) -> Activations {
-        best_columns_activations(pass, self.config.heads, self.config.head_dim)
+        let normed = self.q_input_norm.as_ref().map_or(0, LayerNorm::width) as u64;
+        let normed = Activations::values(pass.rows() * normed);
+        best_columns_activations(pass, self.config.heads, self.config.head_dim).and(normed)
     }
 }
 

@@ -1,29 +1,26 @@
 //! Causal self-attention over a compressed cache.
 
-use std::ops::Range;
+mod head_matrices;
+
 use std::sync::Arc;
 
 use burn::module::{Module, Param};
 use burn::tensor::activation::sigmoid;
-use burn::tensor::{DType, Device, Tensor};
-use outsize_core::Streamed;
-use outsize_kernels::{
-    ActivationDtype, WeightTensor, add_linear_in_out, fetched_linear, is_gpu, linear_with,
-};
+use burn::tensor::{DType, Tensor};
 
+pub use self::head_matrices::HeadMatrices;
 use super::attention::query_positions::QueryPositions;
 use super::attention::scores::Scores;
 use super::attention::seen::attend_seen;
 use super::chosen_attention::{attend_chosen, chosen_activations};
 use super::indexer::IndexerInputs;
-use super::linear::{differentiated, matrix, whole, zeros};
-use super::{Indexer, IndexerConfig, Linear, RmsNorm, Rotation, entered, rope};
+use super::linear::zeros;
+use super::{
+    Indexer, IndexerConfig, KeyValueSource, Linear, QueryScaling, RmsNorm, Rotation, entered, rope,
+};
 use crate::chosen_tokens::ChosenTokens;
-use crate::kv_cache::Seen;
+use crate::kv_cache::{Part, Seen};
 use crate::{Activations, Error, Init, KvCache, PassShape};
-
-/// The norms of compressed queries, keys and values add this, whatever others add.
-const EPSILON: f64 = 1e-6;
 
 /// Heads whose queries and results are made at a time, at least: they are wider than what they are made of.
 const HEADS_AT_ONCE: usize = 16;
@@ -48,6 +45,8 @@ pub struct LatentAttentionConfig {
     pub apart: bool,
     /// What scores are multiplied by.
     pub scale: f64,
+    /// What the norms of compressed queries, keys and values add.
+    pub epsilon: f64,
     /// What keys and values are made of is multiplied by this once it is normed, in LongCat-Flash.
     pub latent_scale: Option<f64>,
     /// Whether each head has a [sink](super::Attention::sinks).
@@ -56,6 +55,10 @@ pub struct LatentAttentionConfig {
     pub is_gated: bool,
     /// The same by one number for all of a head.
     pub gates_heads: bool,
+    /// Whether queries grow with their position, as it was learned.
+    pub scales_queries: bool,
+    /// Whose keys and values it looks at.
+    pub source: KeyValueSource,
     /// The sizes of what chooses the tokens that are seen, if not all are.
     pub indexer: Option<IndexerConfig>,
 }
@@ -80,10 +83,18 @@ impl LatentAttentionConfig {
         self.rank + self.rotated
     }
 
-    /// Values that the cache has of a token: these, and the key of an indexer.
+    /// Values that the cache has of a token: these, unless an earlier layer keeps them, and the key of an indexer.
     pub fn cached(&self, choice: LatentChoice) -> usize {
         let indexer = self.indexer.filter(|_| choice == LatentChoice::Own);
-        self.seen() + indexer.map_or(0, |indexer| indexer.head_dim)
+        self.kept() + indexer.map_or(0, |indexer| indexer.head_dim)
+    }
+
+    /// Of these, what keys and values are made of.
+    fn kept(&self) -> usize {
+        match self.source {
+            KeyValueSource::Own { .. } => self.seen(),
+            KeyValueSource::Layer(_) => 0,
+        }
     }
 }
 
@@ -91,7 +102,7 @@ impl LatentAttentionConfig {
 /// vector that all heads share: what its keys and values are made of, and the part of its keys that is rotated.
 ///
 /// Keys and values are never made: `q · (K c) = (Kᵀ q) · c`, and `Σ w (V c) = V (Σ w c)`, so that queries and results take the
-/// way there and back instead.
+/// way there and back instead. What they are made of may be what an earlier layer keeps.
 #[derive(Module, Debug)]
 pub struct LatentAttention {
     /// `[heads · (plain + rotated), hidden]`, where queries are not compressed.
@@ -102,10 +113,10 @@ pub struct LatentAttention {
     pub q_a_layernorm: Option<RmsNorm>,
     /// `[heads · (plain + rotated), query_rank]`.
     pub q_b_proj: Option<Linear>,
-    /// `[rank + rotated, hidden]`.
-    pub kv_a_proj_with_mqa: Linear,
+    /// `[rank + rotated, hidden]`, where it has keys and values of its own.
+    pub kv_a_proj_with_mqa: Option<Linear>,
     /// `[rank]`.
-    pub kv_a_layernorm: RmsNorm,
+    pub kv_a_layernorm: Option<RmsNorm>,
     /// What makes keys and values.
     pub kv_b_proj: HeadMatrices,
     /// `[hidden, heads · value]`.
@@ -116,6 +127,8 @@ pub struct LatentAttention {
     pub gate_proj: Option<Linear>,
     /// `[heads, hidden]`, of a gate of all of a head.
     pub g_proj: Option<Linear>,
+    /// How queries grow with their position.
+    pub softmax_scaling: Option<QueryScaling>,
     /// What chooses the tokens that are seen.
     pub indexer: Option<Indexer>,
     heads: usize,
@@ -123,92 +136,6 @@ pub struct LatentAttention {
     config: LatentAttentionConfig,
     #[module(skip)]
     choice: LatentChoice,
-}
-
-/// Matrices of all heads, those of one below those of the other: in one, or apart as in GGUF files. They are small beside the
-/// other matrices, and a pass holds them all.
-#[derive(Module, Debug)]
-pub struct HeadMatrices {
-    /// `[heads · (plain + value), rank]`: of each head, what makes keys, then what makes values.
-    pub weight: Option<Param<Tensor<2>>>,
-    /// `[heads · rank, plain]`: of each head what makes keys, the other way round.
-    pub keys: Option<Param<Tensor<2>>>,
-    /// `[heads · value, rank]`: of each head what makes values.
-    pub values: Option<Param<Tensor<2>>>,
-}
-
-impl HeadMatrices {
-    fn new(heads: usize, config: &LatentAttentionConfig, init: &Init) -> Self {
-        let LatentAttentionConfig { rank, plain, value, apart, .. } = *config;
-        let new = |rows, columns| matrix([heads * rows, columns], &init.device);
-        Self {
-            weight: (!apart).then(|| new(plain + value, rank)),
-            keys: apart.then(|| new(rank, plain)),
-            values: apart.then(|| new(value, rank)),
-        }
-    }
-
-    /// As they are multiplied with what is made of `x`.
-    fn held(&self, config: LatentAttentionConfig, x: &Tensor<4>) -> HeldMatrices<'_> {
-        let held = |matrix| HeadMatrix::new(matrix, x);
-        match (&self.weight, &self.keys, &self.values) {
-            (Some(both), ..) => HeldMatrices { config, keys: held(both), values: None },
-            (None, Some(keys), Some(values)) => {
-                HeldMatrices { config, keys: held(keys), values: Some(held(values)) }
-            }
-            _ => unreachable!("they are made as one or apart"),
-        }
-    }
-}
-
-/// A matrix of all heads.
-enum HeadMatrix<'a> {
-    /// All of it, as it is held.
-    Held(Box<WeightTensor>),
-    /// Fetched for each product, as gradients flow through it, so that none of it is held until they do.
-    Fetched(&'a Streamed),
-}
-
-impl<'a> HeadMatrix<'a> {
-    fn new(matrix: &'a Param<Tensor<2>>, x: &Tensor<4>) -> Self {
-        match differentiated(x, matrix) {
-            Some(streamed) => Self::Fetched(streamed),
-            None => Self::Held(Box::new(held(matrix, &x.device()))),
-        }
-    }
-
-    /// `x · Wᵀ` of some of its rows.
-    fn product<const D: usize>(
-        &self,
-        compute: ActivationDtype,
-        x: Tensor<D>,
-        rows: Range<usize>,
-    ) -> Tensor<D> {
-        match self {
-            Self::Held(weight) => linear_with(compute, x, weight.slice(rows)),
-            Self::Fetched(matrix) => fetched_linear(compute, x, matrix.operand_rows(rows, false)),
-        }
-    }
-
-    /// `x · W` of some of its rows.
-    fn transposed(&self, compute: ActivationDtype, x: Tensor<2>, rows: Range<usize>) -> Tensor<2> {
-        match self {
-            Self::Held(weight) => transposed(compute, x, weight.slice(rows)),
-            Self::Fetched(matrix) => fetched_linear(compute, x, matrix.operand_rows(rows, true)),
-        }
-    }
-}
-
-/// All of a matrix, as it is held.
-fn held(matrix: &Param<Tensor<2>>, device: &Device) -> WeightTensor {
-    match Streamed::of(matrix).filter(|_| is_gpu(device)) {
-        Some(streamed) => {
-            let tiles = streamed.tiles_on(device);
-            let tiles = tiles.map(|(_, tile)| tile.into_float(device)).collect();
-            Tensor::cat(tiles, 0).into()
-        }
-        None => whole(matrix),
-    }
 }
 
 impl LatentAttention {
@@ -222,18 +149,21 @@ impl LatentAttention {
     ) -> Self {
         let LatentAttentionConfig { query_rank, rank, value, has_sinks, is_gated, .. } = config;
         let queries = heads * config.query();
+        let norm = |rank| RmsNorm::new(rank, config.epsilon, init);
+        let is_source = config.kept() > 0;
         Self {
             q_proj: query_rank.is_none().then(|| Linear::new(hidden, queries, false, init)),
             q_a_proj: query_rank.map(|rank| Linear::new(hidden, rank, bias, init)),
-            q_a_layernorm: query_rank.map(|rank| RmsNorm::new(rank, EPSILON, init)),
+            q_a_layernorm: query_rank.map(norm),
             q_b_proj: query_rank.map(|rank| Linear::new(rank, queries, false, init)),
-            kv_a_proj_with_mqa: Linear::new(hidden, config.seen(), bias, init),
-            kv_a_layernorm: RmsNorm::new(rank, EPSILON, init),
+            kv_a_proj_with_mqa: is_source.then(|| Linear::new(hidden, config.seen(), bias, init)),
+            kv_a_layernorm: is_source.then(|| norm(rank)),
             kv_b_proj: HeadMatrices::new(heads, &config, init),
             o_proj: Linear::new(heads * value, hidden, bias, init),
             sinks: has_sinks.then(|| zeros(heads, &init.device)),
             gate_proj: is_gated.then(|| Linear::new(hidden, heads * value, false, init)),
             g_proj: config.gates_heads.then(|| Linear::new(hidden, heads, false, init)),
+            softmax_scaling: config.scales_queries.then(|| QueryScaling::new(heads, init)),
             indexer: None,
             heads,
             config,
@@ -244,8 +174,8 @@ impl LatentAttention {
     /// The same that sees the tokens that an indexer chooses, if the model has such.
     pub fn choosing(self, hidden: usize, choice: LatentChoice, init: &Init) -> Self {
         let indexer = self.config.indexer.filter(|_| choice == LatentChoice::Own);
-        let indexer = indexer.zip(self.config.query_rank);
-        let indexer = indexer.map(|(indexer, rank)| Indexer::new(hidden, rank, indexer, init));
+        let rank = self.config.query_rank.unwrap_or(hidden);
+        let indexer = indexer.map(|indexer| Indexer::new(hidden, rank, indexer, init));
         Self { indexer, choice, ..self }
     }
 
@@ -259,7 +189,7 @@ impl LatentAttention {
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
         let LatentAttentionConfig { rank, plain, rotated, scale, .. } = self.config;
-        let x = entered(x, &self.kv_a_proj_with_mqa.weight);
+        let x = entered(x, &self.o_proj.weight);
         let [batch, tokens, _] = x.dims();
         let queried = self.compressed_queries(x.clone());
         let queries = self.queries(&queried).reshape([batch, tokens, self.heads, plain + rotated]);
@@ -267,29 +197,31 @@ impl LatentAttention {
             Some(rotation) => rotation.grown(queries),
             None => queries,
         };
-        let compressed = self.kv_a_proj_with_mqa.forward(x.clone());
-        let part = |from, width| compressed.clone().narrow(2, from, width);
-        let latent = self.kv_a_layernorm.forward(part(0, rank)).reshape([batch, tokens, 1, rank]);
-        let latent = match self.config.latent_scale {
-            Some(scale) => latent * scale,
-            None => latent,
+        let queries = match &self.softmax_scaling {
+            Some(scaling) => scaling.forward(queries, positions),
+            None => queries,
         };
-        let turned = part(rank, rotated).reshape([batch, tokens, 1, rotated]);
-        let turned = rope::rotated(rotation, turned);
-        drop(compressed);
-        let key = self.indexer.as_ref().map(|indexer| indexer.keys(x.clone(), rotation));
-        let kept = [Some(latent), Some(turned), key].into_iter().flatten();
-        let kept = Tensor::cat(kept.collect(), 3).swap_dims(1, 2);
-        let mut seen = cache.see(layer, kept.clone(), kept)?;
+        let mut kept = self.latents(&x, rotation);
+        kept.extend(self.indexer.as_ref().map(|indexer| indexer.keys(x.clone(), rotation)));
+        let mut own = match kept.is_empty() {
+            true => None,
+            false => {
+                let kept = Tensor::cat(kept, 3).swap_dims(1, 2);
+                Some(cache.see(layer, kept.clone(), kept)?)
+            }
+        };
         let gate = self.gate_proj.as_ref().or(self.g_proj.as_ref());
         let gate = gate.map(|projection| (projection, x.clone()));
         let inputs = IndexerInputs { x, compressed: queried, rotation, positions };
-        let chosen = self.chosen(inputs, &seen, cache, layer)?;
+        let chosen = self.chosen(inputs, own.as_ref(), cache, layer)?;
+        let seen = self.seen(own.as_ref(), cache)?;
 
         let compute = self.o_proj.compute;
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
-        // Without what the cache has for the indexer.
-        let narrow = self.indexer.as_ref().map(|_| seen.narrowed(0..batch, rank + rotated));
+        // Without what the cache has for an indexer.
+        let is_wider = |part: &Part| part.keys.dims()[3] > rank + rotated;
+        let narrow = seen.parts.iter().any(is_wider);
+        let narrow = narrow.then(|| seen.narrowed(0..batch, rank + rotated));
         let matrices = self.kv_b_proj.held(self.config, &queries);
         let [tokens_at_once, heads_at_once] = self.at_once([batch, tokens]);
         let mixed = (0..tokens).step_by(tokens_at_once).map(|token| {
@@ -306,24 +238,28 @@ impl LatentAttention {
                     sinks.as_ref().map(|sinks| sinks.clone().narrow(0, heads.start, heads.len()));
                 let (scale, sinks) = (Some(scale), sinks.as_ref());
                 let scores = Scores { compute, scale, softcap: None, bias: None, sinks };
-                let turned = rope::rotated(rotation, of_heads.clone().narrow(3, plain, rotated));
+                let turned = (rotated > 0)
+                    .then(|| rope::rotated(rotation, of_heads.clone().narrow(3, plain, rotated)));
                 let over_latents = heads.clone().map(|head| {
                     let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
                     let query = query.reshape([batch * count, plain]);
                     matrices.over_latent(compute, head, query).reshape([batch, count, 1, rank])
                 });
                 let over_latents = Tensor::cat(over_latents.collect(), 2);
-                let over_cached = Tensor::cat(vec![over_latents, turned], 3);
+                let over_cached = match turned {
+                    Some(turned) => Tensor::cat(vec![over_latents, turned], 3),
+                    None => over_latents,
+                };
                 let sums = match &chosen {
                     Some(chosen) => {
-                        attend_chosen(chosen, over_cached, token, &seen, positions, scores)
+                        attend_chosen(chosen, over_cached, token, seen, positions, scores)
                     }
                     None => {
                         let start = positions.start + token;
                         let positions = QueryPositions { start, ..*positions };
                         attend_seen(
                             over_cached,
-                            narrow.as_ref().unwrap_or(&seen),
+                            narrow.as_ref().unwrap_or(seen),
                             &positions,
                             scores,
                         )
@@ -342,9 +278,15 @@ impl LatentAttention {
         let mut mixed: Vec<_> = mixed.collect();
         // The next matrix may need their memory.
         drop((matrices, narrow));
-        let held_back = seen.held_back.take();
-        drop(seen);
-        cache.keep(layer, held_back)?;
+        match (own.take(), self.config.source) {
+            (Some(seen), KeyValueSource::Own { is_shared: true, .. }) => cache.share(layer, seen),
+            (Some(mut seen), _) => {
+                let held_back = seen.held_back.take();
+                drop(seen);
+                cache.keep(layer, held_back)?;
+            }
+            (None, _) => {}
+        }
         let mixed = match mixed.len() {
             1 => mixed.remove(0),
             _ => Tensor::cat(mixed, 1),
@@ -353,6 +295,36 @@ impl LatentAttention {
             Some((projection, x)) => gated(mixed, sigmoid(projection.forward(x))),
             None => mixed,
         }))
+    }
+
+    /// What the tokens' keys and values are made of, if it has any of its own, as the cache is to have it: `[batch, tokens, hidden]`
+    /// f32 to `[batch, tokens, 1, width]` each.
+    fn latents(&self, x: &Tensor<3>, rotation: Option<&Rotation>) -> Vec<Tensor<4>> {
+        let LatentAttentionConfig { rank, rotated, .. } = self.config;
+        let (Some(down), Some(norm)) = (&self.kv_a_proj_with_mqa, &self.kv_a_layernorm) else {
+            return Vec::new();
+        };
+        let [batch, tokens, _] = x.dims();
+        let compressed = down.forward(x.clone());
+        let part = |from, width| compressed.clone().narrow(2, from, width);
+        let latent = norm.forward(part(0, rank)).reshape([batch, tokens, 1, rank]);
+        let latent = match self.config.latent_scale {
+            Some(scale) => latent * scale,
+            None => latent,
+        };
+        let turned = (rotated > 0).then(|| {
+            let turned = part(rank, rotated).reshape([batch, tokens, 1, rotated]);
+            rope::rotated(rotation, turned)
+        });
+        std::iter::once(latent).chain(turned).collect()
+    }
+
+    /// Where what keys and values are made of is, of what the layer itself keeps and what earlier ones share.
+    fn seen<'a>(&self, own: Option<&'a Seen>, cache: &'a KvCache) -> Result<&'a Seen, Error> {
+        match self.config.source {
+            KeyValueSource::Layer(source) => cache.shared(source),
+            KeyValueSource::Own { .. } => Ok(own.expect("it keeps keys and values of its own")),
+        }
     }
 
     /// What queries are made of: `[batch, tokens, hidden]` f32 to `[batch, tokens, query_rank]`, or the same.
@@ -372,24 +344,25 @@ impl LatentAttention {
     fn chosen(
         &self,
         inputs: IndexerInputs<'_>,
-        seen: &Seen,
+        own: Option<&Seen>,
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Option<Arc<ChosenTokens>>, Error> {
         let Some(IndexerConfig { top_k, .. }) = self.config.indexer else {
             return Ok(None);
         };
-        if inputs.positions.most_columns(inputs.x.dims()[1], seen.window) <= top_k {
+        let window = self.seen(own, cache)?.window;
+        if inputs.positions.most_columns(inputs.x.dims()[1], window) <= top_k {
             return Ok(None);
         }
-        match (self.choice, &self.indexer) {
-            (LatentChoice::Layer(source), _) => cache.chosen_by(source).map(Some),
-            (LatentChoice::Own, Some(indexer)) => {
-                let chosen = Arc::new(indexer.choose(inputs, seen, self.config.seen()));
+        match (self.choice, &self.indexer, own) {
+            (LatentChoice::Layer(source), ..) => cache.chosen_by(source).map(Some),
+            (LatentChoice::Own, Some(indexer), Some(own)) => {
+                let chosen = Arc::new(indexer.choose(inputs, own, self.config.kept()));
                 cache.set_chosen(layer, chosen.clone());
                 Ok(Some(chosen))
             }
-            (LatentChoice::Own, None) => unreachable!("it is made with what it chooses with"),
+            (LatentChoice::Own, ..) => unreachable!("it is made with what it chooses with"),
         }
     }
 
@@ -414,6 +387,11 @@ impl LatentAttention {
         let at_once = self.at_once([batch, tokens]);
         let [heads, hidden] = [self.heads, self.o_proj.weight.lazy_shape()[0]].map(|n| n as u64);
         let kept = self.config.cached(self.choice) as u64;
+        // What is gathered of a token, with the key of an indexer where an earlier layer keeps it.
+        let wide = match (self.config.source, self.config.indexer) {
+            (KeyValueSource::Layer(_), Some(indexer)) => self.config.seen() + indexer.head_dim,
+            _ => kept as usize,
+        };
         let [query, cached, rank, value] =
             [plain + rotated, rank + rotated, rank, value].map(|n| n as u64);
         let (queries, values) = (heads * query, heads * value);
@@ -447,12 +425,19 @@ impl LatentAttention {
         let attends = Activations::values(pass.rows() * values + of_block).and(chosen_activations(
             pass,
             at_once[0] * at_once[1],
-            kept as usize,
+            wide,
             top_k,
         ));
         // With the rotations of the tokens at hand.
         let held = pass.rows() * (queries + 4 * kept + 2 * rotated as u64 + waits) + decoded;
         all.or(Activations::values(held).with_scratch(scratch).and(chooses.or(attends)))
+    }
+
+    /// What stays for later layers until the pass ends.
+    pub fn left_for_others(&self, pass: &PassShape) -> Activations {
+        let stays = matches!(self.config.source, KeyValueSource::Own { is_shared: true, .. });
+        let kept = if stays && pass.holds_back() { self.config.cached(self.choice) } else { 0 };
+        Activations::values(pass.rows() * kept as u64)
     }
 }
 
@@ -463,127 +448,5 @@ fn gated(mixed: Tensor<3>, gate: Tensor<3>) -> Tensor<3> {
     (of_heads * gate.unsqueeze_dim::<4>(3)).reshape([batch, tokens, width])
 }
 
-/// What makes keys and values of all heads, as it is held in a pass.
-struct HeldMatrices<'a> {
-    config: LatentAttentionConfig,
-    /// What makes keys; and values, if these have none apart.
-    keys: HeadMatrix<'a>,
-    values: Option<HeadMatrix<'a>>,
-}
-
-impl HeldMatrices<'_> {
-    /// What a head's queries `[rows, plain]` are over what the cache has: `[rows, rank]`.
-    fn over_latent(&self, compute: ActivationDtype, head: usize, query: Tensor<2>) -> Tensor<2> {
-        let LatentAttentionConfig { rank, plain, value, .. } = self.config;
-        if self.values.is_some() {
-            return self.keys.product(compute, query, head * rank..(head + 1) * rank);
-        }
-        let first = head * (plain + value);
-        self.keys.transposed(compute, query, first..first + plain)
-    }
-
-    /// A head's values of what attention gives over latents: `[batch, tokens, rank]` to `[batch, tokens, value]`.
-    fn head_values(&self, compute: ActivationDtype, head: usize, sum: Tensor<3>) -> Tensor<3> {
-        let LatentAttentionConfig { plain, value, .. } = self.config;
-        match &self.values {
-            Some(values) => values.product(compute, sum, head * value..(head + 1) * value),
-            None => {
-                let end = (head + 1) * (plain + value);
-                self.keys.product(compute, sum, end - value..end)
-            }
-        }
-    }
-}
-
-/// `x · W`: `[rows, in]` and a weight `[in, out]` to `[rows, out]`.
-fn transposed(compute: ActivationDtype, x: Tensor<2>, weight: WeightTensor) -> Tensor<2> {
-    let device = x.device();
-    // The kernel takes no blocks this way round.
-    let weight = WeightTensor::from(weight.into_float(&device));
-    let [_, out] = weight.dims();
-    let zeros = Tensor::zeros([x.dims()[0], out], (&device, DType::F32));
-    add_linear_in_out(compute, zeros, x, 0, weight)
-}
-
 #[cfg(test)]
-mod tests {
-    use burn::tensor::Distribution;
-    use outsize_kernels::RotaryPairs;
-
-    use super::*;
-    use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, WhenFull};
-
-    #[test]
-    fn tokens_see_the_same_in_passes_of_any_length() {
-        // Some of the tokens before, or all.
-        [20, 200].into_iter().for_each(sees_the_same);
-    }
-
-    fn sees_the_same(top_k: usize) {
-        const TOKENS: usize = 120;
-        let device = Device::default();
-        let init = &Init::new(&device);
-        let pairs = RotaryPairs::Halves;
-        let indexer =
-            IndexerConfig { heads: 4, head_dim: 8, top_k, pairs, plain: 0, epsilon: EPSILON };
-        let config = LatentAttentionConfig {
-            query_rank: Some(16),
-            rank: 24,
-            plain: 8,
-            rotated: 4,
-            value: 8,
-            apart: false,
-            scale: 5.0,
-            latent_scale: None,
-            has_sinks: false,
-            is_gated: false,
-            gates_heads: false,
-            indexer: Some(indexer),
-        };
-        // So many that the queries of some tokens are made at a time.
-        let heads = 40;
-        let attention = LatentAttention::new(32, heads, config, false, init);
-        let attention = attention.choosing(32, LatentChoice::Own, init);
-        assert!(attention.at_once([1, TOKENS])[0] < TOKENS / 2);
-        let cache = AttentionCache {
-            heads,
-            key_value_heads: 1,
-            head_dim: config.cached(LatentChoice::Own),
-            window: None,
-            is_chunked: false,
-            keys_are_values: true,
-            chosen: Some(indexer.top_k),
-            entries: None,
-        };
-        let layers = vec![CacheLayer::Attention(cache)];
-        let spec = CacheSpec { layers, ..CacheSpec::uniform(0, 1, 1, 2, TOKENS) };
-        let x = Tensor::<3>::random([1, TOKENS, 32], Distribution::Normal(0.0, 1.0), &device);
-        let run = |options: &CacheOptions, step: usize| -> Vec<u32> {
-            let mut cache = KvCache::new(&spec, options, &device).unwrap();
-            let passes = (0..TOKENS).step_by(step).flat_map(|start| {
-                let count = step.min(TOKENS - start);
-                let batch = Batch::left_padded(&[vec![1; count]]).unwrap();
-                cache.begin(&batch);
-                let positions =
-                    QueryPositions { start, padding: &[0], lengths: &[], groups: &[], alibi: None };
-                let x = x.clone().narrow(1, start, count);
-                let y = attention.forward(x, None, &positions, &mut cache, 0).unwrap();
-                cache.advance(&batch);
-                y.into_data().try_into_vec::<f32>().unwrap()
-            });
-            passes.map(f32::to_bits).collect()
-        };
-        // Of all tokens, or of the last 60.
-        let sliding = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(60) };
-        for options in [CacheOptions::new(TOKENS), sliding] {
-            let whole = run(&options, TOKENS);
-            for step in [1, 7, 64] {
-                assert_eq!(
-                    run(&options, step),
-                    whole,
-                    "passes of {step}, {top_k} chosen, with {options:?}"
-                );
-            }
-        }
-    }
-}
+mod tests;

@@ -24,6 +24,8 @@ pub struct Rope {
     /// Whether vectors are turned the other way.
     is_reversed: bool,
     growth: Option<QueryGrowth>,
+    /// What frequencies are multiplied by, `[head_dim / 2]`, if by anything.
+    factors: Option<Vec<f32>>,
 }
 
 /// How queries grow with their position, by steps: `1 + rate · ln(1 + ⌊(position + first) / every⌋)`
@@ -61,7 +63,13 @@ impl Rope {
             pairs: RotaryPairs::Halves,
             is_reversed: false,
             growth: None,
+            factors: None,
         }
+    }
+
+    /// The same with frequencies multiplied, each by one of `[head_dim / 2]`.
+    pub(crate) fn multiplied(self, factors: Vec<f32>) -> Self {
+        Self { factors: Some(factors), ..self }
     }
 
     /// The same that turns vectors the other way.
@@ -169,6 +177,14 @@ impl Rope {
     }
 
     fn for_length(&self, length: usize) -> Cow<'_, [f32]> {
+        let frequencies = self.unmultiplied(length);
+        match &self.factors {
+            Some(factors) => frequencies.iter().zip(factors).map(|(one, by)| one * by).collect(),
+            None => frequencies,
+        }
+    }
+
+    fn unmultiplied(&self, length: usize) -> Cow<'_, [f32]> {
         match self.config.scaling {
             RopeScaling::Dynamic { max_position_embeddings, .. }
                 if length > max_position_embeddings =>

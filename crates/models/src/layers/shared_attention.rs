@@ -1,13 +1,10 @@
 //! Attention whose keys and values later layers look at too.
 
-use std::collections::BTreeMap;
-
 use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::attention::seen::attend_seen;
 use super::{Linear, QueryPositions, RmsNorm, Rotation, Scores, rotated, unit_rms_norm};
-use crate::kv_cache::Seen;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
 /// The sizes of a [`SharedAttention`].
@@ -43,6 +40,11 @@ pub enum KeyValueSource {
     Layer(usize),
 }
 
+impl KeyValueSource {
+    /// Its own, which no other layer looks at; keys serve as values.
+    pub const OWN: Self = Self::Own { values_apart: false, is_shared: false };
+}
+
 /// Causal self-attention with norms of each head's queries, keys and values, the last without weights, and scores that are not
 /// scaled. Keys and values may be those of an earlier layer ([Brandon et al., 2024](https://arxiv.org/abs/2405.12981)).
 #[derive(Module, Debug)]
@@ -61,22 +63,6 @@ pub struct SharedAttention {
     pub o_proj: Linear,
     #[module(skip)]
     config: SharedAttentionConfig,
-}
-
-/// What layers of a pass look at, for later ones that look at the same: by their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct SharedSeen(BTreeMap<usize, Seen>);
-
-impl SharedSeen {
-    /// Writes what was held back, once all layers are through.
-    pub fn keep(self, cache: &mut KvCache) -> Result<(), Error> {
-        for (layer, mut seen) in self.0 {
-            let held_back = seen.held_back.take();
-            drop(seen);
-            cache.keep(layer, held_back)?;
-        }
-        Ok(())
-    }
 }
 
 impl SharedAttention {
@@ -107,7 +93,7 @@ impl SharedAttention {
         x: Tensor<3>,
         rotation: &Rotation,
         positions: &QueryPositions<'_>,
-        (cache, shared): (&mut KvCache, &mut SharedSeen),
+        cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
         let [batch, tokens, _] = x.dims();
@@ -125,8 +111,7 @@ impl SharedAttention {
         };
         let mixed = match (source, &self.k_proj, &self.k_norm) {
             (KeyValueSource::Layer(source), ..) => {
-                let seen = shared.0.get(&source).ok_or(Error::CacheLost { layer: source })?;
-                attend_seen(queries, seen, positions, scores)
+                attend_seen(queries, cache.shared(source)?, positions, scores)
             }
             (KeyValueSource::Own { is_shared, .. }, Some(keys), Some(norm)) => {
                 let keys = split(keys.forward(x.clone()), key_value_heads);
@@ -139,7 +124,7 @@ impl SharedAttention {
                 let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
                 let mixed = attend_seen(queries, &seen, positions, scores);
                 match is_shared {
-                    true => _ = shared.0.insert(layer, seen),
+                    true => cache.share(layer, seen),
                     false => {
                         let held_back = seen.held_back.take();
                         drop(seen);

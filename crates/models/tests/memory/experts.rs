@@ -211,6 +211,27 @@ pub fn experts_need_what_is_said() {
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
+        // Layers that see what others keep, some with an indexer of their own, and some that rotate nothing.
+        let shared = |top_k: usize, index_heads: usize| {
+            let text = format!(
+                r#"{{"hidden_size": {hidden}, "intermediate_size": {inner}, "moe_intermediate_size": {inner},
+                    "num_hidden_layers": 4, "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "vocab_size": 512,
+                    "n_routed_experts": 3, "num_experts_per_tok": 3, "kv_lora_rank": {rank}, "qk_nope_head_dim": {plain},
+                    "qk_rope_head_dim": {rotated}, "v_head_dim": {value}, "index_topk": {top_k},
+                    "index_n_heads": {index_heads}, "index_head_dim": 64, "no_rope_layers": [1, 0, 1, 0],
+                    "kv_source_layers": [0, 1, 0, 1], "indexer_types": ["full", "full", "full", "shared"]}}"#
+            );
+            let config = format!(r#"{{"model_type": "mistral_large4", "text_config": {text}}}"#);
+            ModelConfig::from_json(&config).unwrap()
+        };
+        for (config, options) in [
+            (shared(100, 4), one(700)),
+            (shared(300, 2), CacheOptions { batch: 2, ..one(700) }),
+            (shared(680, 32), bf16(700)),
+            (shared(100, 8), sliding),
+        ] {
+            activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
+        }
         let youtu = format!(
             r#"{{"model_type": "youtu", "hidden_size": {hidden}, "intermediate_size": {inner}, "num_hidden_layers": 2,
                 "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "vocab_size": 512, "q_lora_rank": {queries},

@@ -11,7 +11,7 @@ use outsize_models::arch::{
     OptForCausalLm, Phi3ForCausalLm, PhiForCausalLm, Qwen3VlMoeForCausalLm, SparseMoeForCausalLm,
     Starcoder2ForCausalLm,
 };
-use outsize_models::{Architecture, Effect, KnownField, ModelConfig};
+use outsize_models::{Architecture, Effect, KnownField, ModelConfig, RopeScaling};
 use serde_json::{Value, json};
 
 /// A fixture of each architecture, with the tables of the fields that it knows.
@@ -83,6 +83,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("deepseek_v32"),
         of::<DeepseekForCausalLm>("glm_moe_dsa"),
         of::<DeepseekForCausalLm>("mistral4"),
+        of::<DeepseekForCausalLm>("mistral_large4"),
         of::<DeepseekForCausalLm>("axk1"),
         of::<DeepseekForCausalLm>("sarvam_mla"),
         of::<DeepseekForCausalLm>("sarvam_moe"),
@@ -139,6 +140,8 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         "original_max_position_embeddings" => true,
         "rope_parameters" | "rope_scaling" | "linear_attn_config" | "attn_config"
         | "ffn_config" => value.is_object(),
+        // All that it may say has a default.
+        "text_config" => name == "mistral_large4" && value.is_object(),
         // In files of older versions: those of newer ones have it in `rope_parameters`.
         "rope_theta"
         | "rotary_emb_base"
@@ -545,6 +548,86 @@ fn what_does_not_fit_together_is_refused_by_name() {
         let message = read(name, field, value).unwrap_err().to_string();
         assert!(message.contains(&format!("`{refused}`")), "{name}: {message}");
     }
+}
+
+/// The configuration of a fixture of Mistral Large 4 with one field of its text part changed.
+fn read_large(name: &str, field: &str, value: Value) -> Result<ModelConfig, outsize_models::Error> {
+    let text = std::fs::read_to_string(crate::common::folder(name).join("config.json")).unwrap();
+    let mut fields = outsize_checkpoint::parse_json(text.as_bytes()).unwrap();
+    fields["text_config"][field] = value;
+    ModelConfig::from_json(&fields.to_string())
+}
+
+#[test]
+fn what_mistral_large4_cannot_share_is_refused_by_name() {
+    let name = "mistral_large4-shared-stacked";
+    // Rotated or not, in turns; each layer has its own, or shares with the last one of its kind.
+    for sources in [json!([0, 1, 0, 1, 4]), json!([0, 1, 2, 3, 4]), json!([0, 1, 2, 1, 2])] {
+        let config = read_large(name, "kv_source_layers", sources.clone()).unwrap();
+        let config = config.of::<DeepseekForCausalLm>().unwrap();
+        assert_eq!(config.latent_sources.len(), 5, "{sources}");
+    }
+    for (field, value) in [
+        ("kv_source_layers", json!([0, 1, 0, 1])),
+        ("kv_source_layers", json!([0, 1, 0, 1, 4, 5])),
+        ("kv_source_layers", json!([0, 3, 0, 3, 4])),
+        ("kv_source_layers", json!([2, 1, 2, 1, 4])),
+        ("kv_source_layers", json!([0, 1, 0, 1, 2])),
+        ("kv_source_layers", json!([0, 1, 1, 1, 4])),
+        // Of which transformers would take layer 2.
+        ("kv_source_layers", json!([0, 1, 2, 2, 0])),
+        ("kv_source_layers", json!([0, 1, -2, 1, 4])),
+        ("kv_source_layers", json!([0, 1, u64::MAX, 1, 4])),
+        ("kv_source_layers", json!([0, 1, "0", 1, 4])),
+        ("kv_source_layers", json!(7)),
+        ("no_rope_layers", json!([1, 0, 1, 0])),
+        ("no_rope_layers", json!([1, 0, 2, 0, 1])),
+        ("indexer_types", json!(["shared", "full", "full", "full", "full"])),
+        ("indexer_types", json!(["full"])),
+        ("index_topk", json!(0)),
+        ("index_topk", json!(u64::MAX)),
+        ("index_head_dim", json!(2)),
+        ("index_n_heads", json!(1u64 << 40)),
+        ("mlp_layer_types", json!(["dense"])),
+        ("final_logit_softcapping", json!(0)),
+        ("final_logit_softcapping", json!("30")),
+        ("q_lora_rank", json!(8)),
+        ("norm_topk_prob", json!(false)),
+        ("scoring_func", json!("sigmoid")),
+        ("topk_method", json!("greedy")),
+        ("topk_group", json!(3)),
+        ("layer_types", json!(["full_attention"])),
+        ("qk_rope_head_dim", json!(3)),
+        ("num_key_value_heads", json!(1)),
+        ("model_type", json!("mistral4")),
+        ("rope_parameters", json!({"rope_type": "yarn", "factor": 0})),
+    ] {
+        let message = read_large(name, field, value.clone()).unwrap_err().to_string();
+        assert!(message.contains(&format!("`text_config.{field}")), "{field} {value}: {message}");
+    }
+    // A whole turn of layers that do not rotate.
+    let none = read_large("mistral_large4", "no_rope_layers", json!([0, 0, 0])).unwrap();
+    assert!(none.weights().iter().any(|weight| weight.name == "model.rotary_emb.alpha"));
+}
+
+#[test]
+fn the_text_part_of_mistral_large4_has_the_defaults_of_transformers() {
+    // `MistralLarge4Config(text_config=..)` of transformers 5.24, but for the fields that are given.
+    let text = r#"{"model_type": "mistral_large4", "text_config": {"num_hidden_layers": 9, "n_routed_experts": 3, "num_experts_per_tok": 3}}"#;
+    let config = ModelConfig::from_json(text).unwrap();
+    assert_eq!(config.parameter_count(), 7_827_020_256);
+    let read = config.of::<DeepseekForCausalLm>().unwrap();
+    assert_eq!(read.rotated_layers, [true, true, true, false, true, true, true, false, true]);
+    assert_eq!((read.max_position_embeddings, read.rms_norm_eps), (1 << 20, 1e-5));
+    assert_eq!((read.logit_softcap, read.tie_word_embeddings), (Some(30.0), false));
+    let RopeScaling::Yarn { factor, attention_factor, original_max_position_embeddings, .. } =
+        read.rope.scaling
+    else {
+        panic!("{:?}", read.rope)
+    };
+    assert_eq!((read.rope.theta, factor, attention_factor), (1e4, 2048.0, 1.0));
+    assert_eq!(original_max_position_embeddings, 512);
+    assert!(config.is_part());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What `transformers` takes where a field of these models is absent.
 
 use super::super::rms_config::{DEFAULTS, RmsDefaults};
+use super::mistral::LARGE;
 
 /// The text part of a GLM with experts that sees images too.
 pub(super) const GLM_V: &str = "glm4v_moe_text";
@@ -187,6 +188,28 @@ impl Absent {
                 scale: 1.0,
                 groups: (1, 1),
                 latent: LatentWidths { query_rank: Some(1024), rank: 256, plain: 64, value: 128 },
+                ..v3
+            },
+            LARGE => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 204_800),
+                        ("hidden_size", 6144),
+                        ("intermediate_size", 24_576),
+                        ("num_hidden_layers", 72),
+                        ("num_attention_heads", 64),
+                    ],
+                    max_position_embeddings: 1_048_576,
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                per_token: Some(4),
+                moe_intermediate_size: 6144,
+                dense: 1,
+                scale: 1.0,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: None, rank: 512, plain: 64, value: 128 },
                 ..v3
             },
             "axk1" => Self {

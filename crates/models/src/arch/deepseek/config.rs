@@ -10,12 +10,13 @@ use super::super::rms_config::{
     BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
 use super::super::{
-    afmoe, cohere2_moe, flint, glm, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
+    afmoe, cohere2_moe, flint, gemma, glm, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
 };
 use super::absent::{Absent, GLM_V, LatentWidths};
 use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use super::linear;
+use super::mistral::{LARGE, LARGE_FIELDS, LARGE_NAMES, with_large_layers};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
@@ -23,7 +24,7 @@ use crate::config::{
     MAX_INTERMEDIATE, RopeConfig, RopeContext, RopeScaling, check, layer_windows, rope_object,
     sliding_window, yarn_stretch,
 };
-use crate::layers::{LatentAttentionConfig, Routing, Shares};
+use crate::layers::{KeyValueSource, LatentAttentionConfig, Routing, Shares};
 
 /// The fields of that type.
 pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
@@ -77,7 +78,7 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "mistral4" => MISTRAL4,
-        "mistral3" => &[mistral3::MULTIMODAL],
+        "mistral3" | "mistral_large4" => &[mistral3::MULTIMODAL],
         "kimi_k25" => &[KIMI_IMAGES],
         "glm4v_moe" | "glm46v" => &[glm::MULTIMODAL],
         "hy_v3" => &[HY, V3, SHARED, EXPERTS, FIELDS],
@@ -99,7 +100,7 @@ pub(in super::super) fn read(
     model_type: &'static str,
     fields: &Fields<'_>,
 ) -> Result<RmsConfig, Error> {
-    if let "mistral3" | "kimi_k25" | "glm4v_moe" | "glm46v" = model_type {
+    if let "mistral3" | "mistral_large4" | "kimi_k25" | "glm4v_moe" | "glm46v" = model_type {
         return read_text_part(model_type, fields);
     }
     match model_type {
@@ -183,7 +184,7 @@ pub(in super::super) fn read(
     }
     if let Some(experts) = &mut config.experts {
         let is_v2 = model_type == "deepseek_v2";
-        let is_softmax = is_v2 || model_type == "mistral4";
+        let is_softmax = is_v2 || ["mistral4", LARGE].contains(&model_type);
         *experts = ExpertsConfig {
             intermediate_size: inner,
             shared_intermediate_size: shared,
@@ -191,6 +192,7 @@ pub(in super::super) fn read(
                 "hy_v3" => HY_NAMES,
                 "hy_v4" => HY_V4_NAMES,
                 "sarvam_moe" => SARVAM_NAMES,
+                LARGE => LARGE_NAMES,
                 "kimi_linear" => linear::KIMI_NAMES,
                 "bailing_hybrid" => linear::LING_NAMES,
                 _ => &[],
@@ -277,13 +279,15 @@ fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Er
     let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
     let (text_type, tables) = match model_type {
         "mistral3" => ("mistral4", MISTRAL4_TEXT),
+        "mistral_large4" => (LARGE, LARGE_TEXT),
         "kimi_k25" => ("kimi_k2", KIMI_TEXT),
         _ => (GLM_V, GLM_V_TEXT),
     };
     check(&text, tables)?;
     let config = read(text_type, &text)?;
-    // That of the whole model counts; where both are looked at, either.
-    let tied = fields.flag_or("tie_word_embeddings", config.tie_word_embeddings)?
+    // That of the whole model counts, in Mistral Large 4 where it says nothing too; where both are looked at, either.
+    let tied = text_type != LARGE && config.tie_word_embeddings;
+    let tied = fields.flag_or("tie_word_embeddings", tied)?
         || (text_type == GLM_V && config.tie_word_embeddings);
     Ok(RmsConfig { tie_word_embeddings: tied, ..config })
 }
@@ -337,9 +341,11 @@ fn with_latent_attention(
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
     let config = RmsConfig { head_dim: rotated, rotary_dim: rotated, ..config };
-    let config = match is_mistral {
-        true => with_growth(fields, config, head)?,
-        false => config.with_rope(fields)?,
+    let is_large = model_type == LARGE;
+    let config = match model_type {
+        "mistral4" => with_growth(fields, config, head)?,
+        LARGE => with_large_layers(fields, config)?,
+        _ => config.with_rope(fields)?,
     };
     let field = "q_lora_rank";
     let query_rank = match fields.get(field) {
@@ -348,12 +354,12 @@ fn with_latent_attention(
         None => query_rank.filter(|_| !fields.has(field)),
     };
     let indexer = match model_type {
-        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" => {
+        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" | LARGE => {
             Some(indexer::read(model_type, fields, rotated, config.rms_norm_eps)?)
         }
         _ => None,
     };
-    if query_rank.is_none() && (indexer.is_some() || model_type == "axk1") {
+    if query_rank.is_none() && !is_large && (indexer.is_some() || model_type == "axk1") {
         return Err(fields.refuse(field, format!("a {model_type} needs one")));
     }
     let scale = ((plain + rotated) as f64).powf(-0.5) * softmax_stretch(fields, &config.rope)?;
@@ -365,14 +371,21 @@ fn with_latent_attention(
         value: width("v_head_dim", value)?,
         apart: fields.flag_or("kv_b_apart", false)?,
         scale,
+        epsilon: if is_large { config.rms_norm_eps } else { 1e-6 },
         latent_scale: None,
         has_sinks: is_hy,
         is_gated: is_hy,
         gates_heads: false,
+        scales_queries: is_large,
+        source: KeyValueSource::OWN,
         indexer,
     };
     Ok(RmsConfig {
         latent_attention: Some(latent),
+        logit_softcap: match is_large {
+            true => gemma::softcap(fields, "final_logit_softcapping", 30.0)?,
+            false => None,
+        },
         choices: indexer::choices(model_type, fields, config.num_hidden_layers)?,
         rope_interleaved: model_type == "deepseek_v2"
             || fields.flag_or("rope_interleave", !is_hy)?,
@@ -461,6 +474,22 @@ const MISTRAL4: &[&[KnownField]] = &[SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED,
 
 const MISTRAL4_TEXT: &[&[KnownField]] =
     &[TEXT_PART, SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
+
+const LARGE_TEXT: &[&[KnownField]] = &[
+    LARGE_FIELDS,
+    TEXT_PART,
+    GLM_INDEXER,
+    INDEXER,
+    LAYER_TYPES,
+    SOFTMAX,
+    ROTATED,
+    DENSE_FIRST,
+    LATENT,
+    SHARED,
+    EXPERTS,
+    FIELDS,
+    COMMON,
+];
 
 const SOFTMAX: &[KnownField] = &[("scoring_func", Only(&["\"softmax\""]))];
 

@@ -3,6 +3,7 @@
 use outsize_kernels::RotaryPairs;
 use serde_json::Value;
 
+use super::mistral::LARGE;
 use crate::Error;
 use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS};
@@ -16,7 +17,7 @@ pub(super) fn read(
     rms_norm_eps: f64,
 ) -> Result<IndexerConfig, Error> {
     let (heads, is_glm, is_hy) = match model_type {
-        "glm_moe_dsa" => (32, true, false),
+        "glm_moe_dsa" | LARGE => (32, true, false),
         "hy_v4" => (16, false, true),
         _ => (64, false, false),
     };
@@ -33,6 +34,7 @@ pub(super) fn read(
         // The last elements are rotated there.
         plain: if is_hy { head_dim - rotated } else { 0 },
         epsilon: if is_hy { rms_norm_eps } else { 1e-6 },
+        scales_queries: model_type == LARGE,
     })
 }
 
@@ -43,7 +45,7 @@ pub(super) fn choices(
     layers: usize,
 ) -> Result<Vec<LatentChoice>, Error> {
     let is_hy = model_type == "hy_v4";
-    if model_type != "glm_moe_dsa" && !is_hy {
+    if !["glm_moe_dsa", LARGE, "hy_v4"].contains(&model_type) {
         return Ok(vec![LatentChoice::Own; layers]);
     }
     let pattern = fields.get("index_topk_pattern").filter(|_| !is_hy);

@@ -7,7 +7,7 @@ use outsize_kernels::has_kernels;
 
 use super::{Gemma3nAltUp, Gemma3nConfig};
 use crate::layers::{
-    Activation, Linear, RmsNorm, Rotation, SharedAttention, SharedSeen, gated, gated_activations,
+    Activation, Linear, RmsNorm, Rotation, SharedAttention, gated, gated_activations,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
@@ -151,7 +151,7 @@ impl Gemma3nDecoderLayer {
         input: Tensor<3>,
         rotations: &[Rotation; 2],
         pass: &Pass<'_>,
-        stores: (&mut KvCache, &mut SharedSeen),
+        cache: &mut KvCache,
         index: usize,
     ) -> Result<Vec<Tensor<3>>, Error> {
         let predicted = self.altup.predict(&streams);
@@ -161,7 +161,7 @@ impl Gemma3nDecoderLayer {
         let beside = self.laurel.forward(normed.clone());
         let rotation = &rotations[usize::from(self.is_local)];
         let positions = pass.query_positions();
-        let mixed = self.self_attn.forward(normed, rotation, &positions, stores, index)?;
+        let mixed = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
         let x = x + self.post_attention_layernorm.forward(mixed);
         let x = (x + beside) * 0.5f64.sqrt();
         let inner = self.mlp.forward(self.pre_feedforward_layernorm.forward(x.clone()));

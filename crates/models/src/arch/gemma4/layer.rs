@@ -6,7 +6,7 @@ use burn::tensor::{DType, Tensor};
 use super::Gemma4Config;
 use crate::layers::{
     Activation, Expert, FusedMlp, Linear, Mlp, RmsNorm, Rotation, Router, SharedAttention,
-    SharedSeen, announce_all, entered, expert_activations, ones, route, spread,
+    announce_all, entered, expert_activations, ones, route, spread,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
@@ -126,7 +126,7 @@ impl Gemma4DecoderLayer {
         input: Option<Tensor<3>>,
         rotations: &[Rotation; 2],
         pass: &Pass<'_>,
-        stores: (&mut KvCache, &mut SharedSeen),
+        cache: &mut KvCache,
         index: usize,
     ) -> Result<Tensor<3>, Error> {
         if let Some(router) = &self.router {
@@ -140,7 +140,7 @@ impl Gemma4DecoderLayer {
             // The tokens of an image see each other in windows alone.
             positions.groups = &[];
         }
-        let mixed = self.self_attn.forward(normed, rotation, &positions, stores, index)?;
+        let mixed = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
         let mixed = self.post_attention_layernorm.forward(mixed);
         let (x, normed) = self.pre_feedforward_layernorm.add_forward(x, mixed);
         let inner = self.mlp.forward(normed);

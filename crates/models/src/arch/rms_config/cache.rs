@@ -3,14 +3,15 @@
 use super::{LayerMixer, RmsConfig};
 use crate::config::{RopeConfig, RopeScaling};
 use crate::kv_cache::MAX_CONTEXT;
-use crate::layers::BlockIndexerConfig;
+use crate::layers::KeyValueSource;
 use crate::{AttentionCache, CacheLayer, CacheSpec, RecurrentCache};
 
 impl RmsConfig {
     pub(in crate::arch) fn cache(&self) -> CacheSpec {
-        let attention = |[heads, key_value_heads]: [usize; 2], window, choice, indexer| {
-            let indexer: Option<BlockIndexerConfig> = indexer;
-            match &self.latent_attention {
+        let cache_of = |index: usize| {
+            let [heads, key_value_heads] = [self.heads(index), self.key_value_heads(index)];
+            let (window, indexer) = (self.windows[index], self.block_indexer(index));
+            match self.latent(index) {
                 None => AttentionCache {
                     heads,
                     // One more is the indexer's.
@@ -25,7 +26,7 @@ impl RmsConfig {
                 Some(latent) => AttentionCache {
                     heads,
                     key_value_heads: 1,
-                    head_dim: latent.cached(choice),
+                    head_dim: latent.cached(self.choices[index]),
                     window,
                     is_chunked: self.chunked,
                     keys_are_values: true,
@@ -46,9 +47,7 @@ impl RmsConfig {
         let state = state.or(self.mamba.map(|mamba| mamba.state()));
         let layer = |(index, mixer): (usize, &LayerMixer)| {
             let attention = || {
-                let heads = [self.heads(index), self.key_value_heads(index)];
-                let indexer = self.block_indexer(index);
-                let cache = attention(heads, self.windows[index], self.choices[index], indexer);
+                let cache = cache_of(index);
                 match &self.compressed_attention {
                     None => cache,
                     Some(compressed) => AttentionCache {
@@ -62,7 +61,13 @@ impl RmsConfig {
             match (state, mixer.has_attention()) {
                 (Some(state), true) => CacheLayer::Both(attention(), state),
                 (Some(state), false) => CacheLayer::Recurrent(state),
-                (None, true) => CacheLayer::Attention(attention()),
+                (None, true) => match (self.latent_sources[index], attention()) {
+                    // Which keeps nothing, not even for an indexer.
+                    (KeyValueSource::Layer(source), AttentionCache { head_dim: 0, .. }) => {
+                        CacheLayer::Shared(cache_of(source))
+                    }
+                    (_, attention) => CacheLayer::Attention(attention),
+                },
                 (None, false) => CacheLayer::Nothing,
             }
         };

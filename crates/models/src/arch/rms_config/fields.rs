@@ -10,7 +10,7 @@ use crate::config::{
     self, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_INTERMEDIATE,
     MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, RopeConfig, RopeContext, RopeScaling,
 };
-use crate::layers::{Activation, LatentChoice, Routing, SeenBlocks};
+use crate::layers::{Activation, KeyValueSource, LatentChoice, Routing, SeenBlocks};
 
 /// What `transformers` takes where a field is absent.
 pub(in crate::arch) struct RmsDefaults<'a> {
@@ -117,6 +117,8 @@ impl RmsConfig {
             mixers: vec![LayerMixer::Attention; num_hidden_layers],
             latent_attention: None,
             choices: vec![LatentChoice::Own; num_hidden_layers],
+            latent_sources: vec![KeyValueSource::OWN; num_hidden_layers],
+            learned_frequencies: false,
             block_indexer: None,
             indexed_layers: vec![false; num_hidden_layers],
             compressed_attention: None,
