@@ -29,6 +29,11 @@ pub trait Component: Architecture {
         Names::default().optional_prefix(Self::OPTIONAL_PREFIX)
     }
 
+    /// The same configuration for a checkpoint with these tensors, where these tell what it does not say.
+    fn of_checkpoint(config: &Self::Config, _tensors: &[TensorInfo]) -> Self::Config {
+        config.clone()
+    }
+
     /// Whether a tensor belongs to a part of the model that is not run, as nothing asks for it.
     fn is_unused(_config: &Self::Config, _tensor: &str) -> bool {
         false
@@ -250,7 +255,8 @@ impl<C: Component> ComponentConfig<C> {
         map: &DeviceMap,
         options: &Options,
     ) -> Result<Dispatched<C>, outsize_core::Error> {
-        outsize_core::dispatch(C::new(&self.config, init), checkpoint, map, options)
+        let config = C::of_checkpoint(&self.config, checkpoint.tensors());
+        outsize_core::dispatch(C::new(&config, init), checkpoint, map, options)
     }
 }
 

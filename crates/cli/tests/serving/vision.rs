@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 14] = [
+const FIXTURES: [&str; 15] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -24,6 +24,7 @@ const FIXTURES: [&str; 14] = [
     "vision-muse_glimmer",
     "vision-muse_spark",
     "vision-kimi_k25",
+    "vision-mistral_large4",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -42,7 +43,7 @@ fn images(name: &str) -> [String; 2] {
 /// The text of a prompt that stands for an image.
 fn place(name: &str) -> &'static str {
     match name {
-        "vision-mistral3" => "[IMG]",
+        "vision-mistral3" | "vision-mistral_large4" => "[IMG]",
         "vision-gemma4" | "vision-gemma4-clipped" => "<|image|>",
         "vision-gemma3" => "<start_of_image>",
         "vision-glm4v" | "vision-glm4v_moe" => "<|begin_of_image|><|image|><|end_of_image|>",
@@ -57,7 +58,7 @@ fn prompt(name: &str) -> String {
     let image = place(name);
     let said = format!("First {image}, then {image}: what is it?");
     match name {
-        "vision-mistral3" => format!("<s>[INST]{said}[/INST]"),
+        "vision-mistral3" | "vision-mistral_large4" => format!("<s>[INST]{said}[/INST]"),
         "vision-gemma4" | "vision-gemma4-clipped" => {
             format!("<bos><|turn>user\n{said}<turn|>\n<|turn>model\n")
         }

@@ -15,7 +15,7 @@ use outsize_models::CacheOptions;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 14] = [
+const FIXTURES: [&str; 15] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -30,6 +30,7 @@ const FIXTURES: [&str; 14] = [
     "vision-muse_glimmer",
     "vision-muse_spark",
     "vision-kimi_k25",
+    "vision-mistral_large4",
 ];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
@@ -51,8 +52,13 @@ fn gguf(name: &str) -> PathBuf {
 
 /// Those of which there are such files.
 fn ggufs() -> impl Iterator<Item = &'static str> {
-    let without =
-        ["vision-qwen3_vl_moe", "vision-muse_glimmer", "vision-muse_spark", "vision-kimi_k25"];
+    let without = [
+        "vision-qwen3_vl_moe",
+        "vision-muse_glimmer",
+        "vision-muse_spark",
+        "vision-kimi_k25",
+        "vision-mistral_large4",
+    ];
     FIXTURES.into_iter().filter(move |name| !without.contains(name))
 }
 

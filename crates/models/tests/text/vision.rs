@@ -22,7 +22,7 @@ const QWENS: [&str; 5] = [
     "vision-qwen2_vl",
     "vision-qwen2_5_vl",
 ];
-const MISTRALS: [&str; 1] = ["vision-mistral3"];
+const MISTRALS: [&str; 2] = ["vision-mistral3", "vision-mistral_large4"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
@@ -75,7 +75,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
         (images, M::layout(&config.config).image_token)
     }
     match name {
-        "vision-mistral3" => of::<PixtralVisionModel>(name),
+        "vision-mistral3" | "vision-mistral_large4" => of::<PixtralVisionModel>(name),
         "vision-gemma3" => of::<SiglipVisionModel>(name),
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),

@@ -1,4 +1,4 @@
-//! What a `config.json` says of the vision encoder of Mistral 3.
+//! What a `config.json` says of the vision encoder of Mistral 3 and Mistral Large 4.
 
 use crate::Error;
 use crate::arch::vision_fields::{IMAGE_TOKEN, MAX_PATCH, vision_fields, vision_heads};
@@ -43,7 +43,8 @@ pub struct PixtralVisionConfig {
 }
 
 impl PixtralVisionConfig {
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+    /// Of a model whose language model is so wide if its file does not say.
+    pub(super) fn read(fields: &Fields<'_>, text_width: usize) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[VISION])?;
         let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
         let hidden_size = vision.size_or("hidden_size", 1024, MAX_HIDDEN)?;
@@ -70,7 +71,7 @@ impl PixtralVisionConfig {
             rope_theta,
             rope_interleaved: vision.flag_or("rope_interleaved", false)?,
             spatial_merge_size: fields.size_or("spatial_merge_size", 2, MAX_PATCH)?,
-            text_hidden_size: text.size_or("hidden_size", 5120, MAX_HIDDEN)?,
+            text_hidden_size: text.size_or("hidden_size", text_width, MAX_HIDDEN)?,
             rms_norm_eps: epsilon(&text, "rms_norm_eps", 1e-5)?,
             projector_activation: config::activation(
                 fields,

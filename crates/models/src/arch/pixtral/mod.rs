@@ -1,4 +1,4 @@
-//! The vision encoder of Mistral Small 3.1 and later and of Ministral 3, with what makes features of its states. Agrawal et al. 2024
+//! The vision encoder of Mistral Small 3.1 and later, of Ministral 3 and of Mistral Large 4, with what makes features of its states. Agrawal et al. 2024
 //! (arXiv:2410.07073).
 
 mod config;
@@ -27,6 +27,28 @@ use crate::{
 
 /// What the encoder's norms add to mean squares.
 const EPSILON: f64 = 1e-5;
+
+/// What the names of its tensors begin with as Mistral publishes them.
+const PUBLISHED_PARTS: [&str; 4] =
+    ["vision_encoder.", "patch_merger.", "pre_mm_projector_norm.", "vision_language_adapter."];
+
+/// What stands there for its names.
+const PUBLISHED_NAMES: &[(&str, &str)] = &[
+    (r"^vision_tower\.", "vision_encoder."),
+    (r"\.attention\.([qkvo])_proj\.", ".attention.w$1."),
+    (r"\.feed_forward\.gate_proj\.", ".feed_forward.w1."),
+    (r"\.feed_forward\.down_proj\.", ".feed_forward.w2."),
+    (r"\.feed_forward\.up_proj\.", ".feed_forward.w3."),
+    (r"^multi_modal_projector\.norm\.", "pre_mm_projector_norm."),
+    (r"^multi_modal_projector\.patch_merger\.", "patch_merger."),
+    (r"^multi_modal_projector\.linear_1\.", "vision_language_adapter.w_in."),
+    (r"^multi_modal_projector\.linear_2\.", "vision_language_adapter.w_out."),
+];
+
+/// Whether a checkpoint has these names; neighbouring rows of queries and keys are rotated together then.
+fn is_published(tensors: &[TensorInfo]) -> bool {
+    tensors.iter().any(|tensor| tensor.name.starts_with(PUBLISHED_PARTS[0]))
+}
 
 /// A vision encoder with its projector.
 #[derive(Module, Debug)]
@@ -88,7 +110,8 @@ struct PixtralPatchMerger {
 impl Architecture for PixtralVisionModel {
     type Config = PixtralVisionConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("mistral3", "Mistral3")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("mistral3", "Mistral3"), ("mistral_large4", "MistralLarge4")];
     const CLASS_PREFIX: &'static str = "Pixtral";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("PixtralTower", "PixtralVisionModel"),
@@ -105,8 +128,8 @@ impl Architecture for PixtralVisionModel {
         &[PROJECTOR, MULTIMODAL]
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<PixtralVisionConfig, Error> {
-        PixtralVisionConfig::read(fields)
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<PixtralVisionConfig, Error> {
+        PixtralVisionConfig::read(fields, if model_type == "mistral3" { 5120 } else { 6144 })
     }
 
     fn new(config: &PixtralVisionConfig, init: &Init) -> Self {
@@ -158,15 +181,24 @@ impl Architecture for PixtralVisionModel {
 
 impl Component for PixtralVisionModel {
     fn names(_: &PixtralVisionConfig, tensors: &[TensorInfo]) -> Names {
-        match is_within_model(tensors) {
-            // The expression is ours, and valid.
-            true => Names::default().rename("^", "model.").unwrap_or_default(),
-            false => Names::default(),
-        }
+        let renamed: &[_] = match is_within_model(tensors) {
+            true => &[("^", "model.")],
+            false if is_published(tensors) => PUBLISHED_NAMES,
+            false => &[],
+        };
+        let names = (renamed.iter())
+            .try_fold(Names::default(), |names, (pattern, with)| names.rename(pattern, with));
+        // The expressions are ours, and valid.
+        names.unwrap_or_default()
+    }
+
+    fn of_checkpoint(config: &PixtralVisionConfig, tensors: &[TensorInfo]) -> PixtralVisionConfig {
+        let rope_interleaved = config.rope_interleaved || is_published(tensors);
+        PixtralVisionConfig { rope_interleaved, ..config.clone() }
     }
 
     fn is_unused(_: &PixtralVisionConfig, tensor: &str) -> bool {
-        is_no_vision(tensor)
+        is_no_vision(tensor) && !PUBLISHED_PARTS.iter().any(|part| tensor.starts_with(part))
     }
 
     fn weight_use(config: &PixtralVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
