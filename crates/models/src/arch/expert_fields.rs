@@ -114,7 +114,7 @@ pub(super) fn expert_groups(
         );
         return Err(fields.refuse("topk_group", expected));
     }
-    let groups = ExpertGroups { count, per_token, best };
+    let groups = ExpertGroups { count, per_token, best, others: f32::NEG_INFINITY };
     Ok((per_token < count).then_some(groups))
 }
 

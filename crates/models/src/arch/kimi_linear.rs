@@ -20,7 +20,7 @@ use crate::config::{
 };
 use crate::layers::{
     Activation, DeltaAttention, DeltaAttentionConfig, DeltaAttentionLayout, Either,
-    LatentAttention, Mlp, RmsNorm, Rotation, either,
+    LatentAttention, LatentGate, Mlp, RmsNorm, Rotation, either,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
@@ -218,7 +218,7 @@ fn ling(fields: &Fields<'_>, mut config: RmsConfig) -> Result<RmsConfig, Error> 
         rates_are_negated: false,
     });
     if let Some(latent) = &mut config.latent_attention {
-        latent.gates_heads = true;
+        latent.gate = LatentGate::Heads;
     }
     Ok(config)
 }

@@ -15,8 +15,8 @@ use crate::config::{
     layer_windows,
 };
 use crate::layers::{
-    Either, KeyValueSource, LatentAttention, LatentAttentionConfig, Mlp, Parameterless, RmsNorm,
-    Rotation, Router, announce_all, expert_activations, mixed,
+    Either, KeyValueSource, LatentAttention, LatentAttentionConfig, LatentGate, Mlp, Parameterless,
+    RmsNorm, Rotation, Router, announce_all, expert_activations, mixed,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
@@ -202,8 +202,7 @@ fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         epsilon: 1e-6,
         latent_scale: Some((hidden / rank as f64).sqrt()),
         has_sinks: false,
-        is_gated: false,
-        gates_heads: false,
+        gate: LatentGate::None,
         scales_queries: false,
         source: KeyValueSource::OWN,
         indexer: None,

@@ -107,6 +107,8 @@ pub struct RmsConfig {
     pub sparse_layers: Vec<bool>,
     /// Which norms a block has.
     pub norms: BlockNorms,
+    /// Width between the two layers of the gates behind norms before attention and experts, if there are such.
+    pub norm_gate_rank: Option<usize>,
     /// What kind of norms blocks have, and what comes behind them.
     pub norm_kind: BlockNormKind,
     /// Whether norms scale by one more than their weight.

@@ -12,7 +12,7 @@ use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::layers::{
     Activation, Attention, DeltaAttention, Either, GatedDeltaNet, LatentAttention, Linear, Mlp,
-    Norm, Rotation, either, fused, fused_activations,
+    Norm, NormGate, Rotation, either, fused, fused_activations,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
@@ -127,6 +127,8 @@ pub struct RmsDecoderLayer<F: Module> {
     pub input_layernorm: Option<Norm>,
     /// The same with this name.
     pub attention_layernorm: Option<Norm>,
+    /// What multiplies what that norm gives.
+    pub input_gate: Option<NormGate>,
     /// Causal self-attention, unless it is linear.
     pub self_attn: Option<Either<Attention, LatentAttention>>,
     /// Linear attention.
@@ -136,6 +138,8 @@ pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives; none where both are side
     /// by side.
     pub post_attention_layernorm: Option<Norm>,
+    /// What multiplies what the norm before experts gives.
+    pub post_attention_gate: Option<NormGate>,
     /// `[hidden]`: before the MLP, with this name.
     pub feedforward_layernorm: Option<Norm>,
     /// `[hidden]`.
@@ -261,6 +265,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         let is_afmoe = norms == BlockNorms::AroundAfmoe;
         let is_axk1 = norms == BlockNorms::BeforeAndBehindExperts;
         let hidden = config.hidden_size;
+        let gate = || config.norm_gate_rank.map(|rank| NormGate::new(hidden, rank, init));
         let joint = config.linear_attention.filter(|_| is_linear);
         let joint = joint.map(|linear| Either::One(GatedDeltaNet::new(hidden, &linear, init)));
         let apart = config.delta_attention.filter(|_| is_linear);
@@ -269,10 +274,12 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
         Self {
             input_layernorm: norm_if(norms != BlockNorms::Behind && !is_apertus),
             attention_layernorm: norm_if(is_apertus),
+            input_gate: gate(),
             self_attn: linear_attn.is_none().then(|| config.attention(index, init)),
             linear_attn,
             post_self_attn_layernorm: norm_if(is_glm),
             post_attention_layernorm: post_norm_if(norms != BlockNorms::Parallel && !is_apertus),
+            post_attention_gate: gate().filter(|_| config.sparse_layers[index]),
             feedforward_layernorm: norm_if(is_apertus),
             pre_feedforward_layernorm: norm_if(norms == BlockNorms::Around),
             pre_mlp_layernorm: norm_if(is_afmoe),
@@ -323,6 +330,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             (None, Some(norm), None) => twice(norm.entered(x)),
             (None, None, _) => unreachable!("a layer is made with one of them"),
         };
+        let normed = gated_if(&self.input_gate, normed);
         let beside = behind.is_none().then(|| normed.clone());
         let rotation = self.rotation.map(|rotation| &rotations[rotation]);
         let positions = pass.query_positions();
@@ -351,6 +359,7 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             }
             (Some(behind), None) => behind.after(x, Some(mixed)),
         };
+        let normed = gated_if(&self.post_attention_gate, normed);
         let shared = self.shared_mlp.as_ref();
         let shared = shared.map(|mlp| either!(mlp, mlp => mlp.forward(normed.clone())));
         let inner = feed_forward.forward(normed);
@@ -379,7 +388,9 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             let kept = Activations::values(pass.rows() * 2 * last.widths()[0] as u64);
             inner = inner.or(either!(shared, mlp => mlp.activations(pass))).and(kept);
         }
-        let most = mixed.or(inner);
+        let gates = [&self.input_gate, &self.post_attention_gate].into_iter().flatten();
+        let gates = gates.map(|gate| gate.activations(pass));
+        let most = gates.fold(mixed.or(inner), Activations::or);
         match &self.input_layernorm {
             // What both take waits for the second, then what the first gave.
             Some(norm) if self.post_attention_layernorm.is_none() => {
@@ -417,6 +428,14 @@ impl<F: RmsFeedForward> RmsDecoderLayer<F> {
 fn normed_if(norm: &Option<Norm>, x: Tensor<3>) -> Tensor<3> {
     match norm {
         Some(norm) => norm.forward(x),
+        None => x,
+    }
+}
+
+/// What a gate makes of it, if there is one.
+fn gated_if(gate: &Option<NormGate>, x: Tensor<3>) -> Tensor<3> {
+    match gate {
+        Some(gate) => gate.forward(x),
         None => x,
     }
 }

@@ -51,16 +51,27 @@ pub struct LatentAttentionConfig {
     pub latent_scale: Option<f64>,
     /// Whether each head has a [sink](super::Attention::sinks).
     pub has_sinks: bool,
-    /// Whether what comes of each head is multiplied by the sigmoid of a projection.
-    pub is_gated: bool,
-    /// The same by one number for all of a head.
-    pub gates_heads: bool,
+    /// What multiplies what comes of each head.
+    pub gate: LatentGate,
     /// Whether queries grow with their position, as it was learned.
     pub scales_queries: bool,
     /// Whose keys and values it looks at.
     pub source: KeyValueSource,
     /// The sizes of what chooses the tokens that are seen, if not all are.
     pub indexer: Option<IndexerConfig>,
+}
+
+/// What multiplies what comes of each head of [`LatentAttention`]: the sigmoid of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LatentGate {
+    /// Nothing.
+    None,
+    /// Of a projection.
+    Values,
+    /// Of a projection to one number for all of a head.
+    Heads,
+    /// Of what is made with queries, of what these are compressed to, normed and as it is.
+    WithQueries,
 }
 
 /// Which tokens a layer of [`LatentAttention`] with an indexer sees.
@@ -111,7 +122,7 @@ pub struct LatentAttention {
     pub q_a_proj: Option<Linear>,
     /// `[query_rank]`.
     pub q_a_layernorm: Option<RmsNorm>,
-    /// `[heads · (plain + rotated), query_rank]`.
+    /// `[heads · (plain + rotated), query_rank]`; where it makes gates too, `[heads · (plain + rotated + value), 2 · query_rank]`.
     pub q_b_proj: Option<Linear>,
     /// `[rank + rotated, hidden]`, where it has keys and values of its own.
     pub kv_a_proj_with_mqa: Option<Linear>,
@@ -147,7 +158,7 @@ impl LatentAttention {
         bias: bool,
         init: &Init,
     ) -> Self {
-        let LatentAttentionConfig { query_rank, rank, value, has_sinks, is_gated, .. } = config;
+        let LatentAttentionConfig { query_rank, rank, value, has_sinks, gate, .. } = config;
         let queries = heads * config.query();
         let norm = |rank| RmsNorm::new(rank, config.epsilon, init);
         let is_source = config.kept() > 0;
@@ -155,14 +166,20 @@ impl LatentAttention {
             q_proj: query_rank.is_none().then(|| Linear::new(hidden, queries, false, init)),
             q_a_proj: query_rank.map(|rank| Linear::new(hidden, rank, bias, init)),
             q_a_layernorm: query_rank.map(norm),
-            q_b_proj: query_rank.map(|rank| Linear::new(rank, queries, false, init)),
+            q_b_proj: query_rank.map(|rank| match gate {
+                LatentGate::WithQueries => {
+                    Linear::new(2 * rank, queries + heads * value, false, init)
+                }
+                _ => Linear::new(rank, queries, false, init),
+            }),
             kv_a_proj_with_mqa: is_source.then(|| Linear::new(hidden, config.seen(), bias, init)),
             kv_a_layernorm: is_source.then(|| norm(rank)),
             kv_b_proj: HeadMatrices::new(heads, &config, init),
             o_proj: Linear::new(heads * value, hidden, bias, init),
             sinks: has_sinks.then(|| zeros(heads, &init.device)),
-            gate_proj: is_gated.then(|| Linear::new(hidden, heads * value, false, init)),
-            g_proj: config.gates_heads.then(|| Linear::new(hidden, heads, false, init)),
+            gate_proj: (gate == LatentGate::Values)
+                .then(|| Linear::new(hidden, heads * value, false, init)),
+            g_proj: (gate == LatentGate::Heads).then(|| Linear::new(hidden, heads, false, init)),
             softmax_scaling: config.scales_queries.then(|| QueryScaling::new(heads, init)),
             indexer: None,
             heads,
@@ -191,8 +208,7 @@ impl LatentAttention {
         let LatentAttentionConfig { rank, plain, rotated, scale, .. } = self.config;
         let x = entered(x, &self.o_proj.weight);
         let [batch, tokens, _] = x.dims();
-        let queried = self.compressed_queries(x.clone());
-        let queries = self.queries(&queried).reshape([batch, tokens, self.heads, plain + rotated]);
+        let (queried, queries, fused) = self.queries(&x);
         let queries = match rotation {
             Some(rotation) => rotation.grown(queries),
             None => queries,
@@ -291,8 +307,9 @@ impl LatentAttention {
             1 => mixed.remove(0),
             _ => Tensor::cat(mixed, 1),
         };
+        let gate = fused.or_else(|| gate.map(|(projection, x)| projection.forward(x)));
         Ok(self.o_proj.forward(match gate {
-            Some((projection, x)) => gated(mixed, sigmoid(projection.forward(x))),
+            Some(gate) => gated(mixed, sigmoid(gate)),
             None => mixed,
         }))
     }
@@ -327,17 +344,31 @@ impl LatentAttention {
         }
     }
 
-    /// What queries are made of: `[batch, tokens, hidden]` f32 to `[batch, tokens, query_rank]`, or the same.
-    fn compressed_queries(&self, x: Tensor<3>) -> Tensor<3> {
-        match (&self.q_a_proj, &self.q_a_layernorm) {
-            (Some(down), Some(norm)) => norm.forward(down.forward(x)),
-            _ => x,
-        }
-    }
-
-    fn queries(&self, compressed: &Tensor<3>) -> Tensor<3> {
+    /// Of `[batch, tokens, hidden]` f32 what an indexer makes queries of, `[batch, tokens, query_rank]` f32 or the same; queries
+    /// `[batch, tokens, heads, plain + rotated]` f32; and gates `[batch, tokens, heads · value]` f32, if they are made with these.
+    fn queries(&self, x: &Tensor<3>) -> (Tensor<3>, Tensor<4>, Option<Tensor<3>>) {
+        let ([batch, tokens, _], query) = (x.dims(), self.config.query());
+        let is_fused = self.config.gate == LatentGate::WithQueries;
+        let (compressed, inputs) = match (&self.q_a_proj, &self.q_a_layernorm) {
+            (Some(down), Some(norm)) => {
+                let plain = down.forward(x.clone());
+                let normed = norm.forward(plain.clone());
+                let both = || Tensor::cat(vec![normed.clone(), plain], 2);
+                let inputs = if is_fused { both() } else { normed.clone() };
+                (normed, inputs)
+            }
+            _ => (x.clone(), x.clone()),
+        };
         let up = self.q_proj.as_ref().or(self.q_b_proj.as_ref());
-        up.expect("it is made with one of them").forward(compressed.clone())
+        let made = up.expect("it is made with one of them").forward(inputs);
+        if !is_fused {
+            return (compressed, made.reshape([batch, tokens, self.heads, query]), None);
+        }
+        let value = self.config.value;
+        let made = made.reshape([batch, tokens, self.heads, query + value]);
+        let gates = made.clone().narrow(3, query, value);
+        let gates = gates.reshape([batch, tokens, self.heads * value]);
+        (compressed, made.narrow(3, 0, query), Some(gates))
     }
 
     /// Which tokens are seen, if any token of the pass sees fewer than it may.
@@ -394,19 +425,26 @@ impl LatentAttention {
         };
         let [query, cached, rank, value] =
             [plain + rotated, rank + rotated, rank, value].map(|n| n as u64);
-        let (queries, values) = (heads * query, heads * value);
+        // What queries are made of, with the norm's output; and what is made with them.
+        let ranks = query_rank.unwrap_or(0) as u64;
+        let (ranks, fused) = match self.config.gate {
+            LatentGate::WithQueries => (4 * ranks, value),
+            _ => (2 * ranks, 0),
+        };
+        let (queries, values) = (heads * (query + fused), heads * value);
         // The norm's output, compressed queries with their norm's output, queries and the copy of a tiled product; what the
         // cache is to have, with what it is made of.
-        let project = hidden + 2 * query_rank.unwrap_or(0) as u64 + 2 * queries + 4 * kept;
+        let project = hidden + ranks + 2 * queries + 4 * kept;
         // Of some heads or tokens at a time: queries over latents with the copies that they are made of, and what comes of them.
         let block = 2 * query + rank + 3 * cached;
         let of_block = (batch * at_once[0] * at_once[1]) as u64 * block;
         let attend = pass.rows() * (queries + values + 4 * kept) + of_block;
         // What the gate is made of waits for all of that; then the gate, its sigmoid and what comes of it.
-        let (waits, gate) = match (&self.gate_proj, &self.g_proj) {
-            (Some(_), _) => (hidden, 4 * values),
-            (None, Some(_)) => (hidden, values + 3 * heads),
-            (None, None) => (0, 0),
+        let (waits, gate) = match self.config.gate {
+            LatentGate::Values => (hidden, 4 * values),
+            LatentGate::Heads => (hidden, values + 3 * heads),
+            LatentGate::WithQueries => (values, 3 * values),
+            LatentGate::None => (0, 0),
         };
         let output = (2 * values + 2 * hidden).max(values + gate);
         let most = (pass.rows() * project).max(attend).max(pass.rows() * output);

@@ -37,6 +37,7 @@ mod mamba2;
 mod mlp;
 mod modulation;
 mod norm;
+mod norm_gate;
 mod parameterless;
 mod picture_attention;
 mod picture_norm;
@@ -95,7 +96,9 @@ pub use indexer::{Indexer, IndexerConfig};
 pub(crate) use joined::joined;
 pub use joint_attention::JointAttention;
 pub(crate) use joint_attention::JointAttentionConfig;
-pub use latent_attention::{HeadMatrices, LatentAttention, LatentAttentionConfig, LatentChoice};
+pub use latent_attention::{
+    HeadMatrices, LatentAttention, LatentAttentionConfig, LatentChoice, LatentGate,
+};
 pub use layer_norm::LayerNorm;
 pub use learned_frequencies::LearnedFrequencies;
 pub use lightning_attention::{LightningAttention, LightningAttentionConfig};
@@ -111,6 +114,7 @@ pub(crate) use modulation::{
     two_branches,
 };
 pub use norm::Norm;
+pub use norm_gate::NormGate;
 pub use parameterless::Parameterless;
 pub(crate) use picture_attention::{attend_tokens, heads, heads_with, normed_heads};
 pub use picture_norm::{PictureNorm, PictureNormKind};

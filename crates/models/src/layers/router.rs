@@ -64,7 +64,7 @@ pub enum Shares {
 }
 
 /// Experts in groups: each token chooses some groups, then experts in these.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertGroups {
     /// How many there are, of equally many experts.
     pub count: usize,
@@ -72,6 +72,9 @@ pub struct ExpertGroups {
     pub per_token: usize,
     /// How many of its best experts make up what a group is worth.
     pub best: usize,
+    /// What experts of other groups count as: less than any number, or 0 where that is still more than those of some that are
+    /// chosen.
+    pub others: f32,
 }
 
 impl Routing {
@@ -259,7 +262,7 @@ fn leave_out_groups(row: &mut [f32], groups: &ExpertGroups) {
     let chosen = greatest(&worths, groups.per_token);
     for (at, group) in row.chunks_mut(size).enumerate() {
         if !chosen.contains(&at) {
-            group.fill(f32::NEG_INFINITY);
+            group.fill(groups.others);
         }
     }
 }
@@ -267,6 +270,17 @@ fn leave_out_groups(row: &mut [f32], groups: &ExpertGroups) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn experts_of_other_groups_may_be_better_than_some_that_are_chosen() {
+        let best = |mut row: [f32; 4], others| {
+            leave_out_groups(&mut row, &ExpertGroups { count: 2, per_token: 1, best: 2, others });
+            (row, greatest(&row, 2))
+        };
+        let (row, least) = ([0.5, -0.25, 0.0, 0.125], f32::NEG_INFINITY);
+        assert_eq!(best(row, least), ([0.5, -0.25, least, least], vec![0, 1]));
+        assert_eq!(best(row, 0.0), ([0.5, -0.25, 0.0, 0.0], vec![0, 2]));
+    }
 
     #[test]
     fn a_table_names_different_experts_that_there_are() {

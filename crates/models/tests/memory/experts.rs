@@ -208,6 +208,8 @@ pub fn experts_need_what_is_said() {
             (latent_with("glm_moe_dsa", &queries, &chosen(100, 8)), sliding),
             (latent_with("mistral4", &queries, growing), one(700)),
             (latent("axk1", &queries), one(700)),
+            (latent_with("axk2", &queries, &chosen(100, 4)), one(700)),
+            (latent_with("axk2", &queries, &chosen(680, 8)), CacheOptions { batch: 2, ..one(700) }),
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }

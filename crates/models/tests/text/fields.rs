@@ -85,6 +85,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("mistral4"),
         of::<DeepseekForCausalLm>("mistral_large4"),
         of::<DeepseekForCausalLm>("axk1"),
+        of::<DeepseekForCausalLm>("axk2"),
         of::<DeepseekForCausalLm>("sarvam_mla"),
         of::<DeepseekForCausalLm>("sarvam_moe"),
         of::<DeepseekForCausalLm>("hy_v3"),
@@ -156,7 +157,7 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
             name == "glm_moe_dsa"
         }
         // Of others: they list which layers have experts.
-        "first_k_dense_replace" => ["deepseek_v32", "glm_moe_dsa", "axk1"].contains(&name),
+        "first_k_dense_replace" => ["deepseek_v32", "glm_moe_dsa", "axk1", "axk2"].contains(&name),
         // Which may leave out all there is.
         "text_config" => name.starts_with("muse") && value.is_object(),
         // One of these is a number that it may be.
@@ -294,6 +295,15 @@ fn what_does_not_fit_together_is_refused_by_name() {
         ("glm_moe_dsa-published-bf16", "index_topk_pattern", json!("FSX"), "index_topk_pattern"),
         ("axk1", "q_lora_rank", Value::Null, "q_lora_rank"),
         ("axk1", "mlp_layer_types", json!(["dense", "wide"]), "mlp_layer_types"),
+        ("axk2", "q_lora_rank", Value::Null, "q_lora_rank"),
+        ("axk2", "gated_norm_rank", json!(0), "gated_norm_rank"),
+        ("axk2", "gated_norm_rank", json!(1u64 << 40), "gated_norm_rank"),
+        ("axk2", "n_group", json!(2), "topk_group"),
+        ("axk2", "topk_group", json!(2), "topk_group"),
+        ("axk2-groups-stacked", "n_group", json!(3), "n_group"),
+        ("axk2-groups-stacked", "topk_group", json!(5), "topk_group"),
+        ("axk2-groups-stacked", "topk_group", Value::Null, "topk_group"),
+        ("axk2", "head_dim", json!(6), "head_dim"),
         ("mistral4", "head_dim", json!(4), "head_dim"),
         ("mistral4", "rope_parameters", Value::Null, "rope_parameters"),
         (
@@ -628,6 +638,19 @@ fn the_text_part_of_mistral_large4_has_the_defaults_of_transformers() {
     assert_eq!((read.rope.theta, factor, attention_factor), (1e4, 2048.0, 1.0));
     assert_eq!(original_max_position_embeddings, 512);
     assert!(config.is_part());
+}
+
+#[test]
+fn axk2_has_the_defaults_of_transformers() {
+    // `AXK2Config(num_hidden_layers=3)` of transformers 5.24, which does not count the correction of experts' scores.
+    let text = r#"{"model_type": "axk2", "num_hidden_layers": 3}"#;
+    let config = ModelConfig::from_json(text).unwrap();
+    assert_eq!(config.parameter_count(), 1_547_550_976 + 2 * 128);
+    let read = config.of::<DeepseekForCausalLm>().unwrap();
+    let routing = read.experts.unwrap().routing;
+    assert_eq!((routing.per_token, routing.scale, routing.groups), (8, 2.5, None));
+    assert_eq!((read.max_position_embeddings, read.rms_norm_eps), (131_072, 1e-6));
+    assert_eq!(read.latent_attention.unwrap().indexer.unwrap().heads, 16);
 }
 
 #[test]

@@ -28,6 +28,7 @@ pub(super) struct LatentWidths {
     pub query_rank: Option<usize>,
     pub rank: usize,
     pub plain: usize,
+    pub rotated: usize,
     pub value: usize,
 }
 
@@ -53,7 +54,13 @@ impl Absent {
             scale: 2.5,
             normalized: true,
             groups: (8, 4),
-            latent: LatentWidths { query_rank: Some(1536), rank: 512, plain: 128, value: 128 },
+            latent: LatentWidths {
+                query_rank: Some(1536),
+                rank: 512,
+                plain: 128,
+                rotated: 64,
+                value: 128,
+            },
         };
         match model_type {
             "deepseek_v2" => Self {
@@ -147,7 +154,13 @@ impl Absent {
                 dense: 1,
                 scale: 1.8,
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: Some(768), rank: 512, plain: 192, value: 256 },
+                latent: LatentWidths {
+                    query_rank: Some(768),
+                    rank: 512,
+                    plain: 192,
+                    rotated: 64,
+                    value: 256,
+                },
                 ..v3
             },
             "deepseek_v32" => {
@@ -167,7 +180,13 @@ impl Absent {
                     ..DEFAULTS
                 },
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: Some(2048), rank: 512, plain: 192, value: 256 },
+                latent: LatentWidths {
+                    query_rank: Some(2048),
+                    rank: 512,
+                    plain: 192,
+                    rotated: 64,
+                    value: 256,
+                },
                 ..v3
             },
             "mistral4" => Self {
@@ -187,7 +206,13 @@ impl Absent {
                 dense: 0,
                 scale: 1.0,
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: Some(1024), rank: 256, plain: 64, value: 128 },
+                latent: LatentWidths {
+                    query_rank: Some(1024),
+                    rank: 256,
+                    plain: 64,
+                    rotated: 64,
+                    value: 128,
+                },
                 ..v3
             },
             LARGE => Self {
@@ -209,7 +234,13 @@ impl Absent {
                 dense: 1,
                 scale: 1.0,
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: None, rank: 512, plain: 64, value: 128 },
+                latent: LatentWidths {
+                    query_rank: None,
+                    rank: 512,
+                    plain: 64,
+                    rotated: 64,
+                    value: 128,
+                },
                 ..v3
             },
             "axk1" => Self {
@@ -226,6 +257,31 @@ impl Absent {
                 },
                 experts: 192,
                 dense: 1,
+                ..v3
+            },
+            "axk2" => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 163_840),
+                        ("hidden_size", 2048),
+                        ("intermediate_size", 5120),
+                        ("num_hidden_layers", 48),
+                        ("num_attention_heads", 32),
+                    ],
+                    max_position_embeddings: 131_072,
+                    ..DEFAULTS
+                },
+                experts: 128,
+                moe_intermediate_size: 512,
+                dense: 1,
+                groups: (1, 1),
+                latent: LatentWidths {
+                    query_rank: Some(384),
+                    rank: 128,
+                    plain: 64,
+                    rotated: 32,
+                    value: 64,
+                },
                 ..v3
             },
             "youtu" => Self {
@@ -336,7 +392,13 @@ impl Absent {
                 dense: 1,
                 scale: 2.827,
                 groups: (1, 1),
-                latent: LatentWidths { query_rank: Some(1536), rank: 512, plain: 192, value: 256 },
+                latent: LatentWidths {
+                    query_rank: Some(1536),
+                    rank: 512,
+                    plain: 192,
+                    rotated: 64,
+                    value: 256,
+                },
                 ..v3
             },
             "hy_v3" => Self {

@@ -13,6 +13,7 @@ use super::super::{
     afmoe, cohere2_moe, flint, gemma, glm, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
 };
 use super::absent::{Absent, GLM_V, LatentWidths};
+use super::axk2::{self, AXK2, AXK2_NAMES};
 use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use super::linear;
@@ -24,7 +25,7 @@ use crate::config::{
     MAX_INTERMEDIATE, RopeConfig, RopeContext, RopeScaling, check, layer_windows, rope_object,
     sliding_window, yarn_stretch,
 };
-use crate::layers::{KeyValueSource, LatentAttentionConfig, Routing, Shares};
+use crate::layers::{KeyValueSource, LatentAttentionConfig, LatentGate, Routing, Shares};
 
 /// The fields of that type.
 pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
@@ -75,6 +76,9 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
             FIELDS,
         ],
         "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
+        "axk2" => {
+            &[AXK2, INDEXER, LAYER_TYPES, V3, ROTATED, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS]
+        }
         "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         "mistral4" => MISTRAL4,
@@ -193,6 +197,7 @@ pub(in super::super) fn read(
                 "hy_v4" => HY_V4_NAMES,
                 "sarvam_moe" => SARVAM_NAMES,
                 LARGE => LARGE_NAMES,
+                "axk2" => AXK2_NAMES,
                 "kimi_linear" => linear::KIMI_NAMES,
                 "bailing_hybrid" => linear::LING_NAMES,
                 _ => &[],
@@ -206,7 +211,7 @@ pub(in super::super) fn read(
             ..*experts
         };
     }
-    Ok(config)
+    if model_type == "axk2" { axk2::with_gates(fields, config) } else { Ok(config) }
 }
 
 /// Attention as Llama's, of whose heads a part is rotated: so much, and with norms or not, if the file says nothing else.
@@ -315,9 +320,9 @@ fn with_latent_attention(
     fields: &Fields<'_>,
     absent: &Absent,
 ) -> Result<RmsConfig, Error> {
-    let LatentWidths { query_rank, rank, plain, value } = absent.latent;
+    let LatentWidths { query_rank, rank, plain, rotated, value } = absent.latent;
     let width = |field, absent| fields.size_or(field, absent, MAX_HEAD_DIM);
-    let rotated = width("qk_rope_head_dim", 64)?;
+    let rotated = width("qk_rope_head_dim", rotated)?;
     if rotated % 2 != 0 {
         return Err(fields.refuse("qk_rope_head_dim", "it must be even".to_owned()));
     }
@@ -354,7 +359,7 @@ fn with_latent_attention(
         None => query_rank.filter(|_| !fields.has(field)),
     };
     let indexer = match model_type {
-        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" | LARGE => {
+        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" | "axk2" | LARGE => {
             Some(indexer::read(model_type, fields, rotated, config.rms_norm_eps)?)
         }
         _ => None,
@@ -374,8 +379,11 @@ fn with_latent_attention(
         epsilon: if is_large { config.rms_norm_eps } else { 1e-6 },
         latent_scale: None,
         has_sinks: is_hy,
-        is_gated: is_hy,
-        gates_heads: false,
+        gate: match model_type {
+            "hy_v4" => LatentGate::Values,
+            "axk2" => LatentGate::WithQueries,
+            _ => LatentGate::None,
+        },
         scales_queries: is_large,
         source: KeyValueSource::OWN,
         indexer,

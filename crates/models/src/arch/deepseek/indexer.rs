@@ -19,6 +19,7 @@ pub(super) fn read(
     let (heads, is_glm, is_hy) = match model_type {
         "glm_moe_dsa" | LARGE => (32, true, false),
         "hy_v4" => (16, false, true),
+        "axk2" => (16, false, false),
         _ => (64, false, false),
     };
     let head_dim = fields.size_or("index_head_dim", 128, MAX_HEAD_DIM)?;

@@ -136,6 +136,7 @@ impl RmsConfig {
             experts: None,
             sparse_layers: vec![true; num_hidden_layers],
             norms: BlockNorms::Before,
+            norm_gate_rank: None,
             norm_kind: BlockNormKind::Rms,
             norm_plus_one: false,
             last_norm_plain: false,
