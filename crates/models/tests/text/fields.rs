@@ -142,7 +142,9 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         "rope_parameters" | "rope_scaling" | "linear_attn_config" | "attn_config"
         | "ffn_config" => value.is_object(),
         // All that it may say has a default.
-        "text_config" => name == "mistral_large4" && value.is_object(),
+        "text_config" => {
+            (name == "mistral_large4" || name.starts_with("muse")) && value.is_object()
+        }
         // In files of older versions: those of newer ones have it in `rope_parameters`.
         "rope_theta"
         | "rotary_emb_base"
@@ -158,8 +160,6 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         }
         // Of others: they list which layers have experts.
         "first_k_dense_replace" => ["deepseek_v32", "glm_moe_dsa", "axk1", "axk2"].contains(&name),
-        // Which may leave out all there is.
-        "text_config" => name.starts_with("muse") && value.is_object(),
         // One of these is a number that it may be.
         "kda_lower_bound" => value.is_number(),
         // Other names of fields that are there.
