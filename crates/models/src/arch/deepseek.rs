@@ -14,6 +14,7 @@ mod mistral;
 pub(super) use config::{
     KIMI_IMAGES, LATENT, ROPE, YOUTU, fields, read, read_youtu, softmax_stretch,
 };
+pub(super) use hunyuan::{HY_V4_IMAGES, HY_V4_PART, HY_V4_PARTS, HY_V4_TEXT};
 
 use burn::module::Module;
 use burn::tensor::Tensor;

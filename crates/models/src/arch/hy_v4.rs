@@ -1,16 +1,17 @@
 //! Hunyuan 4: experts and sparse attention as in DeepSeek-V3.2, with several residual streams, and attention with sinks and gates.
-//! Tencent 2026 (<https://huggingface.co/tencent/Hy4-preview>).
+//! Of the one that sees images too, the text part. Tencent 2026 (<https://huggingface.co/tencent/Hy4-preview>,
+//! <https://huggingface.co/tencent/Hy4>).
 
 use burn::module::Module;
 use outsize_core::Names;
 
-use super::deepseek::{self, RmsMoE};
+use super::deepseek::{self, HY_V4_IMAGES, HY_V4_PART, HY_V4_PARTS, HY_V4_TEXT, RmsMoE};
 use super::expert_fields::swiglu_limit;
 use super::rms_config::{ExpertsConfig, RmsConfig};
 use super::rms_decoder::{RmsBlock, RmsForCausalLm};
 use super::rms_layer::RmsFeedForward;
-use crate::architecture::Init;
-use crate::config::{Fields, KnownField};
+use crate::architecture::{Init, MultimodalNames};
+use crate::config::{COMMON, Fields, KnownField, check};
 use crate::layers::{
     Either, HyperConnection, HyperConnectionConfig, LatentAttention, Mlp, MlpClamp, RmsNorm,
     Rotation,
@@ -39,19 +40,30 @@ pub struct HyV4DecoderLayer {
 }
 
 impl RmsBlock for HyV4DecoderLayer {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("hy_v4", "HYV4")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("hy_v4", "HYV4"), ("hy_v4_vl", "HYV4VL")];
     const NO_SPLIT: &'static [&'static str] = &["HyV4DecoderLayer"];
 
     fn has_more_layers(_: &str) -> bool {
         true
     }
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        deepseek::fields("hy_v4")
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            "hy_v4_vl" => &[HY_V4_IMAGES],
+            _ => deepseek::fields(model_type),
+        }
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        let mut config = deepseek::read("hy_v4", fields)?;
+    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
+        (model_type == "hy_v4_vl").then_some(&HY_V4_PARTS)
+    }
+
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        if model_type == "hy_v4_vl" {
+            return read_part(fields);
+        }
+        let mut config = deepseek::read(model_type, fields)?;
         let small = |field, absent| match fields.get(field) {
             Some(_) => fields.number_within(field, 0.0, 1e3),
             None => Ok(absent),
@@ -118,4 +130,15 @@ impl RmsBlock for HyV4DecoderLayer {
             .or(inner)
             .and(shares)
     }
+}
+
+/// The text part of a model that sees images too.
+fn read_part(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let tables = [HY_V4_TEXT, deepseek::fields(HY_V4_PART), &[COMMON]].concat();
+    check(&text, &tables)?;
+    let config = HyV4DecoderLayer::read(HY_V4_PART, &text)?;
+    // That of the whole model counts.
+    let tie_word_embeddings = fields.flag_or("tie_word_embeddings", false)?;
+    Ok(RmsConfig { tie_word_embeddings, ..config })
 }

@@ -260,6 +260,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Glm4vMoeForConditionalGeneration",
         "Glm46VForConditionalGeneration",
         "Exaone4_5_ForConditionalGeneration",
+        "HYV4VLForConditionalGeneration",
         "MuseGlimmerForConditionalGeneration",
         "MuseSparkForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",

@@ -267,6 +267,8 @@ pub const FIXTURES: &[&str] = &[
     "longcat_flash-published-bf16",
     "hy_v4",
     "hy_v4-published-bf16",
+    "hy_v4_vl",
+    "hy_v4_vl-published-bf16",
     "deepseek_v4",
     "deepseek_v4-published-bf16",
     "deepseek_v4-published-fp8",

@@ -94,6 +94,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("mimo_v2_flash"),
         of::<LongcatForCausalLm>("longcat_flash"),
         of::<HyV4ForCausalLm>("hy_v4"),
+        of::<HyV4ForCausalLm>("hy_v4_vl"),
         of::<DeepseekV4ForCausalLm>("deepseek_v4"),
         of::<DbrxForCausalLm>("dbrx"),
         of::<KimiForCausalLm>("kimi_linear"),
@@ -143,7 +144,8 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         | "ffn_config" => value.is_object(),
         // All that it may say has a default.
         "text_config" => {
-            (name == "mistral_large4" || name.starts_with("muse")) && value.is_object()
+            let all = ["mistral_large4", "hy_v4_vl", "muse_glimmer", "muse_spark"];
+            all.contains(&name) && value.is_object()
         }
         // In files of older versions: those of newer ones have it in `rope_parameters`.
         "rope_theta"
@@ -687,9 +689,13 @@ fn published_models_have_the_parameters_that_transformers_counts() {
 
 /// What stands in place of absent fields makes the published sizes: those that `transformers` counts, with the buffers of routers.
 #[test]
-fn absent_fields_of_a_muse_are_those_of_the_published_one() {
-    for (name, parameters) in [("glimmer", 27_854_780_928), ("spark", 819_990_552_064)] {
-        let (whole, text) = (format!("muse_{name}"), format!("muse_{name}_text"));
+fn absent_fields_of_text_parts_are_those_of_the_published_ones() {
+    for (whole, parameters) in [
+        ("muse_glimmer", 27_854_780_928),
+        ("muse_spark", 819_990_552_064),
+        ("hy_v4_vl", 769_907_408_797),
+    ] {
+        let (name, text) = (whole, format!("{whole}_text"));
         let config = json!({"model_type": whole, "text_config": {"model_type": text}});
         let config = ModelConfig::from_json(&config.to_string()).unwrap();
         assert_eq!(config.parameter_count(), parameters, "{name}");

@@ -1,6 +1,7 @@
 //! What `transformers` takes where a field of these models is absent.
 
 use super::super::rms_config::{DEFAULTS, RmsDefaults};
+use super::hunyuan::HY_V4_PART;
 use super::mistral::LARGE;
 
 /// The text part of a GLM with experts that sees images too.
@@ -374,6 +375,29 @@ impl Absent {
                 dense: 1,
                 groups: (1, 1),
                 ..v3
+            },
+            HY_V4_PART => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 120_832),
+                        ("hidden_size", 6144),
+                        ("intermediate_size", 18_432),
+                        ("num_hidden_layers", 78),
+                        ("num_attention_heads", 64),
+                    ],
+                    max_position_embeddings: 262_144,
+                    rms_norm_eps: 1e-5,
+                    ..DEFAULTS
+                },
+                moe_intermediate_size: 2048,
+                latent: LatentWidths {
+                    query_rank: Some(2048),
+                    rank: 512,
+                    plain: 192,
+                    rotated: 64,
+                    value: 256,
+                },
+                ..Self::of("hy_v4")
             },
             "hy_v4" => Self {
                 sizes: RmsDefaults {

@@ -14,7 +14,7 @@ use super::super::{
 };
 use super::absent::{Absent, GLM_V, LatentWidths};
 use super::axk2::{self, AXK2, AXK2_NAMES};
-use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES};
+use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES, HY_V4_PART, is_hy_v4};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use super::linear;
 use super::mistral::{LARGE, LARGE_FIELDS, LARGE_NAMES, with_large_layers};
@@ -51,7 +51,7 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
             EXPERTS,
             FIELDS,
         ],
-        "hy_v4" => &[HY_V4, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
+        "hy_v4" | HY_V4_PART => &[HY_V4, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
         "kimi_linear" => &[
             linear::KIMI,
             linear::BOTH,
@@ -194,7 +194,7 @@ pub(in super::super) fn read(
             shared_intermediate_size: shared,
             renamed: match model_type {
                 "hy_v3" => HY_NAMES,
-                "hy_v4" => HY_V4_NAMES,
+                "hy_v4" | HY_V4_PART => HY_V4_NAMES,
                 "sarvam_moe" => SARVAM_NAMES,
                 LARGE => LARGE_NAMES,
                 "axk2" => AXK2_NAMES,
@@ -334,15 +334,15 @@ fn with_latent_attention(
         false => (rotated, "qk_rope_head_dim"),
     };
     let config = RmsConfig::read(fields, &RmsDefaults { head_dim: Some(head), ..absent.sizes })?;
-    let is_hy = model_type == "hy_v4";
+    let is_hy = is_hy_v4(model_type);
     if config.num_key_value_heads != config.num_attention_heads && !is_hy {
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
     // Of Sarvam it was published as something else, which does not count; nor does either of Hunyuan 4. That of others may be of
     // linear attention.
-    let is_other = ["sarvam_mla", "hy_v4", "kimi_linear", "bailing_hybrid"].contains(&model_type);
-    if config.head_dim != head && !is_other {
+    let is_other = ["sarvam_mla", "kimi_linear", "bailing_hybrid"].contains(&model_type);
+    if config.head_dim != head && !is_other && !is_hy {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
     let config = RmsConfig { head_dim: rotated, rotary_dim: rotated, ..config };
@@ -359,7 +359,7 @@ fn with_latent_attention(
         None => query_rank.filter(|_| !fields.has(field)),
     };
     let indexer = match model_type {
-        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" | "axk2" | LARGE => {
+        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" | HY_V4_PART | "axk2" | LARGE => {
             Some(indexer::read(model_type, fields, rotated, config.rms_norm_eps)?)
         }
         _ => None,
@@ -376,11 +376,14 @@ fn with_latent_attention(
         value: width("v_head_dim", value)?,
         apart: fields.flag_or("kv_b_apart", false)?,
         scale,
-        epsilon: if is_large { config.rms_norm_eps } else { 1e-6 },
+        epsilon: match is_large || model_type == HY_V4_PART {
+            true => config.rms_norm_eps,
+            false => 1e-6,
+        },
         latent_scale: None,
         has_sinks: is_hy,
         gate: match model_type {
-            "hy_v4" => LatentGate::Values,
+            _ if is_hy => LatentGate::Values,
             "axk2" => LatentGate::WithQueries,
             _ => LatentGate::None,
         },
@@ -396,7 +399,7 @@ fn with_latent_attention(
         },
         choices: indexer::choices(model_type, fields, config.num_hidden_layers)?,
         rope_interleaved: model_type == "deepseek_v2"
-            || fields.flag_or("rope_interleave", !is_hy)?,
+            || fields.flag_or("rope_interleave", model_type != "hy_v4")?,
         ..config.with_attention_bias(fields)?
     })
 }

@@ -1,7 +1,17 @@
 //! Fields and names that Hunyuan 3 and 4 have beside those of DeepSeek.
 
-use crate::config::Effect::{self, Harmless, Read};
+use super::super::gemma3::TEXT_PART;
+use crate::architecture::MultimodalNames;
+use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::KnownField;
+
+/// The text part of a Hunyuan 4 that sees images too.
+pub(in super::super) const HY_V4_PART: &str = "hy_v4_vl_text";
+
+/// Whether it is a Hunyuan 4.
+pub(super) fn is_hy_v4(model_type: &str) -> bool {
+    ["hy_v4", HY_V4_PART].contains(&model_type)
+}
 
 /// Hunyuan 3 as it is published.
 pub(super) const HY_NAMES: &[(&str, &str)] = &[
@@ -32,6 +42,7 @@ pub(super) const HY_V4_NAMES: &[(&str, &str)] = &[
     (r"\.hc_mlp_layer\.hc_", ".hc_mlp_layer.hc_pre.hc_"),
     (r"\.hc_mlp_layer\.hc_", ".ffn_hc."),
     (r"\.hc_head\.hc_", ".hc_pre.hc_head.hc_head_"),
+    (r"\.hc_head\.hc_", ".hc_head.hc_pre.hc_head_"),
     (r"\.hc_head\.hc_", ".hc_head.hc_head_"),
     (r"\.self_attn\.sinks$", ".self_attn.learnable_sink_param"),
     (r"\.gate_proj\.", ".linear_gate."),
@@ -48,3 +59,21 @@ pub(super) const HY_V4: &[KnownField] = &[
     ("learnable_sink_init", Harmless),
     ("swiglu_limit", Read),
 ];
+
+/// Of `text_config`, beside the fields of Hunyuan 4.
+pub(in super::super) const HY_V4_TEXT: &[&[KnownField]] =
+    &[&[("model_type", Only(&["\"hy_v4_vl_text\""]))], TEXT_PART];
+
+/// Of the whole model.
+pub(in super::super) const HY_V4_IMAGES: &[KnownField] = &[
+    ("image_token_id", Harmless),
+    ("text_config", Read),
+    ("video_token_id", Harmless),
+    ("vision_config", Harmless),
+];
+
+/// As it is published, and as transformers has it in memory.
+pub(in super::super) const HY_V4_PARTS: MultimodalNames = MultimodalNames {
+    prefixes: &[("model.language_model.", "model.")],
+    others: &["vit.", "model.vit.", "model.vision_tower.", "model.mtp_layers."],
+};

@@ -3,6 +3,7 @@
 use outsize_kernels::RotaryPairs;
 use serde_json::Value;
 
+use super::hunyuan::{HY_V4_PART, is_hy_v4};
 use super::mistral::LARGE;
 use crate::Error;
 use crate::config::Effect::{self, Read};
@@ -19,6 +20,7 @@ pub(super) fn read(
     let (heads, is_glm, is_hy) = match model_type {
         "glm_moe_dsa" | LARGE => (32, true, false),
         "hy_v4" => (16, false, true),
+        HY_V4_PART => (32, false, true),
         "axk2" => (16, false, false),
         _ => (64, false, false),
     };
@@ -31,7 +33,10 @@ pub(super) fn read(
         heads: fields.size_or("index_n_heads", heads, MAX_HEADS)?,
         head_dim,
         top_k: fields.size_or("index_topk", 2048, MAX_POSITIONS)?,
-        pairs: if is_glm { RotaryPairs::Interleaved } else { RotaryPairs::Halves },
+        pairs: match is_glm || model_type == HY_V4_PART {
+            true => RotaryPairs::Interleaved,
+            false => RotaryPairs::Halves,
+        },
         // The last elements are rotated there.
         plain: if is_hy { head_dim - rotated } else { 0 },
         epsilon: if is_hy { rms_norm_eps } else { 1e-6 },
@@ -45,8 +50,8 @@ pub(super) fn choices(
     fields: &Fields<'_>,
     layers: usize,
 ) -> Result<Vec<LatentChoice>, Error> {
-    let is_hy = model_type == "hy_v4";
-    if !["glm_moe_dsa", LARGE, "hy_v4"].contains(&model_type) {
+    let is_hy = is_hy_v4(model_type);
+    if !["glm_moe_dsa", LARGE].contains(&model_type) && !is_hy {
         return Ok(vec![LatentChoice::Own; layers]);
     }
     let pattern = fields.get("index_topk_pattern").filter(|_| !is_hy);
