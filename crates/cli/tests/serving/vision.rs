@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 15] = [
+const FIXTURES: [&str; 16] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -25,6 +25,7 @@ const FIXTURES: [&str; 15] = [
     "vision-muse_spark",
     "vision-kimi_k25",
     "vision-mistral_large4",
+    "vision-qwen3_omni_moe",
 ];
 
 fn fixture(name: &str) -> PathBuf {

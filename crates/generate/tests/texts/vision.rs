@@ -15,7 +15,7 @@ use outsize_models::CacheOptions;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 15] = [
+const FIXTURES: [&str; 16] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -31,6 +31,7 @@ const FIXTURES: [&str; 15] = [
     "vision-muse_spark",
     "vision-kimi_k25",
     "vision-mistral_large4",
+    "vision-qwen3_omni_moe",
 ];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
@@ -58,6 +59,7 @@ fn ggufs() -> impl Iterator<Item = &'static str> {
         "vision-muse_spark",
         "vision-kimi_k25",
         "vision-mistral_large4",
+        "vision-qwen3_omni_moe",
     ];
     FIXTURES.into_iter().filter(move |name| !without.contains(name))
 }

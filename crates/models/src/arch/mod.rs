@@ -78,6 +78,7 @@ mod phimoe;
 mod pixtral;
 mod qwen3;
 mod qwen3_next;
+mod qwen3_omni;
 mod qwen3_vl_moe;
 mod qwen_image;
 mod qwen_vision;

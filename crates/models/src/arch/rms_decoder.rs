@@ -267,6 +267,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
         "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3OmniMoeForConditionalGeneration",
     ];
     const IGNORED: &'static [&'static str] = &[
         ".rotary_emb.inv_freq",

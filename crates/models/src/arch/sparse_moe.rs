@@ -12,7 +12,7 @@ use super::rms_config::{
 };
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use super::{mellum, qwen3_next};
+use super::{mellum, qwen3_next, qwen3_omni};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, layer_windows};
@@ -45,6 +45,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         ("qwen3_next", "Qwen3Next"),
         ("qwen3_5_moe_text", "Qwen3_5Moe"),
         ("qwen3_5_moe", "Qwen3_5Moe"),
+        ("qwen3_omni_moe", "Qwen3OmniMoeThinkerText"),
     ];
 
     fn has_more_layers(model_type: &str) -> bool {
@@ -52,7 +53,10 @@ impl RmsFeedForward for RmsSparseMoeBlock {
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
-        qwen3_next::multimodal(model_type)
+        match model_type {
+            "qwen3_omni_moe" => Some(&qwen3_omni::NAMES),
+            _ => qwen3_next::multimodal(model_type),
+        }
     }
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
@@ -60,6 +64,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
             "qwen2_moe" => &[QWEN2_MOE, QWEN_MOE, EXPERTS, FIELDS],
             "qwen3_moe" => &[QWEN3_MOE, QWEN_MOE, EXPERTS, FIELDS],
             "mellum" => &[mellum::MELLUM, EXPERTS, FIELDS],
+            "qwen3_omni_moe" => &[qwen3_omni::OMNI],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[OLMOE, EXPERTS, FIELDS],
         }
@@ -69,8 +74,10 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         if qwen3_next::is_one(model_type) {
             return qwen3_next::read(model_type, fields);
         }
-        if model_type == "mellum" {
-            return mellum::read(fields);
+        match model_type {
+            "mellum" => return mellum::read(fields),
+            "qwen3_omni_moe" => return qwen3_omni::read(fields),
+            _ => {}
         }
         let is_flex = model_type == "flex_olmo";
         let is_olmoe = model_type == "olmoe" || is_flex;

@@ -111,6 +111,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LlamaForCausalLm>("vaultgemma"),
         of::<LlamaForCausalLm>("helium"),
         of::<SparseMoeForCausalLm>("mellum"),
+        ("vision-qwen3_omni_moe", SparseMoeForCausalLm::fields("qwen3_omni_moe")),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
         of::<FalconH1ForCausalLm>("falcon_h1"),

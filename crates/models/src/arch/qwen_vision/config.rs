@@ -113,7 +113,7 @@ impl QwenVisionConfig {
             Qwen2_5 => windows(&vision, patch_size * spatial_merge_size)?,
             Qwen2 | Qwen3 => (None, Vec::new()),
         };
-        let has_deepstack = model_type.starts_with("qwen3_vl");
+        let has_deepstack = !model_type.starts_with("qwen3_5");
         let token = |field, [of_3_5, of_others]: [u32; 2]| {
             let is_3_5 = version == Qwen3 && !has_deepstack;
             token_id(fields, &[field], if is_3_5 { of_3_5 } else { of_others })

@@ -18,6 +18,7 @@ use self::merger::{Merger, QwenVisionPatchMerger};
 pub(super) use self::windows::ImageWindows;
 use super::llama::{ACT, QWEN2};
 use super::qwen_vl::MULTIMODAL;
+use super::qwen3_omni::{OMNI, thinker};
 use super::rms_config::FIELDS;
 use super::vision_positions::{between_two, position_embeddings};
 use crate::architecture::{Architecture, Init};
@@ -63,6 +64,7 @@ impl Architecture for QwenVisionModel {
         ("qwen3_5_moe", "Qwen3_5MoeVision"),
         ("qwen2_vl", "Qwen2VLVision"),
         ("qwen2_5_vl", "Qwen2_5_VLVision"),
+        ("qwen3_omni_moe", "Qwen3OmniMoeVision"),
     ];
     const CLASS_PREFIX: &'static str = "QwenVision";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
@@ -77,12 +79,16 @@ impl Architecture for QwenVisionModel {
         match model_type {
             // As first published with the fields of the text part.
             "qwen2_vl" | "qwen2_5_vl" => &[MULTIMODAL, QWEN2, ACT, FIELDS],
+            "qwen3_omni_moe" => &[OMNI],
             _ => &[MULTIMODAL],
         }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<QwenVisionConfig, Error> {
-        QwenVisionConfig::read(model_type, fields)
+        match model_type {
+            "qwen3_omni_moe" => QwenVisionConfig::read(model_type, &thinker(fields)?),
+            _ => QwenVisionConfig::read(model_type, fields),
+        }
     }
 
     fn new(config: &QwenVisionConfig, init: &Init) -> Self {
@@ -109,7 +115,9 @@ impl Architecture for QwenVisionModel {
 
 impl Component for QwenVisionModel {
     fn names(_: &QwenVisionConfig, tensors: &[TensorInfo]) -> Names {
-        visual_names(tensors)
+        let renamed = |names: Names, (pattern, with): &(&str, &str)| names.or_rename(pattern, with);
+        // The expressions are ours, and valid.
+        OMNI_NAMES.iter().try_fold(visual_names(tensors), renamed).unwrap_or_default()
     }
 
     fn is_unused(_: &QwenVisionConfig, tensor: &str) -> bool {
@@ -125,13 +133,23 @@ impl Component for QwenVisionModel {
     }
 }
 
+/// What stands in Qwen3-Omni for names of mergers.
+const OMNI_NAMES: &[(&str, &str)] = &[
+    (r"\.merger\.norm\.", ".merger.ln_q."),
+    (r"\.merger\.linear_fc1\.", ".merger.mlp.0."),
+    (r"\.merger\.linear_fc2\.", ".merger.mlp.2."),
+    (r"\.deepstack_merger_list\.(\d+)\.norm\.", ".merger_list.$1.ln_q."),
+    (r"\.deepstack_merger_list\.(\d+)\.linear_fc1\.", ".merger_list.$1.mlp.0."),
+    (r"\.deepstack_merger_list\.(\d+)\.linear_fc2\.", ".merger_list.$1.mlp.2."),
+];
+
 /// What the names of its tensors begin with.
-const PREFIXES: [&str; 2] = ["model.visual.", "visual."];
+const PREFIXES: [&str; 3] = ["model.visual.", "thinker.visual.", "visual."];
 
 /// The names of an encoder that is called `visual` in a checkpoint with these tensors.
 pub(super) fn visual_names(tensors: &[TensorInfo]) -> Names {
-    let is_inner = tensors.iter().any(|tensor| tensor.name.starts_with(PREFIXES[0]));
-    let prefix = if is_inner { PREFIXES[0] } else { PREFIXES[1] };
+    let is_one = |prefix: &&str| tensors.iter().any(|tensor| tensor.name.starts_with(*prefix));
+    let prefix = PREFIXES.into_iter().find(is_one).unwrap_or(PREFIXES[2]);
     // The expression is ours, and valid.
     Names::default().rename("^", prefix).unwrap_or_default()
 }
