@@ -127,7 +127,9 @@ fn is_linear_layer(kind: ModuleKind) -> bool {
 /// Why no adapter can be added to a module.
 pub(crate) fn refusal(kind: ModuleKind) -> Option<&'static str> {
     Some(match kind {
-        ModuleKind::Linear | ModuleKind::InOut | ModuleKind::Head => return None,
+        ModuleKind::Linear | ModuleKind::InOut | ModuleKind::Head | ModuleKind::HeadMatrices => {
+            return None;
+        }
         ModuleKind::Embedding => {
             "is a table of embeddings: adapters are built in for linear layers only"
         }
@@ -142,9 +144,6 @@ pub(crate) fn refusal(kind: ModuleKind) -> Option<&'static str> {
         }
         ModuleKind::Reordered => {
             "is stored in another order than transformers has it in: take the model's safetensors instead of a GGUF file"
-        }
-        ModuleKind::HeadMatrices => {
-            "is multiplied head by head in latent attention: adapters are built in for the other linear layers only"
         }
     })
 }

@@ -87,14 +87,37 @@ impl ModelConfig {
     fn module(&self, weight: &str, parameter: &Parameter, kind: ModuleKind) -> Option<ModuleSpec> {
         let [rows, columns] = parameter.shape[..] else { return None };
         let shape = if kind == ModuleKind::InOut { [columns, rows] } else { [rows, columns] };
-        let name = weight.strip_suffix(".weight")?;
+        let own = weight.strip_suffix(".weight")?;
+        let other_parts = other_parts(self.model_type()).iter();
+        let name =
+            other_parts.fold(own.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs));
         let prefixes = self.row.multimodal.map_or(&[][..], |names| names.prefixes);
         let named = |(theirs, ours): &(&str, &str)| {
             name.strip_prefix(ours).map(|rest| format!("{theirs}{rest}"))
         };
         let mut names: Vec<_> = prefixes.iter().filter_map(named).collect();
-        names.push(name.to_owned());
-        let interleaved_head = self.layout.interleaved_head.filter(|_| is_rotated(name));
+        names.push(name.clone());
+        if name != own {
+            names.push(own.to_owned());
+        }
+        let interleaved_head = self.layout.interleaved_head.filter(|_| is_rotated(own));
         Some(ModuleSpec { names, path: parameter.path.clone(), shape, kind, interleaved_head })
+    }
+}
+
+/// Parts of the names of modules that are others here, where they are those of the published checkpoint, than in `transformers`:
+/// ours first.
+fn other_parts(model_type: &str) -> &'static [(&'static str, &'static str)] {
+    match model_type {
+        "axk2" => &[
+            (".self_attn.q_b_proj", ".self_attn.q_gate_proj"),
+            (".input_gate.", ".input_layernorm.mlp."),
+            (".post_attention_gate.", ".post_attention_layernorm.mlp."),
+        ],
+        "bailing_hybrid" | "kimi_linear" => &[(".self_attn.f_", ".self_attn.forget_gate.f_")],
+        "flint" => &[(".mlp.shared_experts.", ".mlp.shared_expert.")],
+        "lfm3" => &[(".self_attn.gate_proj", ".self_attn.g_proj")],
+        "nanochat" => &[(".mlp.up_proj", ".mlp.fc1"), (".mlp.down_proj", ".mlp.fc2")],
+        _ => &[],
     }
 }

@@ -172,7 +172,7 @@ const RENAMED: &[(&str, &str)] = &[
 ];
 
 pub(super) const NAMES: MultimodalNames = MultimodalNames {
-    prefixes: &[("language_model.", ""), ("model.language_model.", "model.")],
+    prefixes: &[("model.language_model.", "model."), ("language_model.", "")],
     others: &[
         "vision_tower.",
         "multi_modal_projector.",

@@ -59,10 +59,14 @@ impl RmsBlock for NemotronHBlock {
         }
     }
 
-    fn multimodal(_: &str) -> Option<&'static MultimodalNames> {
-        // The latter as it is published.
-        const PREFIXES: &[(&str, &str)] = &[("model.", "model."), ("backbone.", "model.")];
-        Some(&MultimodalNames { prefixes: PREFIXES, others: &[] })
+    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
+        const OURS: (&str, &str) = ("model.", "model.");
+        // As all are published.
+        const BACKBONE: (&str, &str) = ("backbone.", "model.");
+        Some(match model_type {
+            "nemotron_h" => &MultimodalNames { prefixes: &[OURS, BACKBONE], others: &[] },
+            _ => &MultimodalNames { prefixes: &[BACKBONE, OURS], others: &[] },
+        })
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {

@@ -65,6 +65,7 @@ const THINKER: &[KnownField] = &[
     ("dtype", Harmless),
     ("model_type", Only(&["\"qwen3_omni_moe_thinker\""])),
     ("position_id_per_seconds", Harmless),
+    ("seconds_per_chunk", Harmless),
     ("user_token_id", Harmless),
 ];
 

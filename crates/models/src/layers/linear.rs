@@ -249,7 +249,7 @@ pub(crate) fn product<const D: usize>(
 }
 
 /// `y + (scale · x · downᵀ) · upᵀ`.
-fn adapted<const D: usize>(
+pub(super) fn adapted<const D: usize>(
     compute: ActivationDtype,
     y: Tensor<D>,
     x: Tensor<D>,

@@ -1,5 +1,5 @@
-//! The vision encoder of Mistral Small 3.1 and later, of Ministral 3 and of Mistral Large 4, with what makes features of its states. Agrawal et al. 2024
-//! (arXiv:2410.07073).
+//! The vision encoder of Mistral Small 3.1 and later, of Ministral 3 and of Mistral Large 4, with what
+//! makes features of its states. Agrawal et al. 2024 (arXiv:2410.07073).
 
 mod config;
 

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};
-use outsize_core::Streamed;
+use outsize_core::{LowRank, Streamed};
 use outsize_kernels::{
     ActivationDtype, WeightTensor, add_linear_in_out, fetched_linear, is_gpu, linear_with,
 };
 
 use super::LatentAttentionConfig;
 use crate::Init;
-use crate::layers::linear::{differentiated, matrix, whole};
+use crate::layers::linear::{adapted, differentiated, matrix, whole};
 
 /// Matrices of all heads, those of one below those of the other: in one, or apart as in GGUF files. They are small beside the
 /// other matrices, and a pass holds them all.
@@ -40,9 +40,13 @@ impl HeadMatrices {
     pub(super) fn held(&self, config: LatentAttentionConfig, x: &Tensor<4>) -> HeldMatrices<'_> {
         let held = |matrix| HeadMatrix::new(matrix, x);
         match (&self.weight, &self.keys, &self.values) {
-            (Some(both), ..) => HeldMatrices { config, keys: held(both), values: None },
+            (Some(both), ..) => {
+                let adapter = Streamed::of(both).and_then(Streamed::low_rank);
+                HeldMatrices { config, keys: held(both), values: None, adapter }
+            }
             (None, Some(keys), Some(values)) => {
-                HeldMatrices { config, keys: held(keys), values: Some(held(values)) }
+                let values = Some(held(values));
+                HeldMatrices { config, keys: held(keys), values, adapter: None }
             }
             _ => unreachable!("they are made as one or apart"),
         }
@@ -105,6 +109,8 @@ pub(super) struct HeldMatrices<'a> {
     /// What makes keys; and values, if these have none apart.
     keys: HeadMatrix<'a>,
     values: Option<HeadMatrix<'a>>,
+    /// What an adapter adds to both.
+    adapter: Option<LowRank>,
 }
 
 impl HeldMatrices<'_> {
@@ -120,7 +126,15 @@ impl HeldMatrices<'_> {
             return self.keys.product(compute, query, head * rank..(head + 1) * rank);
         }
         let first = head * (plain + value);
-        self.keys.transposed(compute, query, first..first + plain)
+        let keys = first..first + plain;
+        let y = self.keys.transposed(compute, query.clone(), keys.clone());
+        match self.adapter_rows(keys) {
+            Some(LowRank { down, up, scale, in_out }) => {
+                let (down, up) = (up.transpose(), down.transpose());
+                adapted(compute, y, query, LowRank { down, up, scale, in_out })
+            }
+            None => y,
+        }
     }
 
     /// A head's values of what attention gives over latents: `[batch, tokens, rank]` to `[batch, tokens, value]`.
@@ -131,13 +145,22 @@ impl HeldMatrices<'_> {
         sum: Tensor<3>,
     ) -> Tensor<3> {
         let LatentAttentionConfig { plain, value, .. } = self.config;
-        match &self.values {
-            Some(values) => values.product(compute, sum, head * value..(head + 1) * value),
-            None => {
-                let end = (head + 1) * (plain + value);
-                self.keys.product(compute, sum, end - value..end)
-            }
+        if let Some(values) = &self.values {
+            return values.product(compute, sum, head * value..(head + 1) * value);
         }
+        let end = (head + 1) * (plain + value);
+        let values = end - value..end;
+        let y = self.keys.product(compute, sum.clone(), values.clone());
+        match self.adapter_rows(values) {
+            Some(adapter) => adapted(compute, y, sum, adapter),
+            None => y,
+        }
+    }
+
+    /// What an adapter adds to some rows.
+    fn adapter_rows(&self, rows: Range<usize>) -> Option<LowRank> {
+        let adapter = self.adapter.clone()?;
+        Some(LowRank { up: adapter.up.narrow(0, rows.start, rows.len()), ..adapter })
     }
 }
 
