@@ -28,7 +28,7 @@ pub enum FinetuneError {
     Train(#[from] outsize_train::Error),
     /// The model cannot learn block by block.
     #[error(
-        "a {model_type} cannot learn: its layers share keys and values, or see tokens that an indexer chooses, or it has an encoder, and only models whose \
+        "a model of type {model_type} cannot learn: its layers share keys and values, or see tokens that an indexer chooses, or it has an encoder, and only models whose \
          blocks depend on each other by the residual stream alone can"
     )]
     Unsupported {

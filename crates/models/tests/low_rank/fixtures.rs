@@ -12,7 +12,7 @@ use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfi
 use outsize_plan::{Budget, infer};
 
 /// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens that are chosen.
-pub const ALL: [&str; 39] = [
+pub const ALL: [&str; 43] = [
     "afmoe",
     "apertus",
     "arcee",
@@ -33,6 +33,7 @@ pub const ALL: [&str; 39] = [
     "kimi_linear",
     "laguna",
     "lfm2_moe",
+    "lfm3",
     "llama",
     "llama-tied",
     "llama4",
@@ -42,6 +43,9 @@ pub const ALL: [&str; 39] = [
     "minimax_m2",
     "mistral-window",
     "mixtral",
+    "muse_glimmer",
+    "muse_spark",
+    "nanochat",
     "nemotron",
     "nemotron_h",
     "olmo",
