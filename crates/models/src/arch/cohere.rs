@@ -45,10 +45,7 @@ pub(super) fn read_cohere2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 /// What all have.
 pub(super) fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?.with_attention_bias(fields)?;
-    let logit_scale = match fields.get("logit_scale") {
-        Some(_) => fields.number_within("logit_scale", 1e-6, 1e6)?,
-        None => 0.0625,
-    };
+    let logit_scale = fields.number_within_or("logit_scale", 0.0625, 1e-6, 1e6)?;
     Ok(RmsConfig {
         norms: BlockNorms::Parallel,
         norm_kind: BlockNormKind::Layer { bias: false },

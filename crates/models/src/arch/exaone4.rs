@@ -18,7 +18,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 
 /// Reads the text part of a model that sees images too.
 pub(super) fn read_part(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[TEXT_TYPE, TEXT_PART, EXAONE4, WINDOWS, FIELDS, COMMON])?;
     // That of the whole model counts.
     let tie_word_embeddings = fields.flag_or("tie_word_embeddings", false)?;

@@ -123,10 +123,7 @@ const MAX_SCALE: f64 = 1e6;
 
 /// What the shares of experts are multiplied by, as a field says.
 pub(super) fn share_scale(fields: &Fields<'_>, field: &str, absent: f64) -> Result<f64, Error> {
-    match fields.get(field) {
-        Some(_) => fields.number_within(field, 0.0, MAX_SCALE),
-        None => Ok(absent),
-    }
+    fields.number_within_or(field, absent, 0.0, MAX_SCALE)
 }
 
 /// What gate and up are clamped to.

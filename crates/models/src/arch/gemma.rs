@@ -42,10 +42,8 @@ pub(super) fn read_gemma2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         return Err(fields.refuse("sliding_window", "some layers need one".to_owned()));
     }
     let by_rule = (0..config.num_hidden_layers).map(|layer| window.filter(|_| layer % 2 == 0));
-    let query_pre_attn_scalar = match fields.get("query_pre_attn_scalar") {
-        Some(_) => fields.number_within("query_pre_attn_scalar", 1e-6, 1e6)?,
-        None => 256.0,
-    };
+    let query_pre_attn_scalar =
+        fields.number_within_or("query_pre_attn_scalar", 256.0, 1e-6, 1e6)?;
     Ok(RmsConfig {
         norms: BlockNorms::Around,
         windows: layer_windows(fields, window, by_rule.collect())?,

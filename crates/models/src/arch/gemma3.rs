@@ -30,7 +30,7 @@ const ABSENT: RmsDefaults<'static> = RmsDefaults {
 
 /// Reads the text part of a model that sees images too.
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[NESTED_TEXT, TEXT_PART, TEXT, FIELDS, COMMON])?;
     // That of the whole model counts.
     let tie_word_embeddings = fields.flag_or("tie_word_embeddings", true)?;
@@ -40,10 +40,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 /// Reads the configuration of the text part alone.
 pub(super) fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, &ABSENT)?.with_attention_bias(fields)?;
-    let query_pre_attn_scalar = match fields.get("query_pre_attn_scalar") {
-        Some(_) => fields.number_within("query_pre_attn_scalar", 1e-6, 1e6)?,
-        None => 256.0,
-    };
+    let query_pre_attn_scalar =
+        fields.number_within_or("query_pre_attn_scalar", 256.0, 1e-6, 1e6)?;
     let window = sliding_window(fields, DEFAULT_WINDOW)?;
     if window.is_none() {
         return Err(fields.refuse("sliding_window", "a gemma3_text needs one".to_owned()));

@@ -75,7 +75,7 @@ impl RmsFeedForward for FusedMlp {
 
 /// Reads the text part of a model that sees images too.
 fn read_text_part(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[TEXT_TYPE, TEXT_PART, FIELDS, COMMON])?;
     let absent = RmsDefaults {
         key_value_heads: Some(2),

@@ -64,10 +64,7 @@ impl RmsBlock for HyV4DecoderLayer {
             return read_part(fields);
         }
         let mut config = deepseek::read(model_type, fields)?;
-        let small = |field, absent| match fields.get(field) {
-            Some(_) => fields.number_within(field, 0.0, 1e3),
-            None => Ok(absent),
-        };
+        let small = |field, absent| fields.number_within_or(field, absent, 0.0, 1e3);
         config.hyper_connections = Some(HyperConnectionConfig {
             streams: fields.size_or("hc_mult", 4, 64)?,
             magnitude: small("hc_magnitude", 2.0)?,
@@ -134,7 +131,7 @@ impl RmsBlock for HyV4DecoderLayer {
 
 /// The text part of a model that sees images too.
 fn read_part(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     let tables = [HY_V4_TEXT, deepseek::fields(HY_V4_PART), &[COMMON]].concat();
     check(&text, &tables)?;
     let config = HyV4DecoderLayer::read(HY_V4_PART, &text)?;

@@ -206,17 +206,7 @@ fn read(fields: &Fields<'_>, is_moe: bool) -> Result<RmsConfig, Error> {
 
 /// Of each layer, whether it has attention.
 fn kinds(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
-    let attends = |kind: &Value| match kind.as_str() {
-        Some("conv") => Some(false),
-        Some("full_attention") => Some(true),
-        _ => None,
-    };
-    let kinds = fields.get("layer_types").and_then(Value::as_array);
-    let kinds = kinds.and_then(|kinds| kinds.iter().map(attends).collect());
-    kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
-        let expected = format!("it must be a list of {layers} of \"conv\" and \"full_attention\"");
-        fields.refuse("layer_types", expected)
-    })
+    fields.listed("layer_types", layers, &[("conv", false), ("full_attention", true)])
 }
 
 /// The width of the MLP's inner layer, of what the file says.
@@ -253,10 +243,7 @@ fn with_experts(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Err
     };
     let mut config =
         config.with_experts(fields, ["num_experts", "num_local_experts"], (32, 4), normalized)?;
-    let scale = match fields.get("routed_scaling_factor") {
-        Some(_) => fields.number_within("routed_scaling_factor", 0.0, 1e6)?,
-        None => 1.0,
-    };
+    let scale = fields.number_within_or("routed_scaling_factor", 1.0, 0.0, 1e6)?;
     if let Some(experts) = &mut config.experts {
         *experts = ExpertsConfig {
             intermediate_size: fields.size_or("moe_intermediate_size", 1792, MAX_INTERMEDIATE)?,

@@ -1,8 +1,6 @@
 //! LFM3: LFM2's short convolutions between layers of attention over a window and over everything, with norms around both, and
 //! attention gated head by head. Liquid AI 2026 (<https://huggingface.co/LiquidAI/LFM3-1.7B>).
 
-use serde_json::Value;
-
 use super::gemma4;
 use super::qwen3_next::convolution_taps;
 use super::rms_config::{
@@ -81,27 +79,20 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 }
 
 fn kinds(fields: &Fields<'_>, layers: usize) -> Result<Vec<LayerKind>, Error> {
-    let Some(value) = fields.get("layer_types") else {
+    if fields.get("layer_types").is_none() {
         let by_rule = |layer: usize| match layer % 4 {
             2 => LayerKind::Full,
             0 if layer > 0 => LayerKind::Sliding,
             _ => LayerKind::Convolution,
         };
         return Ok((0..layers).map(by_rule).collect());
-    };
-    let kind = |kind: &Value| match kind.as_str() {
-        Some("conv") => Some(LayerKind::Convolution),
-        Some("sliding_attention") => Some(LayerKind::Sliding),
-        Some("full_attention") => Some(LayerKind::Full),
-        _ => None,
-    };
-    let kinds = value.as_array().and_then(|kinds| kinds.iter().map(kind).collect());
-    kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
-        let expected = format!(
-            "it must be a list of {layers} of \"conv\", \"sliding_attention\" and \"full_attention\""
-        );
-        fields.refuse("layer_types", expected)
-    })
+    }
+    let kinds = [
+        ("conv", LayerKind::Convolution),
+        ("sliding_attention", LayerKind::Sliding),
+        ("full_attention", LayerKind::Full),
+    ];
+    fields.listed("layer_types", layers, &kinds)
 }
 
 pub(super) const LFM3: &[KnownField] = &[

@@ -58,7 +58,7 @@ impl RmsFeedForward for Llama4Moe {
         if model_type != "llama4" {
             return read_text(fields);
         }
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         check(&text, &[TEXT_TYPE, TEXT_PART, TEXT, EXPERTS, FIELDS, COMMON])?;
         // That of the whole model counts.
         let tie_word_embeddings = fields.flag_or("tie_word_embeddings", false)?;
@@ -124,10 +124,7 @@ fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let unrotated_growth = match is_tuned(fields)? {
         false => None,
         true => Some(QueryGrowth {
-            rate: match fields.get("attn_scale") {
-                Some(_) => fields.number_within("attn_scale", 0.0, 1e3)?,
-                None => 0.1,
-            },
+            rate: fields.number_within_or("attn_scale", 0.1, 0.0, 1e3)?,
             every: fields.size_or("floor_scale", 8192, MAX_POSITIONS)?,
             first: 1,
         }),

@@ -144,10 +144,7 @@ fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         true => sliding_window(fields, 0)?,
         false => None,
     };
-    let scale = |field: String| match fields.get(&field) {
-        Some(_) => fields.number_within(&field, 1e-6, 1e6),
-        None => Ok(1.0),
-    };
+    let scale = |field: String| fields.number_within_or(&field, 1.0, 1e-6, 1e6);
     let scales = |of: &str| {
         Ok::<_, Error>([scale(format!("{of}_alpha_factor"))?, scale(format!("{of}_beta_factor"))?])
     };

@@ -35,7 +35,7 @@ const ABSENT: RmsDefaults<'static> = RmsDefaults {
 
 /// Reads the text part.
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[TEXT, TEXT_PART, EXPERTS, FIELDS, COMMON])?;
     let config = read_text(&text)?;
     // That of the whole model counts, unless only this one's is set.
@@ -107,7 +107,10 @@ fn indexer(
     };
     let layers = config.num_hidden_layers;
     let indexed = match (fields.get("layer_types"), &older) {
-        (Some(kinds), _) => indexed_layers(fields, kinds, layers)?,
+        (Some(_), _) => {
+            let kinds = [("full_attention", false), ("minimax_m3_sparse", true)];
+            fields.listed("layer_types", layers, &kinds)?
+        }
         (None, Some(older)) if older.get("sparse_attention_freq").is_some() => {
             flags(older, "sparse_attention_freq", layers)?
         }
@@ -129,21 +132,6 @@ fn indexer(
         return Err(fields.refuse("index_local_blocks", expected));
     }
     Ok((indexer, indexed))
-}
-
-fn indexed_layers(fields: &Fields<'_>, kinds: &Value, layers: usize) -> Result<Vec<bool>, Error> {
-    let is_indexed = |kind: &Value| match kind.as_str() {
-        Some("minimax_m3_sparse") => Some(true),
-        Some("full_attention") => Some(false),
-        _ => None,
-    };
-    let listed = kinds.as_array().and_then(|kinds| kinds.iter().map(is_indexed).collect());
-    listed.filter(|listed: &Vec<_>| listed.len() == layers).ok_or_else(|| {
-        let expected = format!(
-            "it must be a list of {layers} of \"full_attention\" and \"minimax_m3_sparse\""
-        );
-        fields.refuse("layer_types", expected)
-    })
 }
 
 /// A list of zeros and ones.

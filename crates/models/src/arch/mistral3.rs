@@ -14,7 +14,7 @@ use crate::layers::QueryGrowth;
 
 /// Reads the text part of a model that sees images too.
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     let config = match text.text("model_type")? {
         Some("ministral3") => {
             check(&text, &[TEXT_TYPE, TEXT_PART, MINISTRAL3, FIELDS, COMMON])?;

@@ -36,7 +36,7 @@ const ABSENT: RmsDefaults<'static> = RmsDefaults {
 
 /// Reads the text part.
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[GLIMMER, TEXT, TEXT_PART, FIELDS, COMMON])?;
     read_text(fields, &text, &ABSENT, [3.87, 0.196_116_135_131_838_04])
 }
@@ -53,10 +53,7 @@ fn read_text(
     let sees_all = |layer: usize| (layers - 1 - layer).is_multiple_of(4);
     let window = sliding_window(text, 2048)?;
     let by_rule = (0..layers).map(|layer| window.filter(|_| !sees_all(layer))).collect();
-    let factor = |field, absent| match text.get(field) {
-        Some(_) => text.number_within(field, 1e-6, 1e6),
-        None => Ok(absent),
-    };
+    let factor = |field, absent| text.number_within_or(field, absent, 1e-6, 1e6);
     let scale = factor("qk_scale_factor", of_queries)?;
     Ok(RmsConfig {
         norms: BlockNorms::Around,

@@ -30,10 +30,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let rope = rope(fields, &config)?;
     let names = ["num_local_experts", "num_experts"];
     let mut config = config.with_experts(fields, names, (16, 2), false)?;
-    let jitter = match fields.get("router_jitter_noise") {
-        Some(_) => fields.number_within("router_jitter_noise", 0.0, 1e3)?,
-        None => 0.01,
-    };
+    let jitter = fields.number_within_or("router_jitter_noise", 0.01, 0.0, 1e3)?;
     if let Some(experts) = &mut config.experts {
         // As many as there are shares for, whatever a file says.
         if experts.count < 2 {

@@ -38,7 +38,7 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
         "qwen3_5_moe" => "qwen3_5_moe_text",
         text => return read_text(text, fields),
     };
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     let mut tables = vec![NESTED];
     tables.extend(self::fields(text_type));
     tables.push(COMMON);

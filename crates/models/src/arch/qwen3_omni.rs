@@ -12,7 +12,7 @@ use crate::config::{COMMON, Fields, KnownField, MAX_INTERMEDIATE, check};
 /// Reads the text part of the thinker.
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let thinker = thinker(fields)?;
-    let text = thinker.object("text_config")?.ok_or_else(|| thinker.missing("text_config"))?;
+    let text = thinker.required_object("text_config")?;
     check(&text, &[TEXT, TEXT_PART, TEXT_3, EXPERTS, FIELDS, COMMON])?;
     let absent = RmsDefaults {
         // Of layers without experts, of which there are none as it is published.
@@ -35,8 +35,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 
 /// The fields of what listens, sees and answers in texts.
 pub(super) fn thinker<'a>(fields: &Fields<'a>) -> Result<Fields<'a>, Error> {
-    let thinker = fields.object("thinker_config")?;
-    let thinker = thinker.ok_or_else(|| fields.missing("thinker_config"))?;
+    let thinker = fields.required_object("thinker_config")?;
     check(&thinker, &[THINKER, MULTIMODAL, COMMON])?;
     Ok(thinker)
 }

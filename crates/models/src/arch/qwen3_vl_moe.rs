@@ -42,7 +42,7 @@ impl RmsFeedForward for Qwen3VlMoeBlock {
     }
 
     fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         check(&text, &[TEXT_TYPE_3_MOE, TEXT_PART, TEXT_3_MOE, TEXT_3, EXPERTS, FIELDS, COMMON])?;
         let absent = RmsDefaults { key_value_heads: Some(16), ..ABSENT_3 };
         let config = read_qwen3_text(fields, &text, &absent)?;

@@ -49,7 +49,7 @@ fn read_qwen2_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 
 /// Reads the text part of a Qwen3-VL without experts.
 pub(super) fn read_qwen3_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[TEXT_TYPE_3, TEXT_PART, TEXT_3, FIELDS, COMMON])?;
     let absent = RmsDefaults { key_value_heads: Some(32), head_dim: Some(128), ..ABSENT_3 };
     read_qwen3_text(fields, &text, &absent)

@@ -34,7 +34,7 @@ const ABSENT: RmsDefaults<'static> = RmsDefaults {
 
 /// Reads the text part.
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[STEP, TEXT_PART, EXPERTS, FIELDS, COMMON])?;
     let config = read_text(&text)?;
     // That of the whole model counts.

@@ -20,7 +20,7 @@ pub(super) fn vision_fields<'a>(
     fields: &Fields<'a>,
     tables: &[&[KnownField]],
 ) -> Result<Fields<'a>, Error> {
-    let vision = fields.object("vision_config")?.ok_or_else(|| fields.missing("vision_config"))?;
+    let vision = fields.required_object("vision_config")?;
     check(&vision, tables)?;
     Ok(vision)
 }

@@ -77,6 +77,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The fields of an object within that must be there.
+    pub fn required_object(&self, field: &str) -> Result<Fields<'a>, Error> {
+        self.object(field)?.ok_or_else(|| self.missing(field))
+    }
+
     /// A whole number from 1 to `max`.
     pub fn size(&self, field: &str, max: usize) -> Result<usize, Error> {
         let value = self.get(field).ok_or_else(|| self.missing(field))?;
@@ -92,6 +97,24 @@ impl<'a> Fields<'a> {
         if self.get(field).is_some() { self.size(field, max) } else { Ok(default) }
     }
 
+    /// What a list says of each of so many layers, in one of these words.
+    pub fn listed<T: Copy>(
+        &self,
+        field: &str,
+        layers: usize,
+        words: &[(&str, T)],
+    ) -> Result<Vec<T>, Error> {
+        let meant = |said: &Value| words.iter().find(|(word, _)| said == word).map(|(_, it)| *it);
+        let listed = self.get(field).and_then(Value::as_array);
+        let listed = listed.and_then(|listed| listed.iter().map(meant).collect());
+        listed.filter(|listed: &Vec<_>| listed.len() == layers).ok_or_else(|| {
+            let quoted: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
+            let (last, others) = quoted.split_last().expect("there are words");
+            let words = format!("{} and {last}", others.join(", "));
+            self.refuse(field, format!("it must be a list of {layers} of {words}"))
+        })
+    }
+
     /// A finite number from `min` to `max`.
     pub fn number_within(&self, field: &str, min: f64, max: f64) -> Result<f64, Error> {
         let number = self.number(field)?;
@@ -99,6 +122,17 @@ impl<'a> Fields<'a> {
             return Ok(number);
         }
         Err(self.refuse(field, format!("it must be from {min} to {max}")))
+    }
+
+    /// A finite number from `min` to `max`, or `default` if absent.
+    pub fn number_within_or(
+        &self,
+        field: &str,
+        default: f64,
+        min: f64,
+        max: f64,
+    ) -> Result<f64, Error> {
+        if self.get(field).is_some() { self.number_within(field, min, max) } else { Ok(default) }
     }
 
     /// A finite number.

@@ -149,10 +149,7 @@ impl RopeConfig {
         theta: f64,
         absent: f64,
     ) -> Result<(Self, usize), Error> {
-        let share = match owner.get(field) {
-            Some(_) => owner.number_within(field, 0.0, 1.0)?,
-            None => absent,
-        };
+        let share = owner.number_within_or(field, absent, 0.0, 1.0)?;
         let width = (around.head_dim as f64 * share) as usize;
         if width == 0 || !width.is_multiple_of(2) {
             let head = around.head_dim;

@@ -155,13 +155,7 @@ impl Absent {
                 dense: 1,
                 scale: 1.8,
                 groups: (1, 1),
-                latent: LatentWidths {
-                    query_rank: Some(768),
-                    rank: 512,
-                    plain: 192,
-                    rotated: 64,
-                    value: 256,
-                },
+                latent: LatentWidths { query_rank: Some(768), plain: 192, value: 256, ..v3.latent },
                 ..v3
             },
             "deepseek_v32" => {
@@ -183,10 +177,9 @@ impl Absent {
                 groups: (1, 1),
                 latent: LatentWidths {
                     query_rank: Some(2048),
-                    rank: 512,
                     plain: 192,
-                    rotated: 64,
                     value: 256,
+                    ..v3.latent
                 },
                 ..v3
             },
@@ -207,13 +200,7 @@ impl Absent {
                 dense: 0,
                 scale: 1.0,
                 groups: (1, 1),
-                latent: LatentWidths {
-                    query_rank: Some(1024),
-                    rank: 256,
-                    plain: 64,
-                    rotated: 64,
-                    value: 128,
-                },
+                latent: LatentWidths { query_rank: Some(1024), rank: 256, plain: 64, ..v3.latent },
                 ..v3
             },
             LARGE => Self {
@@ -235,13 +222,7 @@ impl Absent {
                 dense: 1,
                 scale: 1.0,
                 groups: (1, 1),
-                latent: LatentWidths {
-                    query_rank: None,
-                    rank: 512,
-                    plain: 64,
-                    rotated: 64,
-                    value: 128,
-                },
+                latent: LatentWidths { query_rank: None, plain: 64, ..v3.latent },
                 ..v3
             },
             "axk1" => Self {
@@ -392,10 +373,9 @@ impl Absent {
                 moe_intermediate_size: 2048,
                 latent: LatentWidths {
                     query_rank: Some(2048),
-                    rank: 512,
                     plain: 192,
-                    rotated: 64,
                     value: 256,
+                    ..v3.latent
                 },
                 ..Self::of("hy_v4")
             },
@@ -416,13 +396,7 @@ impl Absent {
                 dense: 1,
                 scale: 2.827,
                 groups: (1, 1),
-                latent: LatentWidths {
-                    query_rank: Some(1536),
-                    rank: 512,
-                    plain: 192,
-                    rotated: 64,
-                    value: 256,
-                },
+                latent: LatentWidths { plain: 192, value: 256, ..v3.latent },
                 ..v3
             },
             "hy_v3" => Self {

@@ -281,7 +281,7 @@ fn with_attention_of_hy(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result
 
 /// The text part of a model that sees images too.
 fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     let (text_type, tables) = match model_type {
         "mistral3" => ("mistral4", MISTRAL4_TEXT),
         "mistral_large4" => (LARGE, LARGE_TEXT),

@@ -51,10 +51,7 @@ impl Flux2Transformer2dConfig {
         let in_channels = fields.size_or("in_channels", 128, MAX_HIDDEN)?;
         let [num_attention_heads, attention_head_dim] = transformer_heads(fields, [48, 128])?;
         let hidden = num_attention_heads * attention_head_dim;
-        let ratio = match fields.get("mlp_ratio") {
-            Some(_) => fields.number_within("mlp_ratio", 1.0 / hidden as f64, MAX_RATIO)?,
-            None => 3.0,
-        };
+        let ratio = fields.number_within_or("mlp_ratio", 3.0, 1.0 / hidden as f64, MAX_RATIO)?;
         let channels = fields.size_or("timestep_guidance_channels", 256, MAX_HIDDEN)?;
         if !channels.is_multiple_of(2) {
             let expected = "it must be even".to_owned();

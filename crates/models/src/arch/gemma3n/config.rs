@@ -54,7 +54,7 @@ pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Gemma3nConfi
     if model_type != "gemma3n" {
         return read_text(fields);
     }
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[TEXT_TYPE, TEXT_PART, TEXT, FIELDS, COMMON])?;
     let mut config = read_text(&text)?;
     // That of the whole model counts.

@@ -131,7 +131,7 @@ pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Gemma4Config
     if model_type != "gemma4" {
         return read_text(fields);
     }
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[TEXT_TYPE, TEXT_PART, TEXT, FIELDS, COMMON])?;
     let mut config = read_text(&text)?;
     // That of the whole model counts.
@@ -374,14 +374,8 @@ pub(in crate::arch) fn rope(
         return RopeConfig::read_object(&object, &around, 10_000.0, &[ROPE]);
     }
     check(&object, &[PROPORTIONAL, ROPE])?;
-    let part = match object.get("partial_rotary_factor") {
-        Some(_) => object.number_within("partial_rotary_factor", 0.0, 1.0)?,
-        None => 1.0,
-    };
-    let factor = match object.get("factor") {
-        Some(_) => object.number_within("factor", 1e-6, 1e6)?,
-        None => 1.0,
-    };
+    let part = object.number_within_or("partial_rotary_factor", 1.0, 0.0, 1.0)?;
+    let factor = object.number_within_or("factor", 1.0, 1e-6, 1e6)?;
     Ok(RopeConfig {
         theta: crate::config::theta(&object, "rope_theta", 10_000.0)?,
         scaling: RopeScaling::Proportional { factor, pairs: pairs(head_dim, part) },

@@ -56,7 +56,7 @@ pub struct Gemma4VisionConfig {
 impl Gemma4VisionConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[VISION, COMMON])?;
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         if text.get("pad_token_id").is_some_and(|id| *id != 0) {
             let expected = "it must be 0: layers have inputs of it where an image is".to_owned();
             return Err(text.refuse("pad_token_id", expected));

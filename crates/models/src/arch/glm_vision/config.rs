@@ -60,7 +60,7 @@ pub struct GlmVisionConfig {
 impl GlmVisionConfig {
     pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[VISION])?;
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         let hidden_size = vision.size_or("hidden_size", 1536, MAX_HIDDEN)?;
         let out_hidden_size = features_width(&vision, "out_hidden_size", 4096, &text)?;
         let patch_size = vision.size_or("patch_size", 14, MAX_PATCH)?;

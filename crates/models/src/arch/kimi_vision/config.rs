@@ -80,7 +80,7 @@ impl KimiVisionConfig {
 
     fn read_kimi(fields: &Fields<'_>) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[KIMI, BOTH])?;
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         // As it is published, or as transformers has it.
         let size = |names, absent, most| vision.size_or(field_of(&vision, names)?, absent, most);
         let hidden_size = size(["vt_hidden_size", "hidden_size"], 1152, MAX_HIDDEN)?;
@@ -132,7 +132,7 @@ impl KimiVisionConfig {
 
     fn read_muse(fields: &Fields<'_>, text_width: usize) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[MUSE, BOTH])?;
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         let hidden_size = vision.size_or("hidden_size", 1536, MAX_HIDDEN)?;
         let layers = vision.size_or("num_hidden_layers", 50, MAX_LAYERS)?;
         let grid = grid(&vision, [["pos_emb_height"; 2], ["pos_emb_width"; 2]], 32)?;
@@ -218,21 +218,12 @@ fn grid(vision: &Fields<'_>, names: [[&str; 2]; 2], absent: usize) -> Result<usi
 
 /// Of each block, whether its patches see those of their window alone.
 fn windowed_layers(vision: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
-    let Some(value) = vision.get("layer_types") else {
+    if vision.get("layer_types").is_none() {
         let sees_all = |layer: usize| (layer + 1).is_multiple_of(4) || layer + 1 == layers;
         return Ok((0..layers).map(|layer| !sees_all(layer)).collect());
-    };
-    let is_windowed = |kind: &serde_json::Value| match kind.as_str() {
-        Some("window_attention") => Some(true),
-        Some("full_attention") => Some(false),
-        _ => None,
-    };
-    let kinds = value.as_array().and_then(|kinds| kinds.iter().map(is_windowed).collect());
-    kinds.filter(|kinds: &Vec<_>| kinds.len() == layers).ok_or_else(|| {
-        let expected =
-            format!("it must be a list of {layers} of \"window_attention\" and \"full_attention\"");
-        vision.refuse("layer_types", expected)
-    })
+    }
+    let kinds = [("window_attention", true), ("full_attention", false)];
+    vision.listed("layer_types", layers, &kinds)
 }
 
 const BOTH: &[KnownField] = &[

@@ -149,7 +149,7 @@ impl RmsBlock for MuseSparkTextDecoderLayer {
 
 /// Reads the text part.
 fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+    let text = fields.required_object("text_config")?;
     check(&text, &[SPARK, TEXT, TEXT_PART, FIELDS, COMMON])?;
     let config = read_text(fields, &text, &ABSENT, [5.473_006_486_387_5, 0.176_776_695_296_636_9])?;
     let mut config = config.with_experts(&text, ["num_local_experts"], (256, 8), true)?;
@@ -164,11 +164,7 @@ fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     if let Some(kinds) = text.get("mlp_layer_types") {
         config.sparse_layers = listed_layers(&text, kinds, config.num_hidden_layers)?;
     }
-    let field = "residual_gate_temperature";
-    let temperature = match text.get(field) {
-        Some(_) => text.number_within(field, 1e-3, 1e3)?,
-        None => 0.3,
-    };
+    let temperature = text.number_within_or("residual_gate_temperature", 0.3, 1e-3, 1e3)?;
     Ok(RmsConfig { residual_gate_temperature: Some(temperature), ..config })
 }
 

@@ -132,10 +132,7 @@ fn with_experts(fields: &Fields<'_>, config: RmsConfig) -> Result<RmsConfig, Err
     let mut config = config.with_experts_of(fields, count, per_token, normalized)?;
     if let Some(experts) = &mut config.experts {
         let inner = |field| fields.size_or(field, 7688, MAX_INTERMEDIATE);
-        let scale = match fields.get("routed_scaling_factor") {
-            Some(_) => fields.number_within("routed_scaling_factor", 0.0, 1e6)?,
-            None => 1.0,
-        };
+        let scale = fields.number_within_or("routed_scaling_factor", 1.0, 0.0, 1e6)?;
         *experts = ExpertsConfig {
             intermediate_size: inner("moe_intermediate_size")?,
             shared_intermediate_size: Some(inner("moe_shared_expert_intermediate_size")?),

@@ -46,7 +46,7 @@ impl PixtralVisionConfig {
     /// Of a model whose language model is so wide if its file does not say.
     pub(super) fn read(fields: &Fields<'_>, text_width: usize) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[VISION])?;
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         let hidden_size = vision.size_or("hidden_size", 1024, MAX_HIDDEN)?;
         let num_attention_heads =
             vision_heads(&vision, "num_attention_heads", 16, [hidden_size, 4])?;

@@ -43,7 +43,7 @@ pub struct SiglipVisionConfig {
 impl SiglipVisionConfig {
     pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[VISION])?;
-        let text = fields.object("text_config")?.ok_or_else(|| fields.missing("text_config"))?;
+        let text = fields.required_object("text_config")?;
         let hidden_size = vision.size_or("hidden_size", 768, MAX_HIDDEN)?;
         let num_attention_heads =
             vision_heads(&vision, "num_attention_heads", 12, [hidden_size, 1])?;

@@ -52,10 +52,7 @@ impl ZImageTransformer2dConfig {
             norm_eps: epsilon(fields, "norm_eps", 1e-5)?,
             cap_feat_dim: fields.size_or("cap_feat_dim", 2560, MAX_HIDDEN)?,
             rope_theta: theta(fields, "rope_theta", 256.0)?,
-            t_scale: match fields.get("t_scale") {
-                Some(_) => fields.number_within("t_scale", 1e-6, 1e6)?,
-                None => 1000.0,
-            },
+            t_scale: fields.number_within_or("t_scale", 1000.0, 1e-6, 1e6)?,
             axes_dims: axis_widths(
                 fields,
                 "axes_dims",

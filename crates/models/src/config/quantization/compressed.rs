@@ -12,7 +12,7 @@ use crate::Error;
 pub(super) fn read(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
     known::check(fields, &[COMPRESSED])?;
     let name = "config_groups";
-    let groups = fields.object(name)?.ok_or_else(|| fields.missing(name))?;
+    let groups = fields.required_object(name)?;
     let mut names = groups.iter().map(|(name, _)| name);
     let (Some(group), None) = (names.next(), names.next()) else {
         return Err(fields.refuse(name, "only one group of weights is supported".to_owned()));
