@@ -35,8 +35,12 @@ impl LowRank {
 
     /// All of it, as the weight is stored, in f32.
     pub(crate) fn product(&self) -> Tensor<2> {
-        let rows = if self.in_out { self.down.dims()[1] } else { self.up.dims()[0] };
-        self.rows(0..rows)
+        self.rows(0..self.stored_rows())
+    }
+
+    /// How many rows the weight has as it is stored.
+    pub(crate) fn stored_rows(&self) -> usize {
+        if self.in_out { self.down.dims()[1] } else { self.up.dims()[0] }
     }
 
     /// Some rows of it.

@@ -5,6 +5,7 @@ mod order;
 mod packed;
 mod quantized;
 
+use self::added::matrix_rows;
 use self::order::{grouped, halves, in_turns};
 use self::quantized::Quantized;
 use crate::convert::{NoConversion, burn_type, dequantize, float};
@@ -48,8 +49,8 @@ pub enum Change {
 pub struct Rewrite {
     source: Source,
     dtype: Dtype,
-    /// What is added to it.
-    added: Option<LowRank>,
+    /// What is added to it, from which row of all of its matrices on.
+    added: Vec<(usize, LowRank)>,
     /// How its values are packed, if they are.
     packed: Option<PackedBf16>,
     /// Which integers its values become, if they do.
@@ -197,7 +198,7 @@ impl Rewrite {
     }
 
     fn of(source: Source, dtype: Dtype) -> Self {
-        Self { source, dtype, added: None, packed: None, quantized: None }
+        Self { source, dtype, added: Vec::new(), packed: None, quantized: None }
     }
 
     /// Refuses what cannot become its type.
@@ -418,14 +419,15 @@ impl Rewrite {
             part.len = piece.min(data.len - start);
             let rows = part.len / weight.row_bytes().max(1);
             let bytes = converted(checkpoint, part, &converts)?;
-            let bytes = self.with_added((start / weight.row_bytes().max(1)) as usize, bytes);
+            let start = (start / weight.row_bytes().max(1)) as usize;
+            let bytes = self.with_added(start * matrix_rows(&data.shape), bytes);
             take(changed(bytes, rows as usize, change))?;
         }
         Ok(())
     }
 
     fn is_written_by_rows(&self) -> bool {
-        self.added.is_some() || self.quantized.is_some() || self.scan().is_some()
+        !self.added.is_empty() || self.quantized.is_some() || self.scan().is_some()
     }
 
     /// What the bytes of a weight go through one after the other.
@@ -457,7 +459,7 @@ impl Rewrite {
         let (to, stored) = (self.converted_type(), weight.data().dtype);
         let is_integers = weight.format().as_integers().is_some();
         // Burn has no floats of 8 bits: those that stay such go through none.
-        let is_same = self.dtype == stored && self.added.is_none() && change.is_none();
+        let is_same = self.dtype == stored && self.added.is_empty() && change.is_none();
         if is_same && weight.format().is_plain() {
             return Ok(Vec::new());
         }

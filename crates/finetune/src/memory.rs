@@ -17,8 +17,12 @@ pub(crate) fn pass_bytes(
     kept: usize,
 ) -> Option<u64> {
     let rows = (batch as u64).saturating_mul(context as u64);
-    // What an adapter makes of activations, and their gradients: more than a block has.
-    let widest = targets.iter().map(|target| (2 * target.rank + 2 * target.shape[0]) as u64).max();
+    // What an adapter makes of activations, and their gradients: more than a block has. Rows go to several experts.
+    let widest = targets.iter().map(|target| {
+        let values = (2 * target.rank + 2 * target.shape[0]) as u64;
+        values * config.routed(&target.path).map_or(1, |routed| u64::from(routed.per_token))
+    });
+    let widest = widest.max();
     let of_adapter =
         rows.saturating_mul(4 * 4 * widest.unwrap_or(0)).saturating_mul(1 + kept as u64);
     let cache = CacheOptions { batch, ..CacheOptions::new(context) };

@@ -40,6 +40,8 @@ impl OpenedFinetune {
             return Err(FinetuneError::Setting { what: "alpha", value, expected });
         }
         let targets = lora.targets(config)?;
+        // An adapter may leave experts out.
+        let targets = start.as_ref().map_or(targets, |start| start.targets().cloned().collect());
         if let Some(target) = targets.iter().find(|target| config.block_of(&target.path).is_none())
         {
             let path = target.path.clone();

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, parse_object, read_optional, shown};
 use outsize_core::LowRank;
-use outsize_models::{ModelConfig, ModuleSpec};
+use outsize_models::{ExpertStack, ModelConfig, ModuleKind, ModuleSpec};
 
-use crate::matrix::{LoraMatrix, lora_matrix};
-use crate::targets::{PREFIX, Selection, refusal};
-use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget, row_order};
+use crate::matrix::lora_matrix;
+use crate::targets::{Chosen, PREFIX, Selection, refusal};
+use crate::{ADAPTER_CONFIG, Error, LoraConfig, LoraTarget, row_order, stacked};
 
 /// The file that an adapter's matrices are in: of safetensors, or else as `torch.save` writes it.
 pub const ADAPTER_WEIGHTS: [&str; 2] = ["adapter_model.safetensors", "adapter_model.bin"];
@@ -48,8 +48,11 @@ struct Layer {
     is_head: bool,
     /// As [`ModuleSpec::interleaved_head`].
     rows: Option<usize>,
-    down: TensorInfo,
-    up: TensorInfo,
+    /// Where its matrices are in those of all experts, if they are.
+    stack: Option<ExpertStack>,
+    /// Its tensors `[rank, in]` and `[out, rank]`, or those of all experts: their places among
+    /// those of the checkpoint.
+    tensors: [usize; 2],
 }
 
 impl LoraAdapter {
@@ -65,8 +68,8 @@ impl LoraAdapter {
         let selection = Selection::new(&config, model)?;
         let checkpoint = Checkpoint::open(weights(folder)?)?;
         let mut reader = Reader::new(&config, &selection, model, &checkpoint);
-        for tensor in checkpoint.tensors() {
-            reader.take(tensor)?;
+        for at in 0..checkpoint.tensors().len() {
+            reader.take(at)?;
         }
         let passed_over = reader.passed_over;
         let layers = reader.finish()?;
@@ -101,10 +104,21 @@ impl LoraAdapter {
         AdapterMemory { bytes: self.bytes(), row_bytes, logit_row_bytes }
     }
 
-    /// Bytes that [its matrices](Self::parts) take in memory.
+    /// Bytes that [its matrices](Self::parts) take in memory, and reading them.
     pub fn bytes(&self) -> u64 {
-        let bytes = self.layers.iter().map(|layer| layer.down.len + layer.up.len);
-        bytes.sum::<u64>() + 2 * PER_MATRIX * self.layers.len() as u64
+        let of_layer = |Layer { target, tensors, .. }: &Layer| -> u64 {
+            let values = [target.rank * target.shape[1], target.shape[0] * target.rank];
+            let sizes = self.tensors(tensors).map(|tensor| tensor.dtype.size());
+            values.into_iter().zip(sizes).map(|(values, size)| (values * size) as u64).sum()
+        };
+        let held: u64 = self.layers.iter().map(of_layer).sum();
+        let of_all = |layer: &Layer| self.tensors(&layer.tensors).map(|it| it.len).iter().sum();
+        let read = self.layers.iter().filter(|layer| layer.stack.is_some()).map(of_all).max();
+        held + 2 * PER_MATRIX * self.layers.len() as u64 + read.unwrap_or(0)
+    }
+
+    fn tensors(&self, places: &[usize; 2]) -> [&TensorInfo; 2] {
+        places.map(|at| &self.checkpoint.tensors()[at])
     }
 
     /// Reads its matrices, in the type in which they are stored: by the path of the parameter that
@@ -114,22 +128,46 @@ impl LoraAdapter {
     /// # Errors
     /// A file that cannot be read, or has changed since it was opened.
     pub fn parts(&self) -> Result<HashMap<String, LowRank>, Error> {
-        let part = |Layer { target, down, up, rows, .. }: &Layer| {
-            let low_rank = LowRank {
-                down: self.matrix(down)?,
-                up: row_order::interleaved(self.matrix(up)?, *rows),
-                scale: target.scale,
-                in_out: target.in_out,
-            };
-            Ok((target.path.clone(), low_rank))
-        };
-        self.layers.iter().map(part).collect()
+        // Those of one stack after the other, which is read once.
+        let mut layers: Vec<_> = self.layers.iter().collect();
+        layers.sort_by_key(|layer| layer.tensors);
+        let mut parts = HashMap::with_capacity(layers.len());
+        for layers in layers.chunk_by(|one, other| one.tensors == other.tensors) {
+            let tensors = self.tensors(&layers[0].tensors);
+            let [first, second] = tensors.map(|tensor| self.checkpoint.read(tensor));
+            let mut bytes = [first?, second?];
+            for Layer { target, rows, stack, .. } in layers {
+                let bytes = match stack {
+                    Some(stack) => {
+                        let size = |which: usize| tensors[which].dtype.size();
+                        let all = [0, 1].map(|which| (&bytes[which][..], size(which)));
+                        stacked::of_expert(target, stack, all)
+                    }
+                    None => std::mem::take(&mut bytes),
+                };
+                let [down, up] = bytes;
+                let ([out, inputs], rank) = (target.shape, target.rank);
+                let up = self.matrix(tensors[1], up, [out, rank])?;
+                let low_rank = LowRank {
+                    down: self.matrix(tensors[0], down, [rank, inputs])?,
+                    up: row_order::interleaved(up, *rows),
+                    scale: target.scale,
+                    in_out: target.in_out,
+                };
+                parts.insert(target.path.clone(), low_rank);
+            }
+        }
+        Ok(parts)
     }
 
-    fn matrix(&self, tensor: &TensorInfo) -> Result<Tensor<2>, Error> {
-        let bytes = self.checkpoint.read(tensor)?;
+    fn matrix(
+        &self,
+        tensor: &TensorInfo,
+        bytes: Vec<u8>,
+        shape: [usize; 2],
+    ) -> Result<Tensor<2>, Error> {
         let dtype = dtype(tensor).unwrap_or(DType::F32);
-        let data = TensorData::try_from_bytes_vec(bytes, tensor.shape.clone(), dtype);
+        let data = TensorData::try_from_bytes_vec(bytes, shape, dtype);
         let data = data.map_err(|error| fault(&self.checkpoint, tensor, format!("{error:?}")))?;
         Ok(Tensor::from_data(data, (&Device::flex(), dtype)))
     }
@@ -182,10 +220,10 @@ fn fault(checkpoint: &Checkpoint, tensor: &TensorInfo, reason: String) -> Error 
 struct Reader<'a> {
     selection: &'a Selection,
     checkpoint: &'a Checkpoint,
-    /// Targets by each of their names.
-    by_name: HashMap<&'a str, usize>,
+    /// What is chosen by each of the names of its tensors: of experts in one, all.
+    by_name: HashMap<&'a str, Vec<usize>>,
     model: &'a ModelConfig,
-    found: Vec<[Option<&'a TensorInfo>; 2]>,
+    found: Vec<[Option<usize>; 2]>,
     passed_over: usize,
     /// Of which model the adapter is, for what does not fit.
     whose: String,
@@ -198,14 +236,18 @@ impl<'a> Reader<'a> {
         model: &'a ModelConfig,
         checkpoint: &'a Checkpoint,
     ) -> Self {
-        let names = selection.names.iter().enumerate();
-        let by_name = names.flat_map(|(at, names)| names.iter().map(move |name| (&name[..], at)));
+        let mut by_name = HashMap::<&str, Vec<usize>>::new();
+        for (at, chosen) in selection.chosen.iter().enumerate() {
+            for name in &chosen.names {
+                by_name.entry(name).or_default().push(at);
+            }
+        }
         Self {
             selection,
             checkpoint,
-            by_name: by_name.collect(),
+            by_name,
             model,
-            found: vec![[None; 2]; selection.targets.len()],
+            found: vec![[None; 2]; selection.chosen.len()],
             passed_over: 0,
             whose: match &config.base_model {
                 Some(base) => format!("the adapter is one of {}", shown(base, MAX_QUOTE)),
@@ -214,7 +256,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn take(&mut self, tensor: &'a TensorInfo) -> Result<(), Error> {
+    fn take(&mut self, tensor_at: usize) -> Result<(), Error> {
+        let tensor = &self.checkpoint.tensors()[tensor_at];
         let wrong = |reason: String| Err(fault(self.checkpoint, tensor, reason));
         let name = tensor.name.strip_prefix(PREFIX).unwrap_or(&tensor.name);
         if self.model.other_modules().iter().any(|other| name.starts_with(other)) {
@@ -227,7 +270,7 @@ impl<'a> Reader<'a> {
                           into the model with PEFT (merge_and_unload)";
             return wrong(reason.to_owned());
         };
-        let Some(at) = self.by_name.get(module).copied() else {
+        let Some(places) = self.by_name.get(module) else {
             let is_it = |it: &ModuleSpec| it.names.iter().any(|name| name == module);
             let known = self.model.modules().into_iter().find(is_it);
             let reason = match known.and_then(|module| refusal(module.kind)) {
@@ -240,8 +283,13 @@ impl<'a> Reader<'a> {
             };
             return wrong(reason);
         };
-        let LoraTarget { shape: [out, inputs], rank, .. } = self.selection.targets[at];
-        let expected = if matrix == LoraMatrix::Down { [rank, inputs] } else { [out, rank] };
+        let Chosen { target, stack, .. } = &self.selection.chosen[places[0]];
+        let ([out, inputs], rank) = (target.shape, target.rank);
+        let shapes = match stack {
+            Some(stack) => stacked::shapes(target, stack),
+            None => [[rank, inputs], [out, rank]],
+        };
+        let expected = shapes[matrix as usize];
         if tensor.shape != expected {
             let reason = format!(
                 "has the shape {:?}, and the model and adapter_config.json say {expected:?}: {}",
@@ -252,44 +300,48 @@ impl<'a> Reader<'a> {
         if dtype(tensor).is_none() {
             return wrong(format!("is of {:?}, and must be of F32, BF16 or F16", tensor.dtype));
         }
-        let place = &mut self.found[at][matrix as usize];
-        if let Some(other) = place {
-            let reason = format!("is for the same as {}", shown(&other.name, MAX_QUOTE));
-            return Err(fault(self.checkpoint, tensor, reason));
+        for at in places {
+            if let Some(other) = self.found[*at][matrix as usize].replace(tensor_at) {
+                let other = &self.checkpoint.tensors()[other].name;
+                return wrong(format!("is for the same as {}", shown(other, MAX_QUOTE)));
+            }
         }
-        *place = Some(tensor);
         Ok(())
     }
 
     fn finish(self) -> Result<Vec<Layer>, Error> {
         let file = self.checkpoint.files().first().map(|file| file.path().to_owned());
         let file = file.unwrap_or_default();
-        let Selection { targets, heads, .. } = self.selection;
-        let layer =
-            |((target, rows), found): ((&LoraTarget, &_), [Option<&TensorInfo>; 2])| match found {
-                [Some(down), Some(up)] => Ok(Layer {
-                    target: target.clone(),
-                    is_head: self.selection.head.as_ref() == Some(&target.path),
-                    rows: *rows,
-                    down: down.clone(),
-                    up: up.clone(),
+        let missing = |chosen: &Chosen, found: [Option<usize>; 2]| {
+            let [first, second] = chosen.tensor_names();
+            Error::Tensor {
+                file: file.clone(),
+                tensor: if found[0].is_none() { first } else { second },
+                reason: format!("is missing, which adapter_config.json asks for: {}", self.whose),
+            }
+        };
+        let mut layers = Vec::with_capacity(self.found.len());
+        for (chosen, found) in self.selection.chosen.iter().zip(&self.found) {
+            match *found {
+                [Some(down), Some(up)] => layers.push(Layer {
+                    target: chosen.target.clone(),
+                    is_head: chosen.kind == ModuleKind::Head,
+                    rows: chosen.interleaved_head,
+                    stack: chosen.stack.clone(),
+                    tensors: [down, up],
                 }),
-                [down, _] => Err(Error::Tensor {
-                    file: file.clone(),
-                    tensor: if down.is_none() { target.down_name() } else { target.up_name() },
-                    reason: format!(
-                        "is missing, which adapter_config.json asks for: {}",
-                        self.whose
-                    ),
-                }),
-            };
-        let layers = targets.iter().zip(heads).zip(self.found).map(layer);
-        let layers: Vec<_> = layers.collect::<Result<_, _>>()?;
-        match (layers.is_empty(), self.selection.refused.first()) {
-            (true, Some((module, reason))) => {
+                [None, None] if chosen.is_optional => {}
+                found => return Err(missing(chosen, found)),
+            }
+        }
+        match (&self.selection.refused[..], &self.selection.chosen[..]) {
+            _ if !layers.is_empty() => Ok(layers),
+            ([(module, reason), ..], _) => {
                 Err(Error::Target { module: module.names[0].clone(), reason })
             }
-            _ => Ok(layers),
+            ([], [first, ..]) => Err(missing(first, [None; 2])),
+            // Then there would have been an error before.
+            ([], []) => Ok(layers),
         }
     }
 }

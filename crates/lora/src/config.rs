@@ -34,6 +34,9 @@ pub struct LoraConfig {
     pub dropout: f64,
     /// The modules that it is for.
     pub target_modules: ModulePattern,
+    /// The parameters that it is for beside these, by their names or ends of them, such as those
+    /// of all experts: `mlp.experts.down_proj`. Adapters of them are read, and not written.
+    pub target_parameters: Vec<String>,
     /// Of these the modules that it is not for.
     pub exclude_modules: Option<ModulePattern>,
     /// The layers that it is for; all, if empty.
@@ -83,6 +86,7 @@ const READ: &[&str] = &[
     "rank_pattern",
     "revision",
     "target_modules",
+    "target_parameters",
     "task_type",
     "use_rslora",
 ];
@@ -96,10 +100,6 @@ const REFUSED: &[(&str, &str)] = &[
     (
         "modules_to_save",
         "an adapter that replaces whole modules is not built in: merge it into the model with PEFT (merge_and_unload)",
-    ),
-    (
-        "target_parameters",
-        "adapters of bare parameters, such as stacked experts, are not built in: merge it into the model with PEFT",
     ),
     (
         "trainable_token_indices",
@@ -125,6 +125,7 @@ impl LoraConfig {
             use_rslora: false,
             dropout: 0.0,
             target_modules,
+            target_parameters: Vec::new(),
             exclude_modules: None,
             layers_to_transform: Vec::new(),
             layers_pattern: Vec::new(),
@@ -164,6 +165,16 @@ impl LoraConfig {
                 number(value).ok_or_else(|| fields.refuse(field, "it must be a finite number"))
             }
         };
+        let target_parameters = fields.texts("target_parameters")?;
+        let of_parameters_alone =
+            || (!target_parameters.is_empty()).then(|| ModulePattern::Suffixes(Vec::new()));
+        let target_modules = ModulePattern::read(&fields, "target_modules")?;
+        let target_modules = target_modules.or_else(of_parameters_alone).ok_or_else(|| {
+            fields.refuse(
+                "target_modules",
+                "it must name the modules that the adapter is for, as PEFT writes them",
+            )
+        })?;
         let config = Self {
             base_model: fields.text("base_model_name_or_path")?,
             revision: fields.text("revision")?,
@@ -177,12 +188,8 @@ impl LoraConfig {
             alpha: read_number(alpha, 8.0)?,
             use_rslora: fields.flag("use_rslora")?,
             dropout: read_number(dropout, 0.0)?,
-            target_modules: ModulePattern::read(&fields, "target_modules")?.ok_or_else(|| {
-                fields.refuse(
-                    "target_modules",
-                    "it must name the modules that the adapter is for, as PEFT writes them",
-                )
-            })?,
+            target_modules,
+            target_parameters,
             exclude_modules: ModulePattern::read(&fields, "exclude_modules")?,
             layers_to_transform: fields
                 .list("layers_to_transform", "numbers of layers", layer)?
@@ -231,6 +238,7 @@ impl LoraConfig {
             "rank_pattern": self.rank_pattern,
             "revision": self.revision,
             "target_modules": self.target_modules.to_json(),
+            "target_parameters": some(&self.target_parameters),
             "task_type": self.task_type,
             "use_dora": false,
             "use_rslora": self.use_rslora,

@@ -29,6 +29,7 @@ mod matrix;
 mod pattern;
 mod row_order;
 mod saving;
+mod stacked;
 mod targets;
 
 pub use adapter::{ADAPTER_WEIGHTS, AdapterMemory, LoraAdapter};

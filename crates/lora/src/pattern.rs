@@ -72,7 +72,7 @@ impl ModulePattern {
     /// Something that says of a name whether it matches; of [`Self::AllLinear`] all do.
     pub(crate) fn matcher(&self, field: &str) -> Result<Matcher<'_>, Error> {
         Ok(match self {
-            Self::Suffixes(names) => Matcher::Suffixes(names.iter().map(String::as_str).collect()),
+            Self::Suffixes(names) => Matcher::suffixes(names),
             // As `re.fullmatch`.
             Self::Regex(text) => Matcher::Regex(Expression::new(field, text, r"\A(?:", r")\z")?),
             Self::AllLinear => Matcher::All,
@@ -84,6 +84,12 @@ pub(crate) enum Matcher<'a> {
     Suffixes(HashSet<&'a str>),
     Regex(Expression),
     All,
+}
+
+impl<'a> Matcher<'a> {
+    pub(crate) fn suffixes(names: &'a [String]) -> Self {
+        Self::Suffixes(names.iter().map(String::as_str).collect())
+    }
 }
 
 impl Matcher<'_> {

@@ -41,24 +41,31 @@ pub fn save(
 
 /// What is to be written, by name.
 fn tensors(
-    Selection { targets, heads, .. }: &Selection,
+    Selection { chosen, .. }: &Selection,
     parts: &HashMap<String, LowRank>,
 ) -> Result<Vec<(String, Dtype, Tensor<2>)>, Error> {
     let fault = |path: &str, reason: String| Error::Part { path: path.to_owned(), reason };
-    let other = parts.keys().find(|path| targets.iter().all(|target| target.path != **path));
+    let other = parts.keys().find(|path| chosen.iter().all(|it| it.target.path != **path));
     if let Some(path) = other {
         return Err(fault(path, "the configuration has no target of that path".to_owned()));
     }
-    let mut tensors = Vec::with_capacity(2 * targets.len());
-    for (target, head) in targets.iter().zip(heads) {
+    let mut tensors = Vec::with_capacity(2 * chosen.len());
+    for chosen in chosen {
+        let target = &chosen.target;
         let Some(part) = parts.get(&target.path) else {
+            if chosen.is_optional {
+                continue;
+            }
             return Err(fault(&target.path, "it has no matrices".to_owned()));
         };
         let [out, inputs] = target.shape;
         let expected = [[target.rank, inputs], [out, target.rank]];
-        let names = [target.down_name(), target.up_name()];
+        let names = chosen.tensor_names();
         for (((tensor, head), expected), name) in
-            [(&part.down, None), (&part.up, *head)].into_iter().zip(expected).zip(names)
+            [(&part.down, None), (&part.up, chosen.interleaved_head)]
+                .into_iter()
+                .zip(expected)
+                .zip(names)
         {
             if tensor.dims() != expected {
                 let reason = format!("a matrix is {:?}, and must be {expected:?}", tensor.dims());

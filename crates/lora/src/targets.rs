@@ -1,6 +1,6 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
-use outsize_models::{ModelConfig, ModuleKind, ModuleSpec};
+use outsize_models::{ExpertStack, ModelConfig, ModuleKind, ModuleSpec};
 
 use crate::pattern::{Expression, Matcher, first_matches};
 use crate::{Error, LoraConfig, ModulePattern};
@@ -26,16 +26,6 @@ pub struct LoraTarget {
 }
 
 impl LoraTarget {
-    /// The name of the tensor `[rank, in]` in the adapter's file.
-    pub fn down_name(&self) -> String {
-        format!("{PREFIX}{}.lora_A.weight", self.module)
-    }
-
-    /// The name of the tensor `[out, rank]` in the adapter's file.
-    pub fn up_name(&self) -> String {
-        format!("{PREFIX}{}.lora_B.weight", self.module)
-    }
-
     /// Values in both matrices.
     pub fn parameter_count(&self) -> u64 {
         self.shape.iter().map(|n| *n as u64 * self.rank as u64).sum()
@@ -43,38 +33,70 @@ impl LoraTarget {
 }
 
 impl LoraConfig {
-    /// The layers of the model that the adapter is for, in the order in which the model declares
-    /// them.
+    /// The layers of the model that an adapter of this configuration is made for, in the order in
+    /// which the model declares them.
     ///
     /// # Errors
-    /// [`Error::Target`]: a module is named that no adapter can be added to, such as an expert.
-    /// [`Error::NoTargets`]: none matches. [`Error::Field`]: an expression that is none.
+    /// [`Error::Target`]: a module is named that no adapter can be made for, such as a table of
+    /// embeddings. [`Error::NoTargets`]: none matches. [`Error::Field`]: an expression that is
+    /// none, or [`target_parameters`](Self::target_parameters).
     pub fn targets(&self, model: &ModelConfig) -> Result<Vec<LoraTarget>, Error> {
-        Ok(Selection::strict(self, model)?.targets)
+        let chosen = Selection::strict(self, model)?.chosen;
+        Ok(chosen.into_iter().map(|chosen| chosen.target).collect())
     }
 }
 
 /// What a configuration names of a model.
 pub(crate) struct Selection {
-    pub(crate) targets: Vec<LoraTarget>,
-    /// The names that each of them may have.
-    pub(crate) names: Vec<Vec<String>>,
-    /// As [`ModuleSpec::interleaved_head`] of each.
-    pub(crate) heads: Vec<Option<usize>>,
-    /// The path of the output head's weight, if it is among them.
-    pub(crate) head: Option<String>,
+    pub(crate) chosen: Vec<Chosen>,
     /// Modules that no adapter can be added to, and why.
     pub(crate) refused: Vec<(ModuleSpec, &'static str)>,
 }
 
+/// A layer that a configuration names.
+pub(crate) struct Chosen {
+    pub(crate) target: LoraTarget,
+    /// What its tensors may be called, without [`PREFIX`] and their own ends.
+    pub(crate) names: Vec<String>,
+    /// As [`ModuleSpec::interleaved_head`].
+    pub(crate) interleaved_head: Option<usize>,
+    pub(crate) kind: ModuleKind,
+    /// Whether adapters may leave it out: of transformers 5 the names of experts are none.
+    pub(crate) is_optional: bool,
+    /// Where its matrices are in those of all experts, if they are.
+    pub(crate) stack: Option<ExpertStack>,
+}
+
+impl Chosen {
+    /// The names of its tensors `[rank, in]` and `[out, rank]` in an adapter's file.
+    pub(crate) fn tensor_names(&self) -> [String; 2] {
+        let module = self.names.first().map_or("", String::as_str);
+        ["lora_A", "lora_B"].map(|matrix| format!("{PREFIX}{module}.{matrix}.weight"))
+    }
+}
+
 impl Selection {
-    /// As [`Self::new`], without modules that no adapter can be added to.
+    /// As [`Self::new`], without what no adapter can be made for.
     pub(crate) fn strict(config: &LoraConfig, model: &ModelConfig) -> Result<Self, Error> {
+        if let [first, ..] = &config.target_parameters[..] {
+            return Err(Error::Field {
+                field: "target_parameters".to_owned(),
+                value: first.clone(),
+                expected:
+                    "which is for reading alone: adapters of parameters are not made or changed"
+                        .to_owned(),
+            });
+        }
         let selection = Self::new(config, model)?;
-        match selection.refused.first() {
-            Some((module, reason)) => {
-                Err(Error::Target { module: module.names[0].clone(), reason })
-            }
+        let is_stacked = |it: &&Chosen| it.kind == ModuleKind::Expert && model.stacks_experts();
+        let stacked = selection.chosen.iter().find(is_stacked).map(|it| {
+            let reason = "is an expert of a model that has the matrices of all in one: adapters of these are \
+                          read, and not made";
+            (it.target.module.clone(), reason)
+        });
+        let refused = selection.refused.first().map(|(it, reason)| (it.names[0].clone(), *reason));
+        match stacked.or(refused) {
+            Some((module, reason)) => Err(Error::Target { module, reason }),
             None => Ok(selection),
         }
     }
@@ -85,64 +107,86 @@ impl Selection {
         let (mut chosen, mut refused) = (Vec::new(), Vec::new());
         for module in &all {
             let is_all = config.target_modules == ModulePattern::AllLinear;
-            if (is_all && !is_linear_layer(module.kind)) || !rules.select(&module.names)? {
-                continue;
-            }
+            let is_parameter = rules.select_parameter(module)?;
+            let is_module = (!is_all || is_linear_layer(module.kind))
+                && !is_parameter
+                && rules.select(&module.names)?;
             match refusal(module.kind) {
-                None => chosen.push(module.clone()),
+                _ if !is_parameter && !is_module => {}
+                None => chosen.push((module.clone(), is_parameter)),
                 Some(reason) => refused.push((module.clone(), reason)),
             }
         }
         if chosen.is_empty() && refused.is_empty() {
             return Err(none(config, model, &all));
         }
-        let names: Vec<_> = chosen.iter().map(|module| module.names.clone()).collect();
-        let heads = chosen.iter().map(|module| module.interleaved_head).collect();
-        let head = chosen.iter().find(|module| module.kind == ModuleKind::Head);
-        let head = head.map(|module| module.path.clone());
+        // Of a module of which several parameters have adapters, that of the last one wraps those
+        // of the others.
+        let is_last = |name: &str| name.ends_with(".down_proj");
+        let stacks = chosen.iter().filter(|(_, is_parameter)| *is_parameter);
+        let wrapped: HashSet<String> = stacks
+            .filter_map(|(module, _)| module.stack.as_ref()?.names.first())
+            .filter(|name| is_last(name))
+            .map(|name| owner(name).to_owned())
+            .collect();
+        // By what ranks are found: the names of the parameter, or of the module.
+        let named = |(module, is_parameter): &(ModuleSpec, bool)| match &module.stack {
+            Some(stack) if *is_parameter => stack.names.clone(),
+            _ => module.names.clone(),
+        };
+        let names: Vec<_> = chosen.iter().map(named).collect();
         let ranks = first_matches("rank_pattern", &config.rank_pattern, &names)?;
         let alphas = first_matches("alpha_pattern", &config.alpha_pattern, &names)?;
-        let targets = chosen.into_iter().zip(ranks.into_iter().zip(alphas));
-        let targets = targets.map(|(module, (rank, alpha))| {
+        let chosen = chosen.into_iter().zip(names).zip(ranks.into_iter().zip(alphas));
+        let chosen = chosen.map(|(((module, is_parameter), names), (rank, alpha))| {
+            let stack = module.stack.filter(|_| is_parameter);
+            let tensor = |name: &String| match owner(name) {
+                owner if wrapped.contains(owner) && !is_last(name) => format!("{owner}.base_layer"),
+                owner => owner.to_owned(),
+            };
             let rank = rank.unwrap_or(config.rank);
-            LoraTarget {
-                scale: config.scale(rank, alpha.unwrap_or(config.alpha)),
-                rank,
-                in_out: module.kind == ModuleKind::InOut,
-                module: module.names.into_iter().next().unwrap_or_default(),
-                path: module.path,
-                shape: module.shape,
+            Chosen {
+                names: if stack.is_some() { names.iter().map(tensor).collect() } else { names },
+                interleaved_head: module.interleaved_head,
+                kind: module.kind,
+                is_optional: !is_parameter
+                    && matches!(module.kind, ModuleKind::Expert | ModuleKind::Router),
+                stack,
+                target: LoraTarget {
+                    scale: config.scale(rank, alpha.unwrap_or(config.alpha)),
+                    rank,
+                    in_out: module.in_out,
+                    module: module.names.into_iter().next().unwrap_or_default(),
+                    path: module.path,
+                    shape: module.shape,
+                },
             }
         });
-        Ok(Self { targets: targets.collect(), names, heads, head, refused })
+        Ok(Self { chosen: chosen.collect(), refused })
     }
+}
+
+/// The module that a parameter is of.
+fn owner(parameter: &str) -> &str {
+    parameter.rsplit_once('.').map_or("", |(owner, _)| owner)
 }
 
 /// Whether `all-linear` is about it: experts are no layers in transformers.
 fn is_linear_layer(kind: ModuleKind) -> bool {
-    use ModuleKind::{HeadMatrices, InOut, Linear, Reordered};
-    matches!(kind, Linear | InOut | HeadMatrices | Reordered)
+    use ModuleKind::{HeadMatrices, Linear, Reordered};
+    matches!(kind, Linear | HeadMatrices | Reordered)
 }
 
 /// Why no adapter can be added to a module.
 pub(crate) fn refusal(kind: ModuleKind) -> Option<&'static str> {
+    use ModuleKind::{Embedding, Expert, Head, HeadMatrices, Linear, Reordered, Router, TiedHead};
     Some(match kind {
-        ModuleKind::Linear | ModuleKind::InOut | ModuleKind::Head | ModuleKind::HeadMatrices => {
-            return None;
-        }
-        ModuleKind::Embedding => {
-            "is a table of embeddings: adapters are built in for linear layers only"
-        }
-        ModuleKind::TiedHead => {
+        Linear | Head | HeadMatrices | Expert | Router => return None,
+        Embedding => "is a table of embeddings: adapters are built in for linear layers only",
+        TiedHead => {
             "is the output head, which is the table of embeddings in this model: adapters are built in for linear layers only"
         }
-        ModuleKind::Expert => {
-            "is one of a router's experts: adapters are built in for the other linear layers only"
-        }
-        ModuleKind::Router => {
-            "chooses experts: adapters are built in for the other linear layers only"
-        }
-        ModuleKind::Reordered => {
+        Reordered => {
             "is stored in another order than transformers has it in: take the model's safetensors instead of a GGUF file"
         }
     })
@@ -152,8 +196,10 @@ fn none(config: &LoraConfig, model: &ModelConfig, modules: &[ModuleSpec]) -> Err
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let linear = modules.iter().filter(|module| is_linear_layer(module.kind));
     let has: BTreeSet<_> = linear.map(|module| last(&module.names[0])).collect();
+    let parameters = ModulePattern::Suffixes(config.target_parameters.clone());
+    let wanted = [&config.target_modules, &parameters].map(ModulePattern::shown);
     Error::NoTargets {
-        wanted: config.target_modules.shown(),
+        wanted: wanted.into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join(", "),
         model_type: model.model_type(),
         has: has.into_iter().collect::<Vec<_>>().join(", "),
     }
@@ -162,6 +208,7 @@ fn none(config: &LoraConfig, model: &ModelConfig, modules: &[ModuleSpec]) -> Err
 /// The rules of a configuration, ready to be applied to names.
 struct Rules<'a> {
     targets: Matcher<'a>,
+    parameters: Matcher<'a>,
     excluded: Option<Matcher<'a>>,
     layers: &'a [usize],
     /// What finds a layer's number in a name.
@@ -184,10 +231,23 @@ impl<'a> Rules<'a> {
         };
         Ok(Self {
             targets: config.target_modules.matcher("target_modules")?,
+            parameters: Matcher::suffixes(&config.target_parameters),
             excluded: excluded.map(|it| it.matcher("exclude_modules")).transpose()?,
             layers: &config.layers_to_transform,
             numbers,
         })
+    }
+
+    /// Whether the parameter is meant that a module's matrix is, or is in.
+    fn select_parameter(&self, module: &ModuleSpec) -> Result<bool, Error> {
+        let of_all = module.stack.iter().flat_map(|stack| stack.names.iter().cloned());
+        let own = module.names.iter().map(|name| format!("{name}.weight"));
+        for name in of_all.chain(own) {
+            if self.parameters.matches(&name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether a module of these names is meant.

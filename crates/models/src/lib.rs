@@ -85,7 +85,7 @@ pub use logits::{Logits, MOST_TOP_TOKENS};
 pub use loss::next_token_loss;
 pub use low_rank_gradients::LowRankGradients;
 pub use model_config::ModelConfig;
-pub use modules::{ModuleKind, ModuleSpec};
+pub use modules::{ExpertStack, ModuleKind, ModuleSpec};
 pub use observed_blocks::AfterBlock;
 pub use outsize_core::Access;
 pub use outsize_kernels::ActivationDtype;

@@ -43,15 +43,17 @@ impl Rewriting {
         let places = Places::new(&self.weights, model, tensors);
         for (path, part) in parts {
             let core = |error: outsize_core::Error| Error::Core(error.into());
-            let found = places.of(&path).filter(|(_, location)| location.parts == 1);
-            let Some((at, _)) = found else {
+            let found = places.of(&path).filter(|(_, location)| location.count == 1);
+            let Some((at, location)) = found else {
                 let reason = "the checkpoint has no tensor of that name that becomes floats: have quantised weights \
                               written as floats"
                     .to_owned();
                 return Err(core(outsize_core::Error::Adapter { path, reason }));
             };
             let weight = &mut self.weights[at];
-            *weight = weight.clone().with_low_rank(part).map_err(core)?;
+            *weight = (weight.clone())
+                .with_low_rank([location.part, location.parts], part)
+                .map_err(core)?;
         }
         Ok(())
     }

@@ -123,7 +123,7 @@ fn compressed_keys_and_experts_in_groups_become_a_configuration() {
     ];
     let (found, tensors) = read("deepseek2", &sizes).unwrap();
     let wanted = json!({
-        "model_type": "deepseek_v3", "num_attention_heads": 2, "hidden_size": 16, "num_hidden_layers": 3, "n_routed_experts": 8,
+        "model_type": "deepseek_v3", "num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 16, "num_hidden_layers": 3, "n_routed_experts": 8,
         "num_experts_per_tok": 3, "q_lora_rank": null, "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
         "v_head_dim": 5, "kv_b_apart": true, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0,
         "norm_topk_prob": false, "first_k_dense_replace": 0, "n_shared_experts": 1, "tie_word_embeddings": true,

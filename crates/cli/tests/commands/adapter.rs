@@ -2,7 +2,7 @@
 
 use crate::common::{done, failed, folder, outsize, path, report, tiny};
 use burn::tensor::{Device, Tensor, TensorData};
-use outsize::checkpoint::Checkpoint;
+use outsize::checkpoint::{Checkpoint, Dtype, FileWriter, TensorSpec};
 use outsize::core::LowRank;
 use outsize::lora::{LoraConfig, ModulePattern, save};
 use outsize::models::ModelConfig;
@@ -64,6 +64,12 @@ fn a_model_runs_with_its_adapter_and_merged() {
         ("qwen3-rslora-patterns", "qwen3", None),
         ("llama-w4", "llama-compressed-w4-bf16", Some("f32")),
         ("llama-bf16", "gqa-bf16", Some("f32")),
+        ("mixtral", "mixtral", None),
+        ("qwen3_moe-apart", "qwen3_moe", None),
+        ("gpt_oss", "gpt_oss", None),
+        ("llama4", "llama4", None),
+        ("granitemoe", "granitemoe", None),
+        ("nemotron_h-experts", "nemotron_h", None),
     ] {
         let (model, adapter) = (base(model), adapter(name));
         let (ids, tokens, expected) = expected(&adapter);
@@ -119,13 +125,20 @@ fn to_bf16(value: f32) -> u16 {
 #[test]
 fn files_with_rows_in_another_order_have_the_same_adapter() {
     let dir = folder();
-    for name in ["gguf-llama", "gguf-llama-f16", "gguf-smollm3", "gguf-mixtral-q4_0", "gguf-qwen3"]
-    {
+    for name in [
+        "gguf-llama",
+        "gguf-llama-f16",
+        "gguf-smollm3",
+        "gguf-mixtral-q4_0",
+        "gguf-qwen3",
+        "gguf-qwen3_moe",
+    ] {
         let file = base(name).join("model.gguf");
         let [plain, merged, adapter] =
             ["plain", "merged", "adapter"].map(|part| dir.path().join(format!("{name}-{part}")));
         done(&outsize(&["merge", path(&file), path(&plain), "--dtype", "f32"]));
-        let suffixes = ["q_proj", "k_proj", "v_proj", "o_proj"];
+        let suffixes =
+            ["q_proj", "k_proj", "v_proj", "o_proj", "w1", "w2", "w3", "experts.0.up_proj"];
         waves(&adapter, &plain, ModulePattern::suffixes(suffixes));
         let with = ["--adapter", path(&adapter)];
         let expected = logits(&plain, "5,6,7,8,9,10", &with);
@@ -144,6 +157,60 @@ fn files_with_rows_in_another_order_have_the_same_adapter() {
     let run = ["run", path(&file), "--ids", "5", "--adapter", path(&adapter)];
     let message = failed(&outsize(&run), 1);
     assert!(message.contains("is stored in another order"), "{message}");
+}
+
+#[test]
+fn experts_that_are_apart_in_a_file_have_the_adapter_of_all() {
+    let dir = folder();
+    for name in ["gguf-gpt_oss", "gguf-qwen3_moe", "gguf-llama4"] {
+        let file = base(name).join("model.gguf");
+        let [plain, adapter] =
+            ["plain", "adapter"].map(|part| dir.path().join(format!("{name}-{part}")));
+        done(&outsize(&["merge", path(&file), path(&plain), "--dtype", "f32"]));
+        of_all_experts(&adapter, &plain);
+        let with = ["--adapter", path(&adapter)];
+        let expected = logits(&plain, "5,6,7,8,9,10", &with);
+        assert!(off(&logits(&plain, "5,6,7,8,9,10", &[]), &expected) > 1e-2, "{name}");
+        assert!(off(&logits(&file, "5,6,7,8,9,10", &with), &expected) < 1e-4, "{name}");
+    }
+}
+
+/// An adapter for the parameters of all experts, as PEFT names its tensors, of which no two rows are
+/// alike.
+fn of_all_experts(folder: &Path, model: &Path) {
+    let text = std::fs::read_to_string(model.join("config.json")).unwrap();
+    let mut specs = Vec::new();
+    for module in ModelConfig::from_json(&text).unwrap().modules() {
+        let Some(stack) = module.stack.filter(|stack| stack.expert == 0 && stack.first == 0) else {
+            continue;
+        };
+        let (owner, field) = stack.names[0].rsplit_once('.').unwrap();
+        let owner = match field {
+            "down_proj" => owner.to_owned(),
+            _ => format!("{owner}.base_layer"),
+        };
+        let (rank, [_, inputs]) = (2 * stack.experts, module.shape);
+        let shapes = match stack.mistaken {
+            false => [[rank, inputs], [stack.height, rank]],
+            true => [[rank, stack.height], [inputs, rank]],
+        };
+        for (matrix, shape) in ["lora_A", "lora_B"].into_iter().zip(shapes) {
+            let name = format!("base_model.model.{owner}.{matrix}.weight");
+            specs.push(TensorSpec::new(name, Dtype::F32, shape));
+        }
+    }
+    std::fs::create_dir(folder).unwrap();
+    let config = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_parameters":
+        ["experts.gate_up_proj", "experts.down_proj"]}"#;
+    std::fs::write(folder.join("adapter_config.json"), config).unwrap();
+    let file = folder.join("adapter_model.safetensors");
+    let mut writer = FileWriter::create(file, specs.clone()).unwrap();
+    for spec in specs {
+        let values = (0..spec.shape.iter().product()).map(|at| (at as f32 * 0.37).sin() * 0.4);
+        let bytes: Vec<u8> = values.flat_map(f32::to_le_bytes).collect();
+        writer.write(&spec.name, &bytes).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 /// An adapter of which no two rows are alike.

@@ -58,7 +58,7 @@ impl Rewrite {
         let data = weight.data();
         let &[count, rows, columns] = &data.shape[..] else { return None };
         let all = count.checked_mul(rows)?;
-        let is_plain = weight.format().is_plain() && self.added.is_none();
+        let is_plain = weight.format().is_plain() && self.added.is_empty();
         if !is_plain || part >= parts || !all.is_multiple_of(parts) || all == 0 {
             return None;
         }

@@ -72,7 +72,7 @@ fn what_would_change_the_result_is_refused_by_name() {
         ("lora_bias", json!(true)),
         ("modules_to_save", json!(["lm_head"])),
         ("use_dora", json!(true)),
-        ("target_parameters", json!(["mlp.experts.gate_up_proj"])),
+        ("target_parameters", json!([1])),
         ("init_lora_weights", json!("pissa_niter_4")),
         ("init_lora_weights", json!("loftq")),
         ("layer_replication", json!([[0, 2]])),
@@ -165,13 +165,21 @@ fn modules_that_no_adapter_can_be_added_to_are_named() {
         |preset, target: Value| modules(preset, &[("target_modules", target)]).unwrap_err();
     let message = refused("llama-demo", json!(["q_proj", "embed_tokens"]));
     assert!(message.contains("model.embed_tokens is a table of embeddings"), "{message}");
-    let message = refused("olmoe-1b-7b", json!(["q_proj", "gate_proj"]));
-    assert!(message.contains("mlp.experts.0.gate_proj is one of a router's experts"), "{message}");
-    let message = refused("olmoe-1b-7b", json!(["gate"]));
-    assert!(message.contains("mlp.gate chooses experts"), "{message}");
     let message = refused("qwen2-0.5b", json!(["lm_head"]));
     assert!(message.contains("lm_head is the output head, which is the table"), "{message}");
-    // Experts are no layers in transformers.
+    let parameters = [("target_parameters", json!(["experts.down_proj"]))];
+    let message = modules("olmoe-1b-7b", &parameters).unwrap_err();
+    assert!(message.contains("`target_parameters` is experts.down_proj"), "{message}");
+    let text = std::fs::read_to_string(crate::common::base("gpt_oss").join("config.json")).unwrap();
+    let gpt_oss = ModelConfig::from_json(&text).unwrap();
+    let config = LoraConfig::new(2, 2.0, ModulePattern::suffixes(["down_proj"]));
+    let message = config.targets(&gpt_oss).unwrap_err().to_string();
+    assert!(message.contains("experts.0.down_proj is an expert of a model that has"), "{message}");
+    // Experts are no layers in transformers 5, but have names in 4.
+    let named = modules("olmoe-1b-7b", &[("target_modules", json!(["gate", "up_proj"]))]).unwrap();
+    assert_eq!(named.len(), 16 * (1 + 64));
+    assert_eq!(named[0], "model.layers.0.mlp.gate");
+    assert_eq!(named[64], "model.layers.0.mlp.experts.63.up_proj");
     let all = modules("olmoe-1b-7b", &[("target_modules", json!("all-linear"))]).unwrap();
     assert!(all.iter().all(|module| module.contains("self_attn")), "{all:?}");
 }

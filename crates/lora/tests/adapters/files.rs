@@ -24,7 +24,20 @@ fn what_is_saved_is_read_again() {
         let adapter = LoraAdapter::open(folder(name), &model).unwrap();
         let parts = adapter.parts().unwrap();
         let out = dir.path().join(name);
-        save(&out, adapter.config(), &model, &parts).unwrap();
+        let saved = save(&out, adapter.config(), &model, &parts);
+        if !adapter.config().target_parameters.is_empty() {
+            assert!(matches!(saved, Err(Error::Field { .. })), "{name}: {saved:?}");
+            continue;
+        }
+        saved.unwrap();
+        if name.ends_with("-apart") {
+            let [found, theirs] = [out.clone(), folder(name)].map(|folder| {
+                let file = Checkpoint::open(folder.join(ADAPTER_WEIGHTS[0])).unwrap();
+                let names = file.tensors().iter().map(|tensor| tensor.name.clone());
+                names.collect::<std::collections::BTreeSet<_>>()
+            });
+            assert_eq!(found, theirs, "{name}");
+        }
         let again = LoraAdapter::open(&out, &model).unwrap();
         assert_eq!(again.config(), adapter.config(), "{name}");
         assert!(again.targets().eq(adapter.targets()), "{name}");
@@ -184,15 +197,48 @@ fn tensors_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn experts_and_types_that_are_not_built_in_are_refused() {
-    let model = config("qwen3_moe");
-    let to_expert = |name: &str| {
-        Some(name.replacen("layers.1.self_attn.q_proj", "layers.1.mlp.experts.0.up_proj", 1))
-    };
-    let dir = changed("qwen3_moe", |_| {}, to_expert);
+fn tensors_of_experts_must_fit_too() {
+    let all = |name: &str| Some(name.to_owned());
+    let model = config("mixtral");
+    let first = "base_model.model.model.layers.0.mlp.experts.base_layer.lora_A.weight";
+    let dir = changed("mixtral", |_| {}, |name| (name != first).then(|| name.into()));
     let message = refused(dir.path(), &model);
-    assert!(message.contains("is one of a router's experts"), "{message}");
+    assert!(message.contains(first) && message.contains("is missing"), "{message}");
+    let dir = changed("mixtral", |fields| fields["rank_pattern"] = json!({}), all);
+    let message = refused(dir.path(), &model);
+    assert!(message.contains("has the shape [16, 16]") && message.contains("[8, 16]"), "{message}");
+    // Of one parameter alone the names are others.
+    let alone = |fields: &mut Value| fields["target_parameters"] = json!(["gate_up_proj"]);
+    let dir = changed("mixtral", alone, |name| (!name.contains(".gate.")).then(|| name.into()));
+    let message = refused(dir.path(), &model);
+    assert!(message.contains("base_layer") && message.contains("does not name"), "{message}");
+    let only = |name: &str| {
+        let is_down = name.contains("experts.lora") || name.contains(".gate.");
+        (!is_down).then(|| name.replace(".base_layer", ""))
+    };
+    let dir = changed("mixtral", alone, only);
+    let found = LoraAdapter::open(dir.path(), &model).unwrap().parts().unwrap();
+    let parts = LoraAdapter::open(folder("mixtral"), &model).unwrap().parts().unwrap();
+    let path = "model.layers.1.block_sparse_moe.experts.3.w3.weight";
+    assert_eq!(bytes(&found[path]), bytes(&parts[path]));
+    assert_eq!(found.len(), 2 + 2 * 4 * 2);
 
+    // Under the names of transformers 4 experts may be left out, and no half of one.
+    let model = config("qwen3_moe");
+    let apart = |keep: &dyn Fn(&str) -> bool| {
+        let dir = changed("qwen3_moe-apart", |_| {}, |name| keep(name).then(|| name.into()));
+        LoraAdapter::open(dir.path(), &model).map(|adapter| adapter.targets().count())
+    };
+    let whole = apart(&|_| true).unwrap();
+    assert_eq!(apart(&|name| !name.contains("experts.3.")).unwrap(), whole - 2 * 3);
+    let message = apart(&|name| !name.ends_with("experts.3.up_proj.lora_B.weight")).unwrap_err();
+    assert!(message.to_string().contains("experts.3.up_proj.lora_B.weight is missing"));
+    let message = apart(&|name| name.contains("none")).unwrap_err();
+    assert!(message.to_string().contains("v_proj.lora_A.weight is missing"), "{message}");
+}
+
+#[test]
+fn types_that_are_not_built_in_are_refused() {
     let dir = tempdir().unwrap();
     fs::copy(folder("llama").join(ADAPTER_CONFIG), dir.path().join(ADAPTER_CONFIG)).unwrap();
     let name = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight";
@@ -227,8 +273,12 @@ fn folders_without_an_adapter_are_named() {
 
 #[test]
 fn damaged_files_give_errors_or_an_adapter() {
-    let model = config("gqa");
-    for (name, weights) in [("llama", ADAPTER_WEIGHTS[0]), ("llama-bin", ADAPTER_WEIGHTS[1])] {
+    for (name, base, weights) in [
+        ("llama", "gqa", ADAPTER_WEIGHTS[0]),
+        ("llama-bin", "gqa", ADAPTER_WEIGHTS[1]),
+        ("mixtral", "mixtral", ADAPTER_WEIGHTS[0]),
+    ] {
+        let model = config(base);
         let dir = tempdir().unwrap();
         let whole = fs::read(folder(name).join(weights)).unwrap();
         fs::copy(folder(name).join(ADAPTER_CONFIG), dir.path().join(ADAPTER_CONFIG)).unwrap();

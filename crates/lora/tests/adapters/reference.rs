@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::common::{ADAPTERS, config, difference, dispatched, expected, folder, logits};
 use outsize_lora::{LoraAdapter, LoraConfig, ModulePattern};
+use outsize_models::ModuleKind;
 
 /// Greatest difference over greatest logit.
 const TOLERANCE: f32 = 1e-4;
@@ -98,6 +99,51 @@ fn all_linear_layers_are_those_of_peft() {
             "{name}: {ours:?} {theirs:?}"
         );
     }
+}
+
+/// Those whose experts are stacked otherwise than in transformers: of the first as rows of one
+/// matrix, of the second with some that have no weights.
+const OTHER_STACKS: [&str; 2] = ["dbrx", "longcat_flash"];
+
+#[test]
+fn parameters_of_experts_and_routers_are_those_of_transformers() {
+    let text = std::fs::read_to_string(folder("parameters.json")).unwrap();
+    let models: BTreeMap<String, BTreeMap<String, Vec<usize>>> =
+        serde_json::from_str(&text).unwrap();
+    let (mut stacks, mut routers) = (0, 0);
+    for (name, theirs) in &models {
+        let config = config(name);
+        let modules = config.modules();
+        let found = modules.iter().filter_map(|module| {
+            let stack = module.stack.as_ref()?;
+            let last = stack.first + (module.shape[0] - 1) * stack.step;
+            assert!(last < stack.height, "{name}: {module:?}");
+            let mut shape = vec![stack.experts, stack.height, module.shape[1]];
+            shape.sort_unstable();
+            Some((stars(&stack.names[0]), shape))
+        });
+        let found: BTreeMap<_, _> = found.collect();
+        let is_stack = |(_, shape): &(&String, &Vec<usize>)| shape.len() == 3;
+        let wanted = theirs.iter().filter(is_stack).map(|(name, shape)| {
+            let mut shape = shape.clone();
+            shape.sort_unstable();
+            (name.clone(), shape)
+        });
+        let wanted: BTreeMap<_, _> = wanted.collect();
+        assert_eq!(found == wanted, !OTHER_STACKS.contains(&&name[..]), "{name}: {found:?}");
+        stacks += found.len();
+
+        let is_router = |module: &&outsize_models::ModuleSpec| module.kind == ModuleKind::Router;
+        let names = modules.iter().filter(is_router).flat_map(|module| {
+            module.names.iter().map(|name| (format!("{}.weight", stars(name)), module.shape))
+        });
+        let names: BTreeMap<_, _> = names.collect();
+        for (router, shape) in theirs.iter().filter(|it| !is_stack(it)) {
+            assert_eq!(names.get(router).map(|it| &it[..]), Some(&shape[..]), "{name}: {router}");
+            routers += 1;
+        }
+    }
+    assert!(stacks > 100 && routers > 50, "{stacks} {routers}");
 }
 
 /// A module's name without its numbers.

@@ -36,6 +36,15 @@ pub const ADAPTERS: &[(&str, &str)] = &[
     ("t5", "t5-gated-bf16"),
     ("granitemoehybrid", "granitemoehybrid"),
     ("nemotron_h", "nemotron_h-published-bf16"),
+    ("mixtral", "mixtral"),
+    ("mixtral-apart", "mixtral"),
+    ("qwen3_moe-all-linear", "qwen3_moe"),
+    ("qwen3_moe-apart", "qwen3_moe"),
+    ("gpt_oss", "gpt_oss"),
+    ("llama4", "llama4"),
+    ("granitemoe", "granitemoe"),
+    ("nemotron_h-experts", "nemotron_h"),
+    ("phimoe", "phimoe"),
 ];
 
 /// The folder of an adapter.

@@ -31,7 +31,8 @@ impl Rewriting {
             let columns = parameter.shape.last().copied().unwrap_or(0);
             let is_whole = integers.group == 0 || columns.is_multiple_of(integers.group);
             let kind = model.module_kind(parameter).filter(|_| is_whole);
-            let is_linear = matches!(kind, Some(ModuleKind::Linear | ModuleKind::Expert));
+            let is_linear = matches!(kind, Some(ModuleKind::Linear | ModuleKind::Expert))
+                && parameter.class() == "Linear";
             let Some((at, location)) = places.of(&parameter.path) else { continue };
             order[at] = order[at].min(place);
             if location.parts == 1 {

@@ -10,8 +10,11 @@ impl Config<'_> {
     pub(super) fn add_latent_attention(&mut self) -> Result<(), GgufFault> {
         // Lists say which layers have such attention.
         self.set_kinds_by_heads(["linear_attention", "full_attention"]);
-        for field in ["head_dim", "num_key_value_heads"] {
-            self.fields.remove(field);
+        self.fields.remove("head_dim");
+        // transformers' own default is that of the published model.
+        match self.fields.get("num_attention_heads").cloned() {
+            Some(heads) => self.set("num_key_value_heads", heads),
+            None => drop(self.fields.remove("num_key_value_heads")),
         }
         let both = |config: &Self, one: &str, other: &str| {
             Ok(config.unsigned(one)?.or(config.unsigned(other)?))
