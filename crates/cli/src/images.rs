@@ -7,7 +7,7 @@ use crate::{interrupt, model};
 use outsize::core::process_bytes;
 use outsize::generate::{
     EncodedImage, Error as TextError, ImageIds, ImageInput, Pipeline, Tokenizer, VisionEncoder,
-    framed, place_images,
+    framed, image_place, place_images,
 };
 use outsize::machine::{Machine, begun_rss};
 use outsize::models::{ImageSpelling, PatchLayout};
@@ -76,8 +76,8 @@ impl PromptImages {
 
     /// The ids of a prompt with those of its images: in the places that it has for them, or before its text if it has none.
     pub fn place_in(&self, prompt: Vec<u32>, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
-        let PatchLayout { image_token, spelling, .. } = self.layout;
-        let place = match spelling {
+        let image_token = image_place(&self.layout, tokenizer)?;
+        let place = match self.layout.spelling {
             ImageSpelling::Marked([begin, end]) => vec![begin, image_token, end],
             // What is before and behind it is put there with it, or stands in the text by now.
             _ => vec![image_token],
@@ -138,9 +138,16 @@ pub fn seen(encoder: &VisionEncoder, image: &ImageInput) -> String {
     let processor = encoder.processor();
     let ([width, height], name) = (image.size(), image.name());
     match (processor.seen(image.size()), processor.tokens(image.size())) {
-        (Ok([seen_width, seen_height]), Ok(tokens)) => format!(
-            "{name}: {width} x {height}, seen as {seen_width} x {seen_height}: {tokens} tokens"
-        ),
+        (Ok([seen_width, seen_height]), Ok(tokens)) => {
+            let tiles = match processor.tiles(image.size()) {
+                1 => String::new(),
+                count => format!("{count} tiles of "),
+            };
+            let seen_height = seen_height / processor.tiles(image.size());
+            format!(
+                "{name}: {width} x {height}, seen as {tiles}{seen_width} x {seen_height}: {tokens} tokens"
+            )
+        }
         _ => format!("{name}: {width} x {height}"),
     }
 }

@@ -90,5 +90,6 @@ pub use text_stream::TextStream;
 pub use tokenizer::Tokenizer;
 pub use tokenizer_file::TokenizerFile;
 pub use vision::{
-    EncodedImage, ImageIds, ImageInput, ImageProcessor, VisionEncoder, framed, place_images,
+    EncodedImage, ImageIds, ImageInput, ImageProcessor, VisionEncoder, framed, image_place,
+    place_images,
 };

@@ -5,9 +5,10 @@ mod input;
 mod placing;
 mod processor;
 mod sizes;
+mod tiles;
 mod tower;
 
 pub use self::encoder::{EncodedImage, VisionEncoder};
 pub use self::input::ImageInput;
-pub use self::placing::{ImageIds, framed, place_images};
+pub use self::placing::{ImageIds, framed, image_place, place_images};
 pub use self::processor::ImageProcessor;

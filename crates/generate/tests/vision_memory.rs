@@ -15,7 +15,8 @@ use outsize_generate::{
     ImageInput, OpenedModel, PipelineSettings, Tokenizer, VisionEncoder, read_config,
 };
 use outsize_models::arch::{
-    Gemma4VisionModel, GlmVisionModel, KimiVisionModel, PixtralVisionModel, QwenVisionModel,
+    Gemma4VisionModel, GlmVisionModel, KimiVisionModel, Llama4VisionModel, PixtralVisionModel,
+    QwenVisionModel,
 };
 use outsize_models::{CacheOptions, ComponentConfig, ModelConfig, RandomWeights, WeightKind};
 use outsize_plan::{Budget, Tier};
@@ -41,6 +42,10 @@ fn checkpoint(name: &str, folder: &Path) {
             vision[key] = value.clone();
         }
     }
+    if name == "vision-llama4" {
+        // Sixteen tiles.
+        vision["image_size"] = json!(128);
+    }
     if name == "vision-muse_glimmer" {
         vision["layer_types"] =
             json!([["window_attention"; 9].as_slice(), &["full_attention"]].concat());
@@ -53,9 +58,10 @@ fn checkpoint(name: &str, folder: &Path) {
         text["rope_parameters"]["mrope_section"] = json!([8, 12, 12]);
     }
     text.remove("layer_rope_theta");
-    let mut types = text.get_mut("layer_types").and_then(Value::as_array_mut);
-    if let Some(types) = &mut types {
-        **types = types.iter().cycle().take(8).cloned().collect();
+    for key in ["layer_types", "no_rope_layers"] {
+        if let Some(layers) = text.get_mut(key).and_then(Value::as_array_mut) {
+            *layers = layers.iter().cycle().take(8).cloned().collect();
+        }
     }
     if text.contains_key("per_layer_config") {
         let wide = json!({"head_dim": 12});
@@ -77,14 +83,24 @@ fn checkpoint(name: &str, folder: &Path) {
         "vision-muse_glimmer" => {
             ComponentConfig::<KimiVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
         }
+        "vision-llama4" => {
+            ComponentConfig::<Llama4VisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
+        }
         _ => ComponentConfig::<QwenVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16),
     };
     let weights = language.weights();
     let named = |name: &str| format!("model.language_model.{}", name.trim_start_matches("model."));
-    let named = |name: &str| if name == "lm_head.weight" { name.to_owned() } else { named(name) };
+    // Llama 4 has its two parts beside each other.
+    let is_apart = name == "vision-llama4";
+    let named = |name: &str| match name {
+        _ if is_apart => format!("language_model.{name}"),
+        "lm_head.weight" => name.to_owned(),
+        _ => named(name),
+    };
     let language = weights.iter().map(|weight| (named(&weight.name), weight.shape.clone()));
     let vision = vision.into_iter().map(|(name, _, shape)| {
-        (if name.starts_with("model.") { name } else { format!("model.{name}") }, shape)
+        let is_named = is_apart || name.starts_with("model.");
+        (if is_named { name } else { format!("model.{name}") }, shape)
     });
     let all: Vec<_> = language.chain(vision).collect();
     let specs = all.iter().map(|(name, shape)| TensorSpec::new(name, Dtype::BF16, shape.clone()));
@@ -96,7 +112,7 @@ fn checkpoint(name: &str, folder: &Path) {
     let size = match name {
         "vision-mistral3" => json!({ "longest_edge": 1540 }),
         // As many tokens as there may be.
-        "vision-gemma4-clipped" | "vision-muse_glimmer" => json!(null),
+        "vision-gemma4-clipped" | "vision-muse_glimmer" | "vision-llama4" => json!(null),
         _ => json!({ "shortest_edge": 65_536, "longest_edge": 16_777_216 }),
     };
     let processor = json!({ "size": size });
@@ -203,6 +219,7 @@ fn images_stay_within_the_budget() {
         "vision-gemma4-clipped",
         "vision-glm4v_moe",
         "vision-muse_glimmer",
+        "vision-llama4",
     ] {
         let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let folder = dir.path().join("model");

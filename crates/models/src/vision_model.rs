@@ -73,6 +73,9 @@ pub enum ImageScaling {
     NearestGrid,
     /// No larger than it is, on black up to whole tokens, as `Kimi_K25ImageProcessor`.
     Padded,
+    /// As tiles of so many pixels a side, and as one more where there are several, as `Llama4ImageProcessor`. They are below one
+    /// another.
+    Tiles(usize),
 }
 
 /// What a text has for an image beside its tokens.
@@ -88,6 +91,9 @@ pub enum ImageSpelling {
     Wrapped([u32; 2]),
     /// The same of the tokens with these names.
     Named([&'static str; 2]),
+    /// Tiles, which `<|tile_x_separator|>` and `<|tile_y_separator|>` are between and behind the rows of, and `<|image|>` and all of
+    /// it in one more; between `<|image_start|>` and `<|image_end|>`. Prompts have `<|image|>` alone.
+    Tiles,
     /// This text, in prompts that do not have the token which stands for an image.
     Quoted {
         /// That token.

@@ -5,8 +5,9 @@ use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
     Flux2Transformer2dModel, FluxTransformer2dModel, GlmVisionModel, KimiVisionModel,
-    PixtralVisionModel, QwenImageTransformer2dModel, QwenVisionModel, Sd3Transformer2dModel,
-    SiglipVisionModel, T5EncoderModel, TextFilling, Unet2dConditionModel, ZImageTransformer2dModel,
+    Llama4VisionModel, PixtralVisionModel, QwenImageTransformer2dModel, QwenVisionModel,
+    Sd3Transformer2dModel, SiglipVisionModel, T5EncoderModel, TextFilling, Unet2dConditionModel,
+    ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -270,6 +271,22 @@ fn memory_is_what_is_said() {
                 "mm_tokens_per_image": {tokens}}}"#
         );
         sees::<SiglipVisionModel>(&config, [side / 8; 2], &init);
+    }
+
+    for (hidden, heads, features, out, side, tiles) in [
+        (64, 4, 64, 64, 176, 3),
+        (64, 2, 1024, 64, 112, 3),
+        (32, 2, 16, 2048, 176, 1),
+        (64, 1, 32, 32, 176, 2),
+    ] {
+        let config = format!(
+            r#"{{"model_type": "llama4", "text_config": {{"model_type": "llama4_text", "hidden_size": {out}}}, "vision_config": {{
+                "model_type": "llama4_vision_model", "hidden_size": {hidden}, "num_attention_heads": {heads},
+                "intermediate_size": {inner}, "num_hidden_layers": 3, "image_size": {side}, "patch_size": 8,
+                "projector_input_dim": {features}, "projector_output_dim": {features}, "vision_output_dim": {features}}}}}"#,
+            inner = 4 * hidden
+        );
+        sees::<Llama4VisionModel>(&config, [tiles * side / 8, side / 8], &init);
     }
 
     let behind = TextFilling { token: 5, tokens: 512, before: false };

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 16] = [
+const FIXTURES: [&str; 17] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -26,6 +26,7 @@ const FIXTURES: [&str; 16] = [
     "vision-kimi_k25",
     "vision-mistral_large4",
     "vision-qwen3_omni_moe",
+    "vision-llama4",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -45,7 +46,7 @@ fn images(name: &str) -> [String; 2] {
 fn place(name: &str) -> &'static str {
     match name {
         "vision-mistral3" | "vision-mistral_large4" => "[IMG]",
-        "vision-gemma4" | "vision-gemma4-clipped" => "<|image|>",
+        "vision-gemma4" | "vision-gemma4-clipped" | "vision-llama4" => "<|image|>",
         "vision-gemma3" => "<start_of_image>",
         "vision-glm4v" | "vision-glm4v_moe" => "<|begin_of_image|><|image|><|end_of_image|>",
         "vision-muse_glimmer" | "vision-muse_spark" => "<|patch|>",
@@ -68,6 +69,7 @@ fn prompt(name: &str) -> String {
         }
         "vision-glm4v" | "vision-glm4v_moe" => format!("<|user|>\n{said}<|assistant|>\n"),
         "vision-muse_glimmer" | "vision-muse_spark" => format!("user: {said}<|eot|>assistant: "),
+        "vision-llama4" => format!("<|begin_of_text|>user: {said}<|eot|>assistant: "),
         "vision-kimi_k25" => format!("<|im_user|>user: {said}<|im_end|><|im_user|>assistant: "),
         _ => format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"),
     }
@@ -119,15 +121,20 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         // Without places for them, images come first.
         let (_, said) = run(&["--prompt", "What?", "--image", &second]);
         let seen = match name {
-            "vision-gemma3" => 24,
-            "vision-qwen2_vl" | "vision-qwen2_5_vl" => 56,
-            "vision-gemma4" | "vision-gemma4-clipped" => 60,
-            _ => 48,
+            "vision-gemma3" => "24",
+            "vision-qwen2_vl" | "vision-qwen2_5_vl" => "56",
+            "vision-gemma4" | "vision-gemma4-clipped" => "60",
+            "vision-llama4" => "7 tiles of 16",
+            _ => "48",
         };
         assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
         // Seen smaller.
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
-        let seen = if name.starts_with("vision-gemma4") { 36 } else { 24 };
+        let seen = match name {
+            "vision-gemma4" | "vision-gemma4-clipped" => 36,
+            "vision-llama4" => 16,
+            _ => 24,
+        };
         assert!(said.contains(&format!("seen as {seen} x")), "{said}");
     }
 }

@@ -22,7 +22,7 @@ use crate::pipeline::PipelineError;
 pub struct EncodedImage {
     /// What it was made of.
     pub input: ImageInput,
-    /// Rows and columns of its tokens.
+    /// Rows and columns of its tokens, as [`ImageProcessor::token_grid`].
     pub tokens: [usize; 2],
     /// What stands for it in a text.
     pub features: ImageFeatures,
@@ -182,14 +182,15 @@ impl VisionEncoder {
         for input in images {
             observe(input);
             let picture = input.decode().map_err(Error::from)?;
-            let grid = self.processor.grid([picture.width, picture.height])?;
+            let size = [picture.width, picture.height];
+            let grid = self.processor.grid(size)?;
             let patches = self.processor.patches(&picture)?;
             drop(picture);
             let shape = [grid[0] * grid[1], self.layout.patch_values()];
             let pixels = TensorData::new(patches, shape);
             let pixels = Tensor::from_data(pixels, (&init.device, DType::F32));
             let features = model.see(pixels, grid)?;
-            let tokens = grid.map(|side| side / self.layout.merge_size);
+            let tokens = self.processor.token_grid(size)?;
             encoded.push(EncodedImage { input: input.clone(), tokens, features });
         }
         Ok(encoded)

@@ -44,7 +44,57 @@ pub fn place_images(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
     let texts = images.map(|(ids, tokens)| spelled(ids, tokens, layout.spelling, tokenizer));
-    with_images(prompt, layout.image_token, &texts.collect::<Result<Vec<_>>>()?)
+    with_images(prompt, image_place(layout, tokenizer)?, &texts.collect::<Result<Vec<_>>>()?)
+}
+
+/// The token that prompts have for an image.
+///
+/// # Errors
+/// [`Error::NoImages`]: the tokenizer has none.
+pub fn image_place(layout: &PatchLayout, tokenizer: &Tokenizer) -> Result<u32> {
+    match layout.spelling {
+        ImageSpelling::Tiles => tile_token(IMAGE, tokenizer),
+        _ => Ok(layout.image_token),
+    }
+}
+
+/// What prompts have for an image that is seen as tiles.
+const IMAGE: &str = "<|image|>";
+
+fn tile_token(name: &str, tokenizer: &Tokenizer) -> Result<u32> {
+    let reason = "tokenizer.json has not all of the tokens <|image|>, <|image_start|>, <|image_end|>, <|tile_x_separator|> \
+                  and <|tile_y_separator|>";
+    tokenizer.token_id(name).ok_or(Error::NoImages { reason })
+}
+
+/// The same of one whose tiles have so many rows and columns of tokens together.
+fn spelled_tiles(
+    ids: Range<u32>,
+    [rows, columns]: [usize; 2],
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
+    let token = |name| tile_token(name, tokenizer);
+    let (beside, below) = (token("<|tile_x_separator|>")?, token("<|tile_y_separator|>")?);
+    let mut text = vec![token("<|image_start|>")?];
+    let mut tile = ids.clone();
+    let of_tiles = rows * columns;
+    let of_one = ids.len().checked_sub(of_tiles).filter(|tokens| *tokens > 0);
+    if let Some(of_one) = of_one {
+        let side = of_one.isqrt();
+        for _ in 0..rows / side {
+            for column in 0..columns / side {
+                if column > 0 {
+                    text.push(beside);
+                }
+                text.extend(tile.by_ref().take(of_one));
+            }
+            text.push(below);
+        }
+    }
+    text.push(token(IMAGE)?);
+    text.extend(tile);
+    text.push(token("<|image_end|>")?);
+    Ok(text)
 }
 
 /// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks that prompts have.
@@ -62,6 +112,7 @@ fn spelled(
         ImageSpelling::Marked(_) | ImageSpelling::Framed | ImageSpelling::Quoted { .. } => {
             return Ok(ids.collect());
         }
+        ImageSpelling::Tiles => return spelled_tiles(ids, [rows, columns], tokenizer),
         ImageSpelling::Wrapped(marks) => return Ok(wrapped(ids, marks)),
         ImageSpelling::Named([begin, end]) => {
             let reason = "tokenizer.json has no token for the begin or the end of an image";
@@ -93,6 +144,9 @@ pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, s
             true => prompt.replace(BEGINS, FRAME).into(),
             false => (FRAME.repeat(images) + prompt).into(),
         },
+        ImageSpelling::Tiles if images > 0 && !prompt.contains(IMAGE) => {
+            (IMAGE.repeat(images) + prompt).into()
+        }
         ImageSpelling::Quoted { token, text } if images > 0 && !prompt.contains(token) => {
             (text.repeat(images) + prompt).into()
         }

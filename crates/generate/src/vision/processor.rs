@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use half::bf16;
 use outsize_checkpoint::{parse_object, read_object};
 use outsize_models::{ImageScaling, PatchLayout, PatchOrder};
 use outsize_picture::{Picture, PictureFilter};
@@ -9,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::ImageInput;
 use super::sizes::ImageSizes;
+use super::tiles::Tiles;
 use crate::error::{Error, Result};
 use crate::json_value::bad_key;
 
@@ -23,6 +25,9 @@ const MOST_EDGE: u64 = 1 << 14;
 
 /// The most tokens or patches of an image that a checkpoint may ask for.
 const MOST_COUNT: u64 = 1 << 16;
+
+/// The most tiles of an image that a checkpoint may ask for.
+const MOST_TILES: usize = 64;
 
 /// The most pixels that a checkpoint may ask for.
 const MOST_PIXELS: u64 = 1 << 28;
@@ -39,6 +44,8 @@ pub struct ImageProcessor {
     filter: PictureFilter,
     /// What is subtracted of a colour from 0 to 255, and what the rest is multiplied by.
     colours: [[f32; 2]; 3],
+    /// What that is multiplied by first.
+    scale: f32,
 }
 
 impl ImageProcessor {
@@ -107,6 +114,9 @@ impl ImageProcessor {
                 *most = tokens.clamp(1, *most);
             }
             ImageSizes::Padded([.., most], _) => *most = tokens.max(1),
+            ImageSizes::Tiles(tiles) => {
+                *tiles = tiles.with_most(tokens / (tiles.side / unit).pow(2));
+            }
             // All take as many.
             ImageSizes::Square(_) => {}
         }
@@ -129,6 +139,14 @@ impl ImageProcessor {
         Ok(self.sizes.seen([width, height], self.layout.unit()))
     }
 
+    /// How many tiles that is, which are below one another: one, of encoders that see images whole.
+    pub fn tiles(&self, size: [usize; 2]) -> usize {
+        match self.sizes {
+            ImageSizes::Tiles(tiles) => tiles.count(size),
+            _ => 1,
+        }
+    }
+
     /// Tokens that an image of so many pixels takes.
     ///
     /// # Errors
@@ -148,6 +166,22 @@ impl ImageProcessor {
         Ok([height, width].map(|side| side / self.layout.patch_size))
     }
 
+    /// Rows and columns of its tokens, where they are as on the image: of tiles without the one that has all of it.
+    ///
+    /// # Errors
+    /// As [`seen`](Self::seen).
+    pub fn token_grid(&self, size: [usize; 2]) -> Result<[usize; 2]> {
+        let [width, height] = self.seen(size)?;
+        let unit = self.layout.unit();
+        Ok(match self.sizes {
+            ImageSizes::Tiles(tiles) => {
+                let [columns, rows] = tiles.grid(size);
+                [rows, columns].map(|count| count * tiles.side / unit)
+            }
+            _ => [height, width].map(|side| side / unit),
+        })
+    }
+
     /// A picture as patches, `[patches, values]` one behind the other: the patches of a token are neighbours, and the values of
     /// a patch are in the [order](PatchLayout::order) of the layout.
     ///
@@ -158,16 +192,20 @@ impl ImageProcessor {
         let [width, height] = self.seen(size)?;
         let PatchLayout { patch_size: patch, merge_size: merge, frames, .. } = self.layout;
         let (unit, colours) = (self.layout.unit(), self.colours);
-        let drawn = self.sizes.drawn(size, unit);
-        let picture = picture.resized(drawn[0], drawn[1], self.filter);
+        let canvas = self.sizes.canvas(picture, unit, self.filter);
         let mut values = Vec::with_capacity(3 * frames * width * height);
         let value = |row: usize, column: usize, colour: usize| {
             let [subtracted, factor] = colours[colour];
-            let byte = match column < drawn[0] && row < drawn[1] {
-                true => picture.rgb[(row * drawn[0] + column) * 3 + colour],
-                false => 0,
-            };
-            (f32::from(byte) - subtracted) * factor
+            let byte = f32::from(canvas.byte([row, column], colour));
+            match self.sizes {
+                // Each step is one of bf16 there.
+                ImageSizes::Tiles(_) => {
+                    let [byte, subtracted] =
+                        [byte, subtracted].map(|it| bf16_rounded(it * self.scale));
+                    bf16_rounded(bf16_rounded(byte - subtracted) * (factor / self.scale))
+                }
+                _ => (byte - subtracted) * factor,
+            }
         };
         for (top, left) in (0..height)
             .step_by(unit)
@@ -221,9 +259,18 @@ impl ImageProcessor {
         let patches = 3 * 4 * (self.layout.frames * seen[0] * seen[1]) as u64;
         let picture = Picture { width, height, rgb: Vec::new() };
         let drawn = self.sizes.drawn([width, height], self.layout.unit());
-        let resizing = picture.resizing_bytes(drawn[0], drawn[1]);
+        let mut resizing = picture.resizing_bytes(drawn[0], drawn[1]);
+        if let ImageSizes::Tiles(tiles) = self.sizes {
+            // What is drawn, while all of it is made as one tile.
+            let drawn = (3 * drawn[0] * drawn[1]) as u64;
+            resizing = resizing.max(drawn + picture.resizing_bytes(tiles.side, tiles.side));
+        }
         decoding_bytes.max(3 * pixels + resizing + patches)
     }
+}
+
+fn bf16_rounded(value: f32) -> f32 {
+    bf16::from_f32(value).to_f32()
 }
 
 /// The keys of the file.
@@ -275,7 +322,8 @@ impl Keys {
             ImageScaling::Square(_)
             | ImageScaling::Tokens(_)
             | ImageScaling::NearestGrid
-            | ImageScaling::Padded => [[0.5; 3]; 2],
+            | ImageScaling::Padded
+            | ImageScaling::Tiles(_) => [[0.5; 3]; 2],
             ImageScaling::Pixels | ImageScaling::PixelsOfFrames | ImageScaling::LongestEdge => {
                 [CLIP_MEAN, CLIP_DEVIATION]
             }
@@ -310,9 +358,14 @@ impl Keys {
                     ImageSizes::NearestGrid(self.count("max_image_tokens", 4096)?)
                 }
                 ImageScaling::Padded => self.padded(layout)?,
+                ImageScaling::Tiles(side) => self.tiles(side)?,
             },
             filter: match self.get("resample") {
-                None if matches!(layout.scaling, ImageScaling::Square(_)) => {
+                None if matches!(
+                    layout.scaling,
+                    ImageScaling::Square(_) | ImageScaling::Tiles(_)
+                ) =>
+                {
                     PictureFilter::Bilinear
                 }
                 None if layout.scaling == ImageScaling::NearestGrid => PictureFilter::Lanczos,
@@ -329,7 +382,25 @@ impl Keys {
                 }
             },
             colours,
+            scale: scale as f32,
         })
+    }
+
+    /// Tiles, of a side that the encoder asks for.
+    fn tiles(&self, side: usize) -> Result<ImageSizes> {
+        let key = "max_patches";
+        let most = self.count(key, 16)?;
+        if most > MOST_TILES {
+            let expected = "a number of tiles from 1 to 64";
+            return Err(bad_key(&self.path, key, self.get(key).unwrap_or(&Value::Null), expected));
+        }
+        let enlarges = match self.get("resize_to_max_canvas") {
+            None => false,
+            Some(value) => value.as_bool().ok_or_else(|| {
+                bad_key(&self.path, "resize_to_max_canvas", value, "true or false")
+            })?,
+        };
+        Ok(ImageSizes::Tiles(Tiles { side: self.square(side)?, most, enlarges }))
     }
 
     /// The side of all images, which the encoder asks for.

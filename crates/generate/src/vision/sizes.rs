@@ -1,5 +1,9 @@
 //! In what sizes images are seen.
 
+use outsize_picture::{Picture, PictureFilter};
+
+use super::tiles::Tiles;
+
 /// In what sizes images are seen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum ImageSizes {
@@ -18,6 +22,8 @@ pub(super) enum ImageSizes {
     /// No larger than it is, on a ground of whole tokens: of at most so many patches, of so many a side, and so many tokens; and the
     /// side of a patch.
     Padded([usize; 3], usize),
+    /// As tiles, below one another.
+    Tiles(Tiles),
 }
 
 impl ImageSizes {
@@ -36,6 +42,7 @@ impl ImageSizes {
             Self::LongestEdge(longest, most) => within_edge(size, unit, longest, most),
             Self::NearestGrid(most) => nearest_grid(size, unit, most).map(|tokens| tokens * unit),
             Self::Padded(..) => self.drawn(size, unit).map(|side| side.next_multiple_of(unit)),
+            Self::Tiles(tiles) => [tiles.side, tiles.side * tiles.count(size)],
         }
     }
 
@@ -43,8 +50,26 @@ impl ImageSizes {
     pub fn drawn(self, size: [usize; 2], unit: usize) -> [usize; 2] {
         match self {
             Self::Padded(most, patch) => shrunk(size, unit, most, patch),
+            Self::Tiles(tiles) => tiles.drawn(size),
             _ => self.seen(size, unit),
         }
+    }
+
+    /// A picture in the size in which it is seen.
+    pub fn canvas(self, picture: &Picture, unit: usize, filter: PictureFilter) -> Canvas {
+        let size = [picture.width, picture.height];
+        let [width, height] = self.drawn(size, unit);
+        let drawn = picture.resized(width, height, filter);
+        let tiles = match self {
+            Self::Tiles(tiles) => {
+                let [columns, rows] = tiles.grid(size);
+                let whole =
+                    (columns * rows > 1).then(|| picture.resized(tiles.side, tiles.side, filter));
+                Some((tiles.side, [columns, rows], whole))
+            }
+            _ => None,
+        };
+        Canvas { drawn, tiles }
     }
 
     /// The most tokens of any image, where the checkpoint says it.
@@ -53,10 +78,36 @@ impl ImageSizes {
             Self::Square(side) => Some((side / unit).pow(2)),
             Self::Tokens([most, _]) => Some(most),
             Self::NearestGrid(most) => Some(most),
+            Self::Tiles(tiles) => Some((tiles.side / unit).pow(2) * tiles.most_count()),
             Self::Pixels(_)
             | Self::PixelsOfFrames(..)
             | Self::LongestEdge(..)
             | Self::Padded(..) => None,
+        }
+    }
+}
+
+/// A picture in the size in which it is seen, on black.
+pub(super) struct Canvas {
+    drawn: Picture,
+    /// Of tiles, pixels of a side, columns and rows, and behind them all of it in one more.
+    tiles: Option<(usize, [usize; 2], Option<Picture>)>,
+}
+
+impl Canvas {
+    /// A colour of a pixel in this row and column; tiles are below one another.
+    pub fn byte(&self, [row, column]: [usize; 2], colour: usize) -> u8 {
+        let of = |picture: &Picture, row: usize, column: usize| {
+            let is_drawn = column < picture.width && row < picture.height;
+            if is_drawn { picture.rgb[(row * picture.width + column) * 3 + colour] } else { 0 }
+        };
+        let Some((side, [columns, rows], whole)) = &self.tiles else {
+            return of(&self.drawn, row, column);
+        };
+        let (tile, row) = (row / side, row % side);
+        match whole {
+            Some(whole) if tile == columns * rows => of(whole, row, column),
+            _ => of(&self.drawn, tile / columns * side + row, tile % columns * side + column),
         }
     }
 }

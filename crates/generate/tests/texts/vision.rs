@@ -15,7 +15,7 @@ use outsize_models::CacheOptions;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 16] = [
+const FIXTURES: [&str; 17] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -32,6 +32,7 @@ const FIXTURES: [&str; 16] = [
     "vision-kimi_k25",
     "vision-mistral_large4",
     "vision-qwen3_omni_moe",
+    "vision-llama4",
 ];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
@@ -60,6 +61,7 @@ fn ggufs() -> impl Iterator<Item = &'static str> {
         "vision-kimi_k25",
         "vision-mistral_large4",
         "vision-qwen3_omni_moe",
+        "vision-llama4",
     ];
     FIXTURES.into_iter().filter(move |name| !without.contains(name))
 }
@@ -125,6 +127,7 @@ fn pixels_are_those_of_pillow() {
         (FIXTURES[9], clip),
         (FIXTURES[11], 0.5),
         (FIXTURES[13], 0.5),
+        (FIXTURES[16], 0.5),
     ] {
         let (encoder, step) = (encoder(name), 1.0 / 255.0 / deviation);
         for (number, file) in FILES.iter().enumerate() {
@@ -241,6 +244,27 @@ fn images_are_seen_in_the_size_of_the_reference() {
         assert_eq!(processor.seen(size).unwrap(), seen, "{size:?}");
     }
     assert_eq!(processor.with_most_tokens(6).seen([75, 49]).unwrap(), [24, 16]);
+    let processor = encoder(FIXTURES[16]).processor().clone();
+    // Of `Llama4ImageProcessor` with at most 6 tiles of 16 pixels a side, each of 4 tokens; and one more of all of it.
+    for (size, tokens, count) in [
+        ([21, 10], [2, 4], 3),
+        ([75, 49], [4, 6], 7),
+        ([1, 1], [2, 2], 1),
+        ([16, 16], [2, 2], 1),
+        ([17, 16], [2, 4], 3),
+        ([4000, 3000], [4, 6], 7),
+        ([400, 10], [2, 12], 7),
+        ([3, 500], [12, 2], 7),
+        ([30, 31], [4, 4], 5),
+    ] {
+        assert_eq!(processor.token_grid(size).unwrap(), tokens, "{size:?}");
+        assert_eq!(processor.tokens(size).unwrap(), 4 * count, "{size:?}");
+        assert_eq!(processor.seen(size).unwrap(), [16, 16 * count], "{size:?}");
+    }
+    for (tokens, count) in [(27, 5), (12, 3), (11, 1), (1, 1)] {
+        let small = processor.clone().with_most_tokens(tokens);
+        assert_eq!(small.tokens([75, 49]).unwrap(), 4 * count, "{tokens}");
+    }
 }
 
 proptest! {
@@ -248,7 +272,7 @@ proptest! {
     fn any_image_is_seen_in_whole_tokens(
         size in [1usize..20_000, 1usize..20_000],
         tokens in 1usize..3000,
-        fixture in prop::sample::select(vec![0, 3, 4, 11, 13]),
+        fixture in prop::sample::select(vec![0, 3, 4, 11, 13, 16]),
     ) {
         let processor = encoder(FIXTURES[fixture]).processor().clone().with_most_tokens(tokens);
         match processor.seen(size) {

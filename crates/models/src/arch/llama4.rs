@@ -204,7 +204,7 @@ const TEXT_TYPE: &[KnownField] =
     &[("model_type", Only(&["\"llama4_text\""])), ("tie_word_embeddings", Harmless)];
 
 /// Of a model that sees images too.
-const MULTIMODAL: &[KnownField] = &[
+pub(super) const MULTIMODAL: &[KnownField] = &[
     ("boi_token_id", Harmless),
     ("boi_token_index", Harmless),
     ("eoi_token_id", Harmless),

@@ -7,8 +7,8 @@ use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
 use outsize_models::arch::{
-    Gemma4VisionModel, GlmVisionModel, KimiVisionModel, PixtralVisionModel, QwenVisionModel,
-    SiglipVisionModel,
+    Gemma4VisionModel, GlmVisionModel, KimiVisionModel, Llama4VisionModel, PixtralVisionModel,
+    QwenVisionModel, SiglipVisionModel,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
@@ -28,10 +28,12 @@ const GEMMAS: [&str; 1] = ["vision-gemma3"];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
 const KIMIS: [&str; 3] = ["vision-kimi_k25", "vision-muse_glimmer", "vision-muse_spark"];
+const LLAMAS: [&str; 1] = ["vision-llama4"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S).chain(GLMS).chain(KIMIS)
+    let images = QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S);
+    images.chain(GLMS).chain(KIMIS).chain(LLAMAS)
 }
 
 /// Several tiles for each matrix.
@@ -80,6 +82,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
         "vision-gemma3" => of::<SiglipVisionModel>(name),
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),
+        "vision-llama4" => of::<Llama4VisionModel>(name),
         _ if KIMIS.contains(&name) => of::<KimiVisionModel>(name),
         _ => of::<QwenVisionModel>(name),
     }
@@ -205,6 +208,10 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &KimiVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    for name in LLAMAS {
+        let see = |_: &str, model: &Llama4VisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
+    }
 }
 
 #[test]
@@ -224,6 +231,7 @@ fn features_of_rounded_activations_stay_near() {
     GEMMA4S.into_iter().for_each(of::<Gemma4VisionModel>);
     GLMS.into_iter().for_each(of::<GlmVisionModel>);
     KIMIS.into_iter().for_each(of::<KimiVisionModel>);
+    LLAMAS.into_iter().for_each(of::<Llama4VisionModel>);
 }
 
 #[test]
@@ -258,8 +266,8 @@ fn greedy_tokens_are_the_references() {
 
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
-    // Linear attention and windows cannot go back.
-    let cannot = ["qwen3_5", "gemma", "muse"];
+    // Linear attention, windows and chunks cannot go back.
+    let cannot = ["qwen3_5", "gemma", "muse", "llama4"];
     let can_go_back = |name: &&str| !cannot.iter().any(|part| name.contains(part));
     for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
@@ -396,6 +404,14 @@ fn configurations_that_are_not_built_in_are_refused() {
     muse("/vision_config/merge_size", 3.into());
     muse("/out_hidden_size", 32.into());
     muse("/projector_hidden_act", "tanh".into());
+    let llama = |place, value| refused_value::<Llama4VisionModel>(LLAMAS[0], place, value);
+    llama("/vision_config/patch_size", 5.into());
+    llama("/vision_config/pixel_shuffle_ratio", 0.4.into());
+    llama("/vision_config/pixel_shuffle_ratio", 0.125.into());
+    llama("/vision_config/intermediate_size", 32.into());
+    llama("/vision_config/projector_output_dim", 16.into());
+    llama("/vision_config/vision_output_dim", 16.into());
+    llama("/vision_config/num_attention_heads", 3.into());
     let qwen = |place, value| refused_value::<QwenVisionModel>(QWENS[0], place, value);
     qwen("/vision_config/num_heads", 3.into());
     qwen("/vision_config/num_position_embeddings", 26.into());

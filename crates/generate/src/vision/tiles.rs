@@ -1,0 +1,125 @@
+//! Images as tiles, as `Llama4ImageProcessor` of `transformers` has them.
+
+/// Tiles of so many pixels a side.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Tiles {
+    /// Pixels of a side.
+    pub side: usize,
+    /// The most of an image, without the one that has all of it.
+    pub most: usize,
+    /// Whether an image is made as large as that allows.
+    pub enlarges: bool,
+}
+
+impl Tiles {
+    /// How many columns and rows of tiles an image of such width and height has: those in which it is made smaller the least, or
+    /// else larger the least, and of those as good the fewest.
+    pub fn grid(self, size: [usize; 2]) -> [usize; 2] {
+        // Of 32 bits, as PyTorch divides there.
+        let scale = |grid: [usize; 2]| {
+            let [x, y] = [0, 1].map(|at| (grid[at] * self.side) as f32 / size[at] as f32);
+            if y > x { x } else { y }
+        };
+        let grids = grids(self.most);
+        let scales = || grids.iter().map(|grid| scale(*grid));
+        let larger = scales().filter(|scale| *scale >= 1.0);
+        let best = match self.enlarges {
+            true => larger.reduce(f32::max),
+            false => larger.reduce(f32::min),
+        };
+        let best = best.or_else(|| scales().reduce(f32::max));
+        let chosen = grids.iter().filter(|grid| Some(scale(**grid)) == best);
+        chosen.min_by_key(|[columns, rows]| columns * rows).copied().unwrap_or([1; 2])
+    }
+
+    /// How many tiles that makes.
+    pub fn count(self, size: [usize; 2]) -> usize {
+        let [columns, rows] = self.grid(size);
+        with_whole(columns * rows)
+    }
+
+    /// The most tiles of any image.
+    pub fn most_count(self) -> usize {
+        with_whole(self.most)
+    }
+
+    /// The same for images of at most so many tiles, at least one.
+    pub fn with_most(self, count: usize) -> Self {
+        // One is all of it, where there are others.
+        let most = if count >= self.most_count() { self.most } else { count.saturating_sub(1) };
+        Self { most: most.clamp(1, self.most), ..self }
+    }
+
+    /// Width and height of the image itself on the tiles; the rest is black.
+    pub fn drawn(self, size: [usize; 2]) -> [usize; 2] {
+        let targets = self.grid(size).map(|tiles| tiles * self.side);
+        let limits = [0, 1].map(|at| match (targets[at], size[at].max(self.side)) {
+            (target, _) if self.enlarges => Limit { pixels: target, is_short: true },
+            (target, longer) if target < longer => Limit { pixels: target, is_short: true },
+            (_, longer) => Limit { pixels: longer, is_short: false },
+        });
+        let scales = [0, 1].map(|at| limits[at].over(size[at]));
+        // The side that limits it is met, and the other one follows.
+        let at = usize::from(scales[0] >= scales[1]);
+        let mut drawn = limits.map(|limit| limit.pixels);
+        let other = limits[at].times(size[1 - at], scales[at]);
+        drawn[1 - at] = other.clamp(1, drawn[1 - at].max(1));
+        drawn
+    }
+}
+
+/// Tiles of an image of so many, with the one that has all of it.
+fn with_whole(tiles: usize) -> usize {
+    if tiles > 1 { tiles + 1 } else { tiles }
+}
+
+/// A length that a side must not be above.
+#[derive(Clone, Copy)]
+struct Limit {
+    pixels: usize,
+    /// Whether it is that of the tiles: the processor computes with it in 32 bits then, and in 64 bits else.
+    is_short: bool,
+}
+
+impl Limit {
+    /// What a side of such length is multiplied by to be as long.
+    fn over(self, side: usize) -> f64 {
+        match self.is_short {
+            true => f64::from(self.pixels as f32 / side as f32),
+            false => self.pixels as f64 / side as f64,
+        }
+    }
+
+    /// A side of such length multiplied by that.
+    fn times(self, side: usize, scale: f64) -> usize {
+        match self.is_short {
+            true => (side as f32 * scale as f32).floor() as usize,
+            false => (side as f64 * scale).floor() as usize,
+        }
+    }
+}
+
+/// All columns and rows of at most so many tiles, those of the same shape one behind the other.
+fn grids(most: usize) -> Vec<[usize; 2]> {
+    let of = |count: usize| {
+        let rows = (1..=count).filter(move |rows| count.is_multiple_of(*rows));
+        rows.map(move |rows| [count / rows, rows])
+    };
+    let all: Vec<[usize; 2]> = (1..=most).rev().flat_map(of).collect();
+    let same = |one: &[usize; 2], other: &[usize; 2]| one[0] * other[1] == one[1] * other[0];
+    let place = |grid: &[usize; 2]| all.iter().position(|other| same(grid, other));
+    let mut sorted = all.clone();
+    sorted.sort_by_key(place);
+    sorted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_of_a_shape_are_neighbours() {
+        let expected = [[4, 1], [2, 2], [1, 1], [1, 4], [3, 1], [1, 3], [2, 1], [1, 2]];
+        assert_eq!(grids(4), expected);
+    }
+}
