@@ -76,6 +76,9 @@ pub enum ImageScaling {
     /// As tiles of so many pixels a side, and as one more where there are several, as `Llama4ImageProcessor`. They are below one
     /// another.
     Tiles(usize),
+    /// The same of tiles of so many pixels a side that an image is stretched over, in the rows and columns that are nearest to its
+    /// shape, as `GotOcr2ImageProcessor`.
+    StretchedTiles(usize),
 }
 
 /// What a text has for an image beside its tokens.

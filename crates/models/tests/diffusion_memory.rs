@@ -4,10 +4,10 @@
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
     AutoencoderKl, AutoencoderKlEncoder, ClipTextModel, DecoderTextEncoder,
-    Flux2Transformer2dModel, FluxTransformer2dModel, GlmVisionModel, KimiVisionModel,
-    Llama4VisionModel, PixtralVisionModel, QwenImageTransformer2dModel, QwenVisionModel,
-    Sd3Transformer2dModel, SiglipVisionModel, T5EncoderModel, TextFilling, Unet2dConditionModel,
-    ZImageTransformer2dModel,
+    Flux2Transformer2dModel, FluxTransformer2dModel, GlmVisionModel, InternVlVisionModel,
+    KimiVisionModel, Llama4VisionModel, PixtralVisionModel, QwenImageTransformer2dModel,
+    QwenVisionModel, Sd3Transformer2dModel, SiglipVisionModel, T5EncoderModel, TextFilling,
+    Unet2dConditionModel, ZImageTransformer2dModel,
 };
 use outsize_models::{Architecture, Component, ComponentConfig, Init, PictureSize, VisionModel};
 use peak_alloc::PeakAlloc;
@@ -287,6 +287,15 @@ fn memory_is_what_is_said() {
             inner = 4 * hidden
         );
         sees::<Llama4VisionModel>(&config, [tiles * side / 8, side / 8], &init);
+        for (norm, inner) in [("layer_norm", 2 * hidden), ("rms_norm", 8 * hidden)] {
+            let config = format!(
+                r#"{{"model_type": "internvl", "text_config": {{"model_type": "qwen3", "hidden_size": {out}}}, "vision_config": {{
+                    "hidden_size": {hidden}, "num_attention_heads": {heads}, "intermediate_size": {inner}, "num_hidden_layers": 3,
+                    "image_size": {side}, "patch_size": 8, "norm_type": "{norm}", "use_qk_norm": {normed}}}}}"#,
+                normed = norm == "rms_norm"
+            );
+            sees::<InternVlVisionModel>(&config, [tiles * side / 8, side / 8], &init);
+        }
     }
 
     let behind = TextFilling { token: 5, tokens: 512, before: false };

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 17] = [
+const FIXTURES: [&str; 19] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -27,6 +27,8 @@ const FIXTURES: [&str; 17] = [
     "vision-mistral_large4",
     "vision-qwen3_omni_moe",
     "vision-llama4",
+    "vision-internvl",
+    "vision-internvl-experts",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -50,6 +52,7 @@ fn place(name: &str) -> &'static str {
         "vision-gemma3" => "<start_of_image>",
         "vision-glm4v" | "vision-glm4v_moe" => "<|begin_of_image|><|image|><|end_of_image|>",
         "vision-muse_glimmer" | "vision-muse_spark" => "<|patch|>",
+        "vision-internvl" | "vision-internvl-experts" => "<IMG_CONTEXT>",
         "vision-kimi_k25" => "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>",
         _ => "<|vision_start|><|image_pad|><|vision_end|>",
     }
@@ -124,7 +127,7 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
             "vision-gemma3" => "24",
             "vision-qwen2_vl" | "vision-qwen2_5_vl" => "56",
             "vision-gemma4" | "vision-gemma4-clipped" => "60",
-            "vision-llama4" => "7 tiles of 16",
+            "vision-llama4" | "vision-internvl" | "vision-internvl-experts" => "7 tiles of 16",
             _ => "48",
         };
         assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
@@ -132,7 +135,7 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
         let seen = match name {
             "vision-gemma4" | "vision-gemma4-clipped" => 36,
-            "vision-llama4" => 16,
+            "vision-llama4" | "vision-internvl" | "vision-internvl-experts" => 16,
             _ => 24,
         };
         assert!(said.contains(&format!("seen as {seen} x")), "{said}");

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::ImageInput;
 use super::sizes::ImageSizes;
-use super::tiles::Tiles;
+use super::tiles::{TileChoice, Tiles};
 use crate::error::{Error, Result};
 use crate::json_value::bad_key;
 
@@ -197,9 +197,9 @@ impl ImageProcessor {
         let value = |row: usize, column: usize, colour: usize| {
             let [subtracted, factor] = colours[colour];
             let byte = f32::from(canvas.byte([row, column], colour));
-            match self.sizes {
+            match self.layout.scaling {
                 // Each step is one of bf16 there.
-                ImageSizes::Tiles(_) => {
+                ImageScaling::Tiles(_) => {
                     let [byte, subtracted] =
                         [byte, subtracted].map(|it| bf16_rounded(it * self.scale));
                     bf16_rounded(bf16_rounded(byte - subtracted) * (factor / self.scale))
@@ -324,9 +324,10 @@ impl Keys {
             | ImageScaling::NearestGrid
             | ImageScaling::Padded
             | ImageScaling::Tiles(_) => [[0.5; 3]; 2],
-            ImageScaling::Pixels | ImageScaling::PixelsOfFrames | ImageScaling::LongestEdge => {
-                [CLIP_MEAN, CLIP_DEVIATION]
-            }
+            ImageScaling::Pixels
+            | ImageScaling::PixelsOfFrames
+            | ImageScaling::LongestEdge
+            | ImageScaling::StretchedTiles(_) => [CLIP_MEAN, CLIP_DEVIATION],
         };
         let [mean, deviation] = match is_normal {
             true => [mean, deviation],
@@ -358,7 +359,13 @@ impl Keys {
                     ImageSizes::NearestGrid(self.count("max_image_tokens", 4096)?)
                 }
                 ImageScaling::Padded => self.padded(layout)?,
-                ImageScaling::Tiles(side) => self.tiles(side)?,
+                ImageScaling::Tiles(side) => {
+                    self.tiles(side, 16, TileChoice::Fitted { enlarges: self.enlarges()? })?
+                }
+                ImageScaling::StretchedTiles(side) => {
+                    let least = self.count("min_patches", 1)?;
+                    self.tiles(side, 12, TileChoice::Stretched { least })?
+                }
             },
             filter: match self.get("resample") {
                 None if matches!(
@@ -387,20 +394,21 @@ impl Keys {
     }
 
     /// Tiles, of a side that the encoder asks for.
-    fn tiles(&self, side: usize) -> Result<ImageSizes> {
+    fn tiles(&self, side: usize, absent: usize, choice: TileChoice) -> Result<ImageSizes> {
         let key = "max_patches";
-        let most = self.count(key, 16)?;
+        let most = self.count(key, absent)?;
         if most > MOST_TILES {
             let expected = "a number of tiles from 1 to 64";
             return Err(bad_key(&self.path, key, self.get(key).unwrap_or(&Value::Null), expected));
         }
-        let enlarges = match self.get("resize_to_max_canvas") {
-            None => false,
-            Some(value) => value.as_bool().ok_or_else(|| {
-                bad_key(&self.path, "resize_to_max_canvas", value, "true or false")
-            })?,
-        };
-        Ok(ImageSizes::Tiles(Tiles { side: self.square(side)?, most, enlarges }))
+        Ok(ImageSizes::Tiles(Tiles { side: self.square(side)?, most, choice }))
+    }
+
+    /// Whether images are made as large as their tiles.
+    fn enlarges(&self) -> Result<bool> {
+        let key = "resize_to_max_canvas";
+        let Some(value) = self.get(key) else { return Ok(false) };
+        value.as_bool().ok_or_else(|| bad_key(&self.path, key, value, "true or false"))
     }
 
     /// The side of all images, which the encoder asks for.

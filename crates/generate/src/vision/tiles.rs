@@ -1,4 +1,4 @@
-//! Images as tiles, as `Llama4ImageProcessor` of `transformers` has them.
+//! Images as tiles, as `Llama4ImageProcessor` and `GotOcr2ImageProcessor` of `transformers` have them.
 
 /// Tiles of so many pixels a side.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -7,14 +7,54 @@ pub(super) struct Tiles {
     pub side: usize,
     /// The most of an image, without the one that has all of it.
     pub most: usize,
-    /// Whether an image is made as large as that allows.
-    pub enlarges: bool,
+    /// How they are chosen.
+    pub choice: TileChoice,
+}
+
+/// How many tiles an image has, and what it is on them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum TileChoice {
+    /// As many as make it smaller the least, or else larger the least, or the most if that is said; in its own shape, on black.
+    Fitted {
+        /// Whether an image is made as large as its tiles allow.
+        enlarges: bool,
+    },
+    /// At least so many, in rows and columns that are nearest to its shape; stretched over them.
+    Stretched {
+        /// The least tiles.
+        least: usize,
+    },
 }
 
 impl Tiles {
-    /// How many columns and rows of tiles an image of such width and height has: those in which it is made smaller the least, or
-    /// else larger the least, and of those as good the fewest.
+    /// How many columns and rows of tiles an image of such width and height has.
     pub fn grid(self, size: [usize; 2]) -> [usize; 2] {
+        match self.choice {
+            TileChoice::Fitted { enlarges } => self.fitted(size, enlarges),
+            TileChoice::Stretched { least } => self.nearest(size, least),
+        }
+    }
+
+    /// Those of the nearest shape: of several the most whose pixels are less than twice those of the image.
+    fn nearest(self, [width, height]: [usize; 2], least: usize) -> [usize; 2] {
+        let of_columns = |columns| (1..=self.most / columns).map(move |rows| [columns, rows]);
+        let mut grids: Vec<_> = (1..=self.most).flat_map(of_columns).collect();
+        grids.retain(|[columns, rows]| columns * rows >= least.min(self.most));
+        grids.sort_by_key(|[columns, rows]| columns * rows);
+        let (ratio, area) = (width as f64 / height as f64, (width * height) as f64);
+        let (mut off, mut best) = (f64::INFINITY, [1; 2]);
+        for grid in grids {
+            let found = (ratio - grid[0] as f64 / grid[1] as f64).abs();
+            let pixels = (self.side * self.side * grid[0] * grid[1]) as f64;
+            if found < off || (found == off && area > 0.5 * pixels) {
+                (off, best) = (found, grid);
+            }
+        }
+        best
+    }
+
+    /// Of those as good the fewest.
+    fn fitted(self, size: [usize; 2], enlarges: bool) -> [usize; 2] {
         // Of 32 bits, as PyTorch divides there.
         let scale = |grid: [usize; 2]| {
             let [x, y] = [0, 1].map(|at| (grid[at] * self.side) as f32 / size[at] as f32);
@@ -23,7 +63,7 @@ impl Tiles {
         let grids = grids(self.most);
         let scales = || grids.iter().map(|grid| scale(*grid));
         let larger = scales().filter(|scale| *scale >= 1.0);
-        let best = match self.enlarges {
+        let best = match enlarges {
             true => larger.reduce(f32::max),
             false => larger.reduce(f32::min),
         };
@@ -53,8 +93,9 @@ impl Tiles {
     /// Width and height of the image itself on the tiles; the rest is black.
     pub fn drawn(self, size: [usize; 2]) -> [usize; 2] {
         let targets = self.grid(size).map(|tiles| tiles * self.side);
+        let TileChoice::Fitted { enlarges } = self.choice else { return targets };
         let limits = [0, 1].map(|at| match (targets[at], size[at].max(self.side)) {
-            (target, _) if self.enlarges => Limit { pixels: target, is_short: true },
+            (target, _) if enlarges => Limit { pixels: target, is_short: true },
             (target, longer) if target < longer => Limit { pixels: target, is_short: true },
             (_, longer) => Limit { pixels: longer, is_short: false },
         });

@@ -15,7 +15,7 @@ use outsize_models::CacheOptions;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 17] = [
+const FIXTURES: [&str; 19] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -33,6 +33,8 @@ const FIXTURES: [&str; 17] = [
     "vision-mistral_large4",
     "vision-qwen3_omni_moe",
     "vision-llama4",
+    "vision-internvl",
+    "vision-internvl-experts",
 ];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
@@ -62,6 +64,8 @@ fn ggufs() -> impl Iterator<Item = &'static str> {
         "vision-mistral_large4",
         "vision-qwen3_omni_moe",
         "vision-llama4",
+        "vision-internvl",
+        "vision-internvl-experts",
     ];
     FIXTURES.into_iter().filter(move |name| !without.contains(name))
 }
@@ -128,6 +132,7 @@ fn pixels_are_those_of_pillow() {
         (FIXTURES[11], 0.5),
         (FIXTURES[13], 0.5),
         (FIXTURES[16], 0.5),
+        (FIXTURES[17], clip),
     ] {
         let (encoder, step) = (encoder(name), 1.0 / 255.0 / deviation);
         for (number, file) in FILES.iter().enumerate() {
@@ -265,6 +270,23 @@ fn images_are_seen_in_the_size_of_the_reference() {
         let small = processor.clone().with_most_tokens(tokens);
         assert_eq!(small.tokens([75, 49]).unwrap(), 4 * count, "{tokens}");
     }
+    let processor = encoder(FIXTURES[17]).processor().clone();
+    // The same of `get_optimal_tiled_canvas`; of squares as many as there are pixels for.
+    for (size, tokens, count) in [
+        ([21, 10], [2, 4], 3),
+        ([75, 49], [4, 6], 7),
+        ([1, 1], [2, 2], 1),
+        ([16, 16], [2, 2], 1),
+        ([24, 24], [4, 4], 5),
+        ([400, 10], [2, 12], 7),
+        ([3, 500], [12, 2], 7),
+        ([30, 31], [4, 4], 5),
+        ([20, 21], [2, 2], 1),
+    ] {
+        assert_eq!(processor.token_grid(size).unwrap(), tokens, "{size:?}");
+        assert_eq!(processor.tokens(size).unwrap(), 4 * count, "{size:?}");
+    }
+    assert_eq!(processor.with_most_tokens(27).tokens([75, 49]).unwrap(), 4 * 3);
 }
 
 proptest! {
@@ -272,7 +294,7 @@ proptest! {
     fn any_image_is_seen_in_whole_tokens(
         size in [1usize..20_000, 1usize..20_000],
         tokens in 1usize..3000,
-        fixture in prop::sample::select(vec![0, 3, 4, 11, 13, 16]),
+        fixture in prop::sample::select(vec![0, 3, 4, 11, 13, 16, 17]),
     ) {
         let processor = encoder(FIXTURES[fixture]).processor().clone().with_most_tokens(tokens);
         match processor.seen(size) {

@@ -3,13 +3,14 @@
 use burn::tensor::Tensor;
 
 use super::cohere::LAYER_NORM_FIELDS;
+use super::internvl::INTERNVL;
 use super::rms_config::{FIELDS, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::{
     cohere, cwm, deepseek, ernie4_5, exaone, exaone4, gemma, gemma3, granite, helium, hunyuan,
-    llama, mistral3, muse, olmo, olmo_hybrid, olmo2, qwen_vl, qwen3, qwen3_next, seed_oss, smollm3,
-    stablelm,
+    internvl, llama, mistral3, muse, olmo, olmo_hybrid, olmo2, qwen_vl, qwen3, qwen3_next,
+    seed_oss, smollm3, stablelm,
 };
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
@@ -61,6 +62,7 @@ impl RmsFeedForward for Mlp {
         ("qwen3_5", "Qwen3_5"),
         ("exaone4_5", "Exaone4"),
         ("muse_glimmer", "MuseGlimmerText"),
+        (INTERNVL, "Qwen2"),
     ];
 
     fn has_more_layers(model_type: &str) -> bool {
@@ -103,6 +105,7 @@ impl RmsFeedForward for Mlp {
             "gemma3" => &[gemma3::MULTIMODAL],
             "exaone4_5" => &[qwen_vl::MULTIMODAL],
             "muse_glimmer" => &[muse::MULTIMODAL],
+            INTERNVL => &[internvl::MULTIMODAL],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[llama::LLAMA, llama::ACT, FIELDS],
         }
@@ -110,7 +113,7 @@ impl RmsFeedForward for Mlp {
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         match model_type {
-            "gemma3" | "mistral3" => Some(&gemma3::NAMES),
+            "gemma3" | "mistral3" | INTERNVL => Some(&gemma3::NAMES),
             "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
             "exaone4_5" => Some(&exaone4::NAMES),
             "muse_glimmer" => Some(&muse::NAMES),
@@ -151,6 +154,7 @@ impl RmsFeedForward for Mlp {
             "gemma3" => gemma3::read(fields),
             "exaone4_5" => exaone4::read_part(fields),
             "muse_glimmer" => muse::read(fields),
+            INTERNVL => internvl::read_part::<Self>(fields, &["qwen2", "qwen3", "llama"]),
             linear if qwen3_next::is_one(linear) => qwen3_next::read(model_type, fields),
             _ => llama::read(model_type, fields),
         }

@@ -6,12 +6,14 @@ use outsize_core::Names;
 use outsize_kernels::has_kernels;
 
 use super::expert_fields::{EXPERTS, swiglu_limit};
+use super::internvl::INTERNVL;
 use super::rms_config::{
     DEFAULTS, ExpertLayout, ExpertsConfig, FIELDS, RmsConfig, RmsDefaults, SinkLayers,
 };
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use crate::architecture::Init;
+use super::{gemma3, internvl};
+use crate::architecture::{Init, MultimodalNames};
 use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{
     Fields, KnownField, RopeConfig, RopeScaling, layer_windows, sliding_window, yarn_stretch,
@@ -108,14 +110,32 @@ impl Expert for GptOssExpert {
 }
 
 impl RmsFeedForward for GptOssMlp {
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("gpt_oss", "GptOss")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("gpt_oss", "GptOss"), (INTERNVL, "GptOss")];
     const IS_STACKED: bool = true;
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[GPT_OSS, EXPERTS, FIELDS]
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            INTERNVL => &[internvl::MULTIMODAL],
+            _ => &[GPT_OSS, EXPERTS, FIELDS],
+        }
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    fn text_types(model_type: &str) -> &'static [&'static str] {
+        match model_type {
+            INTERNVL => &["gpt_oss"],
+            _ => &[],
+        }
+    }
+
+    fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
+        (model_type == INTERNVL).then_some(&gemma3::NAMES)
+    }
+
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+        if model_type == INTERNVL {
+            return internvl::read_part::<Self>(fields, &["gpt_oss"]);
+        }
         let absent = RmsDefaults {
             key_value_heads: Some(8),
             head_dim: Some(64),

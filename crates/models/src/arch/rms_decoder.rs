@@ -252,6 +252,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Qwen3_5MoeForConditionalGeneration",
         "Mistral3ForConditionalGeneration",
         "MistralLarge4ForConditionalGeneration",
+        "InternVLForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",
         "Step3p7ForConditionalGeneration",

@@ -7,12 +7,13 @@ use burn::tensor::activation::sigmoid;
 use outsize_core::Names;
 
 use super::expert_fields::{EXPERTS, sparse_layers};
+use super::internvl::INTERNVL;
 use super::rms_config::{
     BlockNorms, DEFAULTS, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults,
 };
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use super::{mellum, qwen3_next, qwen3_omni};
+use super::{gemma3, internvl, mellum, qwen3_next, qwen3_omni};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, layer_windows};
@@ -46,7 +47,15 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         ("qwen3_5_moe_text", "Qwen3_5Moe"),
         ("qwen3_5_moe", "Qwen3_5Moe"),
         ("qwen3_omni_moe", "Qwen3OmniMoeThinkerText"),
+        (INTERNVL, "Qwen3Moe"),
     ];
+
+    fn text_types(model_type: &str) -> &'static [&'static str] {
+        match model_type {
+            INTERNVL => &["qwen3_moe"],
+            _ => &[],
+        }
+    }
 
     fn has_more_layers(model_type: &str) -> bool {
         qwen3_next::is_one(model_type) || model_type == "mellum"
@@ -55,6 +64,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         match model_type {
             "qwen3_omni_moe" => Some(&qwen3_omni::NAMES),
+            INTERNVL => Some(&gemma3::NAMES),
             _ => qwen3_next::multimodal(model_type),
         }
     }
@@ -65,6 +75,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
             "qwen3_moe" => &[QWEN3_MOE, QWEN_MOE, EXPERTS, FIELDS],
             "mellum" => &[mellum::MELLUM, EXPERTS, FIELDS],
             "qwen3_omni_moe" => &[qwen3_omni::OMNI],
+            INTERNVL => &[internvl::MULTIMODAL],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[OLMOE, EXPERTS, FIELDS],
         }
@@ -77,6 +88,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         match model_type {
             "mellum" => return mellum::read(fields),
             "qwen3_omni_moe" => return qwen3_omni::read(fields),
+            INTERNVL => return internvl::read_part::<Self>(fields, &["qwen3_moe"]),
             _ => {}
         }
         let is_flex = model_type == "flex_olmo";

@@ -112,6 +112,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LlamaForCausalLm>("helium"),
         of::<SparseMoeForCausalLm>("mellum"),
         ("vision-qwen3_omni_moe", SparseMoeForCausalLm::fields("qwen3_omni_moe")),
+        ("vision-internvl", LlamaForCausalLm::fields("internvl")),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
         of::<FalconH1ForCausalLm>("falcon_h1"),
@@ -715,4 +716,22 @@ fn layers_of_a_muse_rotate_by_one_base_or_not_at_all() {
         let message = thetas(wrong).unwrap_err().to_string();
         assert!(message.contains("each 0 or the base, 10000"), "{message}");
     }
+}
+
+#[test]
+fn the_text_part_of_an_internvl_is_of_one_of_several_types() {
+    let within = |name: &str| {
+        let path = crate::common::folder(name).join("config.json");
+        let mut text: Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let whole = json!({"model_type": "internvl", "text_config": text.take()});
+        ModelConfig::from_json(&whole.to_string())
+    };
+    for name in ["gqa", "qwen2-layer-types-bf16", "qwen3", "qwen3_moe", "gpt_oss"] {
+        let (found, alone) = (within(name).unwrap(), read(name, "use_cache", json!(true)).unwrap());
+        assert_eq!(found.parameter_count(), alone.parameter_count(), "{name}");
+        assert_eq!(found.cache(), alone.cache(), "{name}");
+    }
+    let message = within("gemma2").unwrap_err().to_string();
+    assert!(message.contains("`text_config.model_type`") && message.contains("qwen3_moe"), "{message}");
 }

@@ -7,8 +7,8 @@ use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
 use outsize_models::arch::{
-    Gemma4VisionModel, GlmVisionModel, KimiVisionModel, Llama4VisionModel, PixtralVisionModel,
-    QwenVisionModel, SiglipVisionModel,
+    Gemma4VisionModel, GlmVisionModel, InternVlVisionModel, KimiVisionModel, Llama4VisionModel,
+    PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
@@ -29,11 +29,12 @@ const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
 const KIMIS: [&str; 3] = ["vision-kimi_k25", "vision-muse_glimmer", "vision-muse_spark"];
 const LLAMAS: [&str; 1] = ["vision-llama4"];
+const INTERNS: [&str; 2] = ["vision-internvl", "vision-internvl-experts"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
     let images = QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S);
-    images.chain(GLMS).chain(KIMIS).chain(LLAMAS)
+    images.chain(GLMS).chain(KIMIS).chain(LLAMAS).chain(INTERNS)
 }
 
 /// Several tiles for each matrix.
@@ -83,6 +84,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),
         "vision-llama4" => of::<Llama4VisionModel>(name),
+        _ if INTERNS.contains(&name) => of::<InternVlVisionModel>(name),
         _ if KIMIS.contains(&name) => of::<KimiVisionModel>(name),
         _ => of::<QwenVisionModel>(name),
     }
@@ -212,6 +214,10 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &Llama4VisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    for name in INTERNS {
+        let see = |_: &str, model: &InternVlVisionModel| flat(see(name, model));
+        components::placed(&component(name), see);
+    }
 }
 
 #[test]
@@ -232,6 +238,7 @@ fn features_of_rounded_activations_stay_near() {
     GLMS.into_iter().for_each(of::<GlmVisionModel>);
     KIMIS.into_iter().for_each(of::<KimiVisionModel>);
     LLAMAS.into_iter().for_each(of::<Llama4VisionModel>);
+    INTERNS.into_iter().for_each(of::<InternVlVisionModel>);
 }
 
 #[test]
@@ -412,6 +419,15 @@ fn configurations_that_are_not_built_in_are_refused() {
     llama("/vision_config/projector_output_dim", 16.into());
     llama("/vision_config/vision_output_dim", 16.into());
     llama("/vision_config/num_attention_heads", 3.into());
+    let intern = |place, value| refused_value::<InternVlVisionModel>(INTERNS[0], place, value);
+    intern("/vision_config/patch_size", serde_json::json!([5, 5]));
+    intern("/vision_config/image_size", serde_json::json!([16, 32]));
+    intern("/vision_config/image_size", serde_json::json!([16]));
+    intern("/downsample_ratio", 0.4.into());
+    intern("/downsample_ratio", 0.125.into());
+    intern("/vision_config/norm_type", "group_norm".into());
+    intern("/vision_config/use_mean_pooling", false.into());
+    intern("/vision_feature_layer", (-2).into());
     let qwen = |place, value| refused_value::<QwenVisionModel>(QWENS[0], place, value);
     qwen("/vision_config/num_heads", 3.into());
     qwen("/vision_config/num_position_embeddings", 26.into());

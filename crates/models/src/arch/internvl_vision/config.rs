@@ -1,0 +1,139 @@
+//! What a `config.json` says of the vision encoder of InternVL.
+
+use crate::Error;
+use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
+use crate::config::Effect::{self, Harmless, Only, Read};
+use crate::config::{
+    self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, epsilon, token_id,
+};
+use crate::layers::Activation;
+
+/// The most pixels of a tile's side.
+const MAX_SIDE: u64 = 1 << 12;
+
+/// The configuration of a vision encoder, and of what follows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct InternVlVisionConfig {
+    /// Blocks.
+    pub num_hidden_layers: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the MLP's inner layer.
+    pub intermediate_size: usize,
+    /// Heads of attention; divide `hidden_size`.
+    pub num_attention_heads: usize,
+    /// Whether queries, keys and values have biases.
+    pub attention_bias: bool,
+    /// Whether queries and keys are normed, all heads together.
+    pub query_key_norms: bool,
+    /// Whether norms of blocks divide by root mean squares alone.
+    pub rms_norms: bool,
+    /// What these norms add.
+    pub layer_norm_eps: f64,
+    /// The non-linear function of the MLP.
+    pub activation: Activation,
+    /// Pixels of a tile's side.
+    pub image_size: usize,
+    /// Pixels of a patch's side; divide those of a tile.
+    pub patch_size: usize,
+    /// Patches of a token's side; divide those of a tile.
+    pub merge_size: usize,
+    /// The non-linear function between the last two layers.
+    pub projector_activation: Activation,
+    /// Width of the language model.
+    pub text_hidden_size: usize,
+    /// The token that stands for an image in a prompt.
+    pub image_token: u32,
+}
+
+impl InternVlVisionConfig {
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+        let vision = vision_fields(fields, &[VISION])?;
+        let text = fields.required_object("text_config")?;
+        let hidden_size = vision.size_or("hidden_size", 1024, MAX_HIDDEN)?;
+        let num_attention_heads =
+            vision_heads(&vision, "num_attention_heads", 16, [hidden_size, 1])?;
+        let image_size = square(&vision, "image_size", 448, MAX_SIDE)?;
+        let patch_size = square(&vision, "patch_size", 14, MAX_PATCH as u64)?;
+        if !image_size.is_multiple_of(patch_size) {
+            let expected = format!("it must divide image_size, {image_size}");
+            return Err(vision.refuse("patch_size", expected));
+        }
+        let patches = image_size / patch_size;
+        let ratio = fields.number_within_or("downsample_ratio", 0.5, 1e-3, 1.0)?;
+        let merge_size = ratio.recip().round() as usize;
+        if (ratio * merge_size as f64 - 1.0).abs() > 1e-6 || !patches.is_multiple_of(merge_size) {
+            let expected = format!(
+                "it must be one divided by a number that divides the patches of a tile's side, {patches}"
+            );
+            return Err(fields.refuse("downsample_ratio", expected));
+        }
+        Ok(Self {
+            num_hidden_layers: vision.size_or("num_hidden_layers", 24, MAX_LAYERS)?,
+            hidden_size,
+            intermediate_size: vision.size_or("intermediate_size", 4096, MAX_INTERMEDIATE)?,
+            num_attention_heads,
+            attention_bias: vision.flag_or("attention_bias", false)?,
+            query_key_norms: vision.flag_or("use_qk_norm", false)?,
+            rms_norms: vision.text("norm_type")? == Some("rms_norm"),
+            layer_norm_eps: epsilon(&vision, "layer_norm_eps", 1e-6)?,
+            activation: config::activation(&vision, "hidden_act", Activation::Gelu)?,
+            image_size,
+            patch_size,
+            merge_size,
+            projector_activation: config::activation(
+                fields,
+                "projector_hidden_act",
+                Activation::Gelu,
+            )?,
+            text_hidden_size: text.size("hidden_size", MAX_HIDDEN)?,
+            image_token: token_id(fields, &["image_token_id"], 151_667)?,
+        })
+    }
+}
+
+/// A number, or a list of it for both sides.
+fn square(fields: &Fields<'_>, field: &str, default: u64, most: u64) -> Result<usize, Error> {
+    let Some(value) = fields.get(field) else { return Ok(default as usize) };
+    let sides = match value.as_array() {
+        Some(sides) => sides.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>(),
+        None => value.as_u64().map(|side| vec![side; 2]),
+    };
+    match sides.as_deref() {
+        Some([one, other]) if one == other && (1..=most).contains(one) => Ok(*one as usize),
+        _ => Err(fields.refuse(field, format!("both sides must be one number from 1 to {most}"))),
+    }
+}
+
+/// Of the whole, what the text part passes over.
+pub(super) const PROJECTOR: &[KnownField] = &[
+    ("vision_feature_layer", Only(&["-1"])),
+    ("vision_feature_select_strategy", Only(&["\"default\""])),
+];
+
+const VISION: &[KnownField] = &[
+    ("attention_bias", Read),
+    ("attention_dropout", Harmless),
+    ("dtype", Harmless),
+    ("hidden_act", Read),
+    ("hidden_dropout_prob", Harmless),
+    ("hidden_size", Read),
+    ("image_size", Read),
+    ("initializer_range", Harmless),
+    ("intermediate_size", Read),
+    ("layer_norm_eps", Read),
+    // What the factors of branches begin with.
+    ("layer_scale_init_value", Harmless),
+    ("model_type", Only(&["\"internvl_vision\""])),
+    ("norm_type", Only(&["\"layer_norm\"", "\"rms_norm\""])),
+    ("num_attention_heads", Read),
+    ("num_channels", Only(&["3"])),
+    ("num_hidden_layers", Read),
+    ("patch_size", Read),
+    ("projection_dropout", Harmless),
+    ("torch_dtype", Harmless),
+    ("use_absolute_position_embeddings", Effect::ON),
+    ("use_mask_token", Effect::OFF),
+    ("use_mean_pooling", Effect::ON),
+    ("use_qk_norm", Read),
+];
