@@ -733,5 +733,8 @@ fn the_text_part_of_an_internvl_is_of_one_of_several_types() {
         assert_eq!(found.cache(), alone.cache(), "{name}");
     }
     let message = within("gemma2").unwrap_err().to_string();
-    assert!(message.contains("`text_config.model_type`") && message.contains("qwen3_moe"), "{message}");
+    assert!(
+        message.contains("`text_config.model_type`") && message.contains("qwen3_moe"),
+        "{message}"
+    );
 }

@@ -1,7 +1,7 @@
 //! What a `config.json` says of the vision encoder of InternVL.
 
 use crate::Error;
-use crate::arch::vision_fields::{MAX_PATCH, vision_fields, vision_heads};
+use crate::arch::vision_fields::{MAX_PATCH, merge_of_ratio, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
     self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, epsilon, token_id,
@@ -59,15 +59,7 @@ impl InternVlVisionConfig {
             let expected = format!("it must divide image_size, {image_size}");
             return Err(vision.refuse("patch_size", expected));
         }
-        let patches = image_size / patch_size;
-        let ratio = fields.number_within_or("downsample_ratio", 0.5, 1e-3, 1.0)?;
-        let merge_size = ratio.recip().round() as usize;
-        if (ratio * merge_size as f64 - 1.0).abs() > 1e-6 || !patches.is_multiple_of(merge_size) {
-            let expected = format!(
-                "it must be one divided by a number that divides the patches of a tile's side, {patches}"
-            );
-            return Err(fields.refuse("downsample_ratio", expected));
-        }
+        let merge_size = merge_of_ratio(fields, "downsample_ratio", image_size / patch_size)?;
         Ok(Self {
             num_hidden_layers: vision.size_or("num_hidden_layers", 24, MAX_LAYERS)?,
             hidden_size,

@@ -11,7 +11,7 @@ use outsize_core::Names;
 pub use self::config::InternVlVisionConfig;
 use self::config::PROJECTOR;
 use super::internvl::{INTERNVL, MULTIMODAL};
-use super::vision_fields::{is_no_vision, is_within_model};
+use super::vision_fields::{is_no_vision, is_within_model, tile_weight_use};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
@@ -213,12 +213,9 @@ impl Component for InternVlVisionModel {
     }
 
     fn weight_use(config: &InternVlVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
-        let patches = pass.latents.pixels();
-        if path.starts_with("multi_modal_projector.") {
-            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
-        }
-        let attended = if path.contains(".q_proj.") { config.tile_tokens() as u64 } else { 0 };
-        WeightUse { rows: patches, attended }
+        let is_of_token = path.starts_with("multi_modal_projector.");
+        let of_token = is_of_token.then(|| Self::layout(config).merged());
+        tile_weight_use(path, pass, config.tile_tokens(), of_token)
     }
 }
 

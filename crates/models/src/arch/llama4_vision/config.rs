@@ -1,7 +1,9 @@
 //! What a `config.json` says of the vision encoder of Llama 4.
 
 use crate::Error;
-use crate::arch::vision_fields::{IMAGE_TOKEN, MAX_PATCH, vision_fields, vision_heads};
+use crate::arch::vision_fields::{
+    IMAGE_TOKEN, MAX_PATCH, merge_of_ratio, vision_fields, vision_heads,
+};
 use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{
     Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, rope_object, theta, token_id,
@@ -50,15 +52,7 @@ impl Llama4VisionConfig {
             let expected = format!("it must divide image_size, {image_size}");
             return Err(vision.refuse("patch_size", expected));
         }
-        let patches = image_size / patch_size;
-        let ratio = vision.number_within_or("pixel_shuffle_ratio", 0.5, 1e-3, 1.0)?;
-        let merge_size = ratio.recip().round() as usize;
-        if (ratio * merge_size as f64 - 1.0).abs() > 1e-6 || !patches.is_multiple_of(merge_size) {
-            let expected = format!(
-                "it must be one divided by a number that divides the patches of a tile's side, {patches}"
-            );
-            return Err(vision.refuse("pixel_shuffle_ratio", expected));
-        }
+        let merge_size = merge_of_ratio(&vision, "pixel_shuffle_ratio", image_size / patch_size)?;
         let intermediate_size = vision.size_or("intermediate_size", 5632, MAX_INTERMEDIATE)?;
         let merged = hidden_size * merge_size * merge_size;
         if intermediate_size != merged {

@@ -10,6 +10,7 @@ use outsize_core::Names;
 
 pub use self::config::Llama4VisionConfig;
 use super::llama4::MULTIMODAL;
+use super::vision_fields::tile_weight_use;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
@@ -197,12 +198,9 @@ impl Component for Llama4VisionModel {
     }
 
     fn weight_use(config: &Llama4VisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
-        let patches = pass.latents.pixels();
-        if path.contains("vision_adapter.") || path.starts_with(PARTS[1]) {
-            return WeightUse::of_rows(patches / Self::layout(config).merged() as u64);
-        }
-        let attended = if path.contains(".q_proj.") { config.tile_tokens() as u64 } else { 0 };
-        WeightUse { rows: patches, attended }
+        let is_of_token = path.contains("vision_adapter.") || path.starts_with(PARTS[1]);
+        let of_token = is_of_token.then(|| Self::layout(config).merged());
+        tile_weight_use(path, pass, config.tile_tokens(), of_token)
     }
 }
 
