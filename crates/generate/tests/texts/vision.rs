@@ -15,7 +15,7 @@ use outsize_models::CacheOptions;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 19] = [
+const FIXTURES: [&str; 20] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -35,6 +35,7 @@ const FIXTURES: [&str; 19] = [
     "vision-llama4",
     "vision-internvl",
     "vision-internvl-experts",
+    "vision-qwen2_5_omni",
 ];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
@@ -66,6 +67,7 @@ fn ggufs() -> impl Iterator<Item = &'static str> {
         "vision-llama4",
         "vision-internvl",
         "vision-internvl-experts",
+        "vision-qwen2_5_omni",
     ];
     FIXTURES.into_iter().filter(move |name| !without.contains(name))
 }

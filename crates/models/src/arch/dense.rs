@@ -9,8 +9,8 @@ use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::{
     cohere, cwm, deepseek, ernie4_5, exaone, exaone4, gemma, gemma3, granite, helium, hunyuan,
-    internvl, llama, mistral3, muse, olmo, olmo_hybrid, olmo2, qwen_vl, qwen3, qwen3_next,
-    seed_oss, smollm3, stablelm,
+    internvl, llama, mistral3, muse, olmo, olmo_hybrid, olmo2, qwen_omni, qwen_vl, qwen3,
+    qwen3_next, seed_oss, smollm3, stablelm,
 };
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
@@ -63,6 +63,7 @@ impl RmsFeedForward for Mlp {
         ("exaone4_5", "Exaone4"),
         ("muse_glimmer", "MuseGlimmerText"),
         (INTERNVL, "Qwen2"),
+        ("qwen2_5_omni", "Qwen2_5OmniThinkerText"),
     ];
 
     fn has_more_layers(model_type: &str) -> bool {
@@ -106,6 +107,7 @@ impl RmsFeedForward for Mlp {
             "exaone4_5" => &[qwen_vl::MULTIMODAL],
             "muse_glimmer" => &[muse::MULTIMODAL],
             INTERNVL => &[internvl::MULTIMODAL],
+            "qwen2_5_omni" => &[qwen_omni::OMNI],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[llama::LLAMA, llama::ACT, FIELDS],
         }
@@ -117,6 +119,7 @@ impl RmsFeedForward for Mlp {
             "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
             "exaone4_5" => Some(&exaone4::NAMES),
             "muse_glimmer" => Some(&muse::NAMES),
+            "qwen2_5_omni" => Some(&qwen_omni::NAMES),
             _ => qwen3_next::multimodal(model_type),
         }
     }
@@ -154,6 +157,7 @@ impl RmsFeedForward for Mlp {
             "gemma3" => gemma3::read(fields),
             "exaone4_5" => exaone4::read_part(fields),
             "muse_glimmer" => muse::read(fields),
+            "qwen2_5_omni" => qwen_omni::read_qwen2_5(fields),
             INTERNVL => internvl::read_part::<Self>(fields, &["qwen2", "qwen3", "llama"]),
             linear if qwen3_next::is_one(linear) => qwen3_next::read(model_type, fields),
             _ => llama::read(model_type, fields),

@@ -18,23 +18,20 @@ pub(super) fn read_qwen2_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         Some(text) => {
             let own = &[TEXT_TYPE_2, TEXT_PART, llama::QWEN2, llama::ACT, FIELDS, COMMON];
             check(&text, own)?;
-            read_qwen2_text(&text)?
+            read_qwen2_text(&text, &ABSENT_2)?
         }
-        None => read_qwen2_text(fields)?,
+        None => read_qwen2_text(fields, &ABSENT_2)?,
     };
     let tied = config.tie_word_embeddings || fields.flag_or("tie_word_embeddings", false)?;
     Ok(RmsConfig { tie_word_embeddings: tied, ..config })
 }
 
-fn read_qwen2_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let absent = RmsDefaults {
-        key_value_heads: Some(8),
-        max_position_embeddings: 32_768,
-        rms_norm_eps: 1e-5,
-        rope_theta: 1_000_000.0,
-        ..DEFAULTS
-    };
-    let config = RmsConfig::read(fields, &absent)?;
+/// What all kinds with the text part of a Qwen2 have.
+pub(super) fn read_qwen2_text(
+    fields: &Fields<'_>,
+    absent: &RmsDefaults<'_>,
+) -> Result<RmsConfig, Error> {
+    let config = RmsConfig::read(fields, absent)?;
     if config.head_dim * config.num_attention_heads != config.hidden_size {
         let expected = "the heads must be as wide as hidden_size together".to_owned();
         return Err(fields.refuse("head_dim", expected));
@@ -88,6 +85,15 @@ fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
     let theta = theta(&object, "rope_theta", base)?;
     Ok(RopeConfig { theta, scaling: RopeScaling::Default })
 }
+
+/// Those of Qwen2-VL and Qwen2.5-VL.
+const ABSENT_2: RmsDefaults = RmsDefaults {
+    key_value_heads: Some(8),
+    max_position_embeddings: 32_768,
+    rms_norm_eps: 1e-5,
+    rope_theta: 1_000_000.0,
+    ..DEFAULTS
+};
 
 /// Those of Qwen3-VL, but for heads.
 pub(super) const ABSENT_3: RmsDefaults =

@@ -268,6 +268,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",
         "Qwen3VLMoeForConditionalGeneration",
+        "Qwen2_5OmniForConditionalGeneration",
+        "Qwen2_5OmniModel",
         "Qwen3OmniMoeForConditionalGeneration",
     ];
     const IGNORED: &'static [&'static str] = &[

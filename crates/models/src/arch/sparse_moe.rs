@@ -13,7 +13,7 @@ use super::rms_config::{
 };
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
-use super::{gemma3, internvl, mellum, qwen3_next, qwen3_omni};
+use super::{gemma3, internvl, mellum, qwen_omni, qwen3_next};
 use crate::architecture::{Init, MultimodalNames};
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, layer_windows};
@@ -63,7 +63,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         match model_type {
-            "qwen3_omni_moe" => Some(&qwen3_omni::NAMES),
+            "qwen3_omni_moe" => Some(&qwen_omni::NAMES),
             INTERNVL => Some(&gemma3::NAMES),
             _ => qwen3_next::multimodal(model_type),
         }
@@ -74,7 +74,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
             "qwen2_moe" => &[QWEN2_MOE, QWEN_MOE, EXPERTS, FIELDS],
             "qwen3_moe" => &[QWEN3_MOE, QWEN_MOE, EXPERTS, FIELDS],
             "mellum" => &[mellum::MELLUM, EXPERTS, FIELDS],
-            "qwen3_omni_moe" => &[qwen3_omni::OMNI],
+            "qwen3_omni_moe" => &[qwen_omni::OMNI],
             INTERNVL => &[internvl::MULTIMODAL],
             linear if qwen3_next::is_one(linear) => qwen3_next::fields(linear),
             _ => &[OLMOE, EXPERTS, FIELDS],
@@ -87,7 +87,7 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         }
         match model_type {
             "mellum" => return mellum::read(fields),
-            "qwen3_omni_moe" => return qwen3_omni::read(fields),
+            "qwen3_omni_moe" => return qwen_omni::read(fields),
             INTERNVL => return internvl::read_part::<Self>(fields, &["qwen3_moe"]),
             _ => {}
         }

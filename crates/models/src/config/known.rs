@@ -41,6 +41,7 @@ pub(crate) const COMMON: &[KnownField] = &[
     ("vocab_size", Read),
     // How it was trained, saved or is looked at from outside.
     ("_attn_implementation", Harmless),
+    ("_attn_implementation_autoset", Harmless),
     ("_commit_hash", Harmless),
     ("_name_or_path", Harmless),
     ("attention_dropout", Harmless),

@@ -113,6 +113,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<SparseMoeForCausalLm>("mellum"),
         ("vision-qwen3_omni_moe", SparseMoeForCausalLm::fields("qwen3_omni_moe")),
         ("vision-internvl", LlamaForCausalLm::fields("internvl")),
+        ("vision-qwen2_5_omni", LlamaForCausalLm::fields("qwen2_5_omni")),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
         of::<FalconH1ForCausalLm>("falcon_h1"),

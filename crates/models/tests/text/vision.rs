@@ -15,13 +15,14 @@ use outsize_models::{
     FIRST_IMAGE_ID, ImageFeatures, Init, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
 };
 
-const QWENS: [&str; 6] = [
+const QWENS: [&str; 7] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
     "vision-qwen2_vl",
     "vision-qwen2_5_vl",
     "vision-qwen3_omni_moe",
+    "vision-qwen2_5_omni",
 ];
 const MISTRALS: [&str; 2] = ["vision-mistral3", "vision-mistral_large4"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];

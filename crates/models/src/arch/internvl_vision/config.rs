@@ -104,13 +104,16 @@ pub(super) const PROJECTOR: &[KnownField] = &[
 ];
 
 const VISION: &[KnownField] = &[
+    ("architectures", Harmless),
     ("attention_bias", Read),
     ("attention_dropout", Harmless),
+    ("dropout", Harmless),
     ("dtype", Harmless),
     ("hidden_act", Read),
     ("hidden_dropout_prob", Harmless),
     ("hidden_size", Read),
     ("image_size", Read),
+    ("initializer_factor", Harmless),
     ("initializer_range", Harmless),
     ("intermediate_size", Read),
     ("layer_norm_eps", Read),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::block::{QwenVisionBlockShape, QwenVisionMlpKind, QwenVisionNorm};
 use crate::arch::vision_fields::{
-    AXIAL_ROPE, MAX_PATCH, features_width, vision_fields, vision_heads, vision_theta,
+    AXIAL_ROPE, IMAGE_TOKEN, MAX_PATCH, features_width, vision_fields, vision_heads, vision_theta,
 };
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
@@ -83,7 +83,9 @@ impl QwenVisionConfig {
         use QwenVisionVersion::{Qwen2, Qwen2_5, Qwen3};
         let (version, known, hidden, out, [depth, width, patch]) = match model_type {
             "qwen2_vl" => (Qwen2, VISION_2, "embed_dim", "hidden_size", [32, 1280, 14]),
-            "qwen2_5_vl" => (Qwen2_5, VISION_2_5, "hidden_size", "out_hidden_size", [32, 3584, 14]),
+            "qwen2_5_vl" | "qwen2_5_omni" => {
+                (Qwen2_5, VISION_2_5, "hidden_size", "out_hidden_size", [32, 3584, 14])
+            }
             _ => (Qwen3, VISION_3, "hidden_size", "out_hidden_size", [27, 1152, 16]),
         };
         let vision = vision_fields(fields, &[known, VISION])?;
@@ -114,9 +116,9 @@ impl QwenVisionConfig {
             Qwen2 | Qwen3 => (None, Vec::new()),
         };
         let has_deepstack = !model_type.starts_with("qwen3_5");
-        let token = |field, [of_3_5, of_others]: [u32; 2]| {
+        let token = |names: &[&str], [of_3_5, of_others]: [u32; 2]| {
             let is_3_5 = version == Qwen3 && !has_deepstack;
-            token_id(fields, &[field], if is_3_5 { of_3_5 } else { of_others })
+            token_id(fields, names, if is_3_5 { of_3_5 } else { of_others })
         };
         Ok(Self {
             version,
@@ -128,7 +130,7 @@ impl QwenVisionConfig {
             patch_size,
             temporal_patch_size: vision.size_or("temporal_patch_size", 2, MAX_PATCH)?,
             frames_apart: vision.flag_or("frames_apart", false)?,
-            qkv_apart: vision.flag_or("qkv_apart", false)?,
+            qkv_apart: vision.flag_or("qkv_apart", model_type == "qwen2_5_omni")?,
             spatial_merge_size,
             out_hidden_size,
             rope_theta: vision_theta(&vision, AXIAL_ROPE, THETA)?,
@@ -152,10 +154,10 @@ impl QwenVisionConfig {
                     stretches(text, out_hidden_size / heads / 2, [16, 24, 24])?
                 }
             },
-            image_token: token("image_token_id", [248_056, 151_655])?,
+            image_token: token(&IMAGE_TOKEN, [248_056, 151_655])?,
             image_marks: [
-                token("vision_start_token_id", [248_053, 151_652])?,
-                token("vision_end_token_id", [248_054, 151_653])?,
+                token(&["vision_start_token_id"], [248_053, 151_652])?,
+                token(&["vision_end_token_id"], [248_054, 151_653])?,
             ],
         })
     }
@@ -278,6 +280,8 @@ const VISION_2: &[KnownField] = &[
 ];
 
 const VISION_2_5: &[KnownField] = &[
+    // Of Qwen2-VL.
+    ("embed_dim", Harmless),
     ("fullatt_block_indexes", Read),
     ("in_chans", Only(&["3"])),
     ("intermediate_size", Read),
@@ -305,6 +309,7 @@ const VISION: &[KnownField] = &[
     ("hidden_act", Read),
     ("hidden_size", Read),
     ("in_channels", Only(&["3"])),
+    ("init_std", Harmless),
     ("initializer_range", Harmless),
     ("model_type", Harmless),
     ("num_heads", Read),

@@ -17,8 +17,8 @@ pub use self::config::{QwenVisionConfig, QwenVisionVersion};
 use self::merger::{Merger, QwenVisionPatchMerger};
 pub(super) use self::windows::ImageWindows;
 use super::llama::{ACT, QWEN2};
+use super::qwen_omni::{OMNI, thinker};
 use super::qwen_vl::MULTIMODAL;
-use super::qwen3_omni::{OMNI, thinker};
 use super::rms_config::FIELDS;
 use super::vision_positions::{between_two, position_embeddings};
 use crate::architecture::{Architecture, Init};
@@ -64,6 +64,7 @@ impl Architecture for QwenVisionModel {
         ("qwen3_5_moe", "Qwen3_5MoeVision"),
         ("qwen2_vl", "Qwen2VLVision"),
         ("qwen2_5_vl", "Qwen2_5_VLVision"),
+        ("qwen2_5_omni", "Qwen2_5OmniVision"),
         ("qwen3_omni_moe", "Qwen3OmniMoeVision"),
     ];
     const CLASS_PREFIX: &'static str = "QwenVision";
@@ -79,14 +80,16 @@ impl Architecture for QwenVisionModel {
         match model_type {
             // As first published with the fields of the text part.
             "qwen2_vl" | "qwen2_5_vl" => &[MULTIMODAL, QWEN2, ACT, FIELDS],
-            "qwen3_omni_moe" => &[OMNI],
+            "qwen2_5_omni" | "qwen3_omni_moe" => &[OMNI],
             _ => &[MULTIMODAL],
         }
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<QwenVisionConfig, Error> {
         match model_type {
-            "qwen3_omni_moe" => QwenVisionConfig::read(model_type, &thinker(fields)?),
+            "qwen2_5_omni" | "qwen3_omni_moe" => {
+                QwenVisionConfig::read(model_type, &thinker(fields)?)
+            }
             _ => QwenVisionConfig::read(model_type, fields),
         }
     }
@@ -133,8 +136,9 @@ impl Component for QwenVisionModel {
     }
 }
 
-/// What stands in Qwen3-Omni for names of mergers.
+/// What stands in Qwen3-Omni for names of mergers, and in Qwen2.5-Omni for those of projections.
 const OMNI_NAMES: &[(&str, &str)] = &[
+    (r"\.attn\.qkv\.([qkv])_proj\.", ".attn.$1."),
     (r"\.merger\.norm\.", ".merger.ln_q."),
     (r"\.merger\.linear_fc1\.", ".merger.mlp.0."),
     (r"\.merger\.linear_fc2\.", ".merger.mlp.2."),
