@@ -84,6 +84,8 @@ pub enum ImageScaling {
 /// What a text has for an image beside its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageSpelling {
+    /// Nothing that is known.
+    Bare,
     /// These tokens before it and behind it, which prompts have.
     Marked([u32; 2]),
     /// The tokens `[IMG_BREAK]` behind each row but the last, and `[IMG_END]` behind that.

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-const FIXTURES: [&str; 20] = [
+const FIXTURES: [&str; 21] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -30,6 +30,7 @@ const FIXTURES: [&str; 20] = [
     "vision-internvl",
     "vision-internvl-experts",
     "vision-qwen2_5_omni",
+    "vision-exaone4_5",
 ];
 
 fn fixture(name: &str) -> PathBuf {
@@ -126,7 +127,10 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         let (_, said) = run(&["--prompt", "What?", "--image", &second]);
         let seen = match name {
             "vision-gemma3" => "24",
-            "vision-qwen2_vl" | "vision-qwen2_5_vl" | "vision-qwen2_5_omni" => "56",
+            "vision-qwen2_vl"
+            | "vision-qwen2_5_vl"
+            | "vision-qwen2_5_omni"
+            | "vision-exaone4_5" => "56",
             "vision-gemma4" | "vision-gemma4-clipped" => "60",
             "vision-llama4" | "vision-internvl" | "vision-internvl-experts" => "7 tiles of 16",
             _ => "48",

@@ -109,7 +109,10 @@ fn spelled(
         std::iter::once(begin).chain(ids).chain([end]).collect()
     };
     match spelling {
-        ImageSpelling::Marked(_) | ImageSpelling::Framed | ImageSpelling::Quoted { .. } => {
+        ImageSpelling::Bare
+        | ImageSpelling::Marked(_)
+        | ImageSpelling::Framed
+        | ImageSpelling::Quoted { .. } => {
             return Ok(ids.collect());
         }
         ImageSpelling::Tiles => return spelled_tiles(ids, [rows, columns], tokenizer),

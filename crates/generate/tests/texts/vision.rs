@@ -15,7 +15,7 @@ use outsize_models::CacheOptions;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const FIXTURES: [&str; 20] = [
+const FIXTURES: [&str; 21] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -36,6 +36,7 @@ const FIXTURES: [&str; 20] = [
     "vision-internvl",
     "vision-internvl-experts",
     "vision-qwen2_5_omni",
+    "vision-exaone4_5",
 ];
 const FILES: [&str; 3] = ["image-0.png", "image-1.png", "image-2.jpg"];
 
@@ -68,6 +69,7 @@ fn ggufs() -> impl Iterator<Item = &'static str> {
         "vision-internvl",
         "vision-internvl-experts",
         "vision-qwen2_5_omni",
+        "vision-exaone4_5",
     ];
     FIXTURES.into_iter().filter(move |name| !without.contains(name))
 }

@@ -15,7 +15,7 @@ use outsize_models::{
     FIRST_IMAGE_ID, ImageFeatures, Init, KvCache, Logits, ModelConfig, VisionModel, WhenFull,
 };
 
-const QWENS: [&str; 7] = [
+const QWENS: [&str; 8] = [
     "vision-qwen3_vl",
     "vision-qwen3_vl_moe",
     "vision-qwen3_5",
@@ -23,6 +23,7 @@ const QWENS: [&str; 7] = [
     "vision-qwen2_5_vl",
     "vision-qwen3_omni_moe",
     "vision-qwen2_5_omni",
+    "vision-exaone4_5",
 ];
 const MISTRALS: [&str; 2] = ["vision-mistral3", "vision-mistral_large4"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
@@ -275,7 +276,7 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention, windows and chunks cannot go back.
-    let cannot = ["qwen3_5", "gemma", "muse", "llama4"];
+    let cannot = ["qwen3_5", "gemma", "muse", "llama4", "exaone"];
     let can_go_back = |name: &&str| !cannot.iter().any(|part| name.contains(part));
     for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
@@ -450,6 +451,9 @@ fn configurations_that_are_not_built_in_are_refused() {
     qwen2("/vision_config/mlp_ratio", (1 << 30).into());
     qwen2("/vision_config/in_chans", 1.into());
     qwen2("/rope_scaling/mrope_section", serde_json::json!([1, 1, 1]));
+    let exaone = |place, value| refused_value::<QwenVisionModel>("vision-exaone4_5", place, value);
+    exaone("/vision_config/num_key_value_heads", 3.into());
+    exaone("/vision_config/num_key_value_heads", 8.into());
     let qwen2_5 =
         |place, value| refused_value::<QwenVisionModel>("vision-qwen2_5_vl", place, value);
     qwen2_5("/vision_config/window_size", 7.into());

@@ -108,6 +108,7 @@ impl GlmVisionConfig {
             hidden: self.hidden_size,
             inner: self.out_hidden_size,
             heads: self.num_heads,
+            key_value_heads: self.num_heads,
             norm: QwenVisionNorm::Rms(self.rms_norm_eps),
             mlp: QwenVisionMlpKind::Gated,
             activation: self.activation,

@@ -181,6 +181,7 @@ impl KimiVisionConfig {
             hidden: self.hidden_size,
             inner: self.intermediate_size,
             heads: self.num_attention_heads,
+            key_value_heads: self.num_attention_heads,
             norm: QwenVisionNorm::Layer(1e-5),
             mlp: QwenVisionMlpKind::TwoLayersOf2,
             activation: self.activation,

@@ -12,10 +12,12 @@ use crate::layers::{
 /// What a block is made of.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::arch) struct QwenVisionBlockShape {
-    /// Width of the residual stream, of the MLP's inner layer, and how many heads there are.
+    /// Width of the residual stream, of the MLP's inner layer, and how many heads there are; of keys and values perhaps fewer, if
+    /// they are made by one layer with queries.
     pub hidden: usize,
     pub inner: usize,
     pub heads: usize,
+    pub key_value_heads: usize,
     pub norm: QwenVisionNorm,
     pub mlp: QwenVisionMlpKind,
     pub activation: Activation,
@@ -55,11 +57,12 @@ pub(in crate::arch) struct QwenVisionBlock {
 
 #[derive(Module, Debug)]
 struct QwenVisionAttention {
-    /// `[3 · hidden, hidden]`, or a third of it each.
+    /// `[3 · hidden, hidden]`, or a third of it each; less where there are fewer heads of keys and values.
     qkv: Either<Linear, QwenVisionQkv>,
     /// `[hidden, hidden]`.
     proj: Linear,
     heads: usize,
+    key_value_heads: usize,
 }
 
 #[derive(Module, Debug)]
@@ -100,7 +103,16 @@ impl QwenVisionNorm {
 
 impl QwenVisionBlock {
     pub fn new(shape: &QwenVisionBlockShape, init: &Init) -> Self {
-        let &QwenVisionBlockShape { hidden, inner, heads, norm, activation, bias, .. } = shape;
+        let &QwenVisionBlockShape {
+            hidden,
+            inner,
+            heads,
+            key_value_heads,
+            norm,
+            activation,
+            bias,
+            ..
+        } = shape;
         let linear = |inputs, outputs| Linear::new(inputs, outputs, bias, init);
         let (first, last) = (|| linear(hidden, inner), || linear(inner, hidden));
         let mlp = match shape.mlp {
@@ -120,7 +132,7 @@ impl QwenVisionBlock {
         };
         let projection = |outputs| Linear::new(hidden, outputs, shape.qkv_bias, init);
         let qkv = match shape.qkv_apart {
-            false => Either::One(projection(3 * hidden)),
+            false => Either::One(projection(hidden + 2 * key_value_heads * (hidden / heads))),
             true => Either::Other(QwenVisionQkv {
                 q_proj: projection(hidden),
                 k_proj: projection(hidden),
@@ -129,7 +141,7 @@ impl QwenVisionBlock {
         };
         Self {
             norm1: norm.of(hidden, init),
-            attn: QwenVisionAttention { qkv, proj: linear(hidden, hidden), heads },
+            attn: QwenVisionAttention { qkv, proj: linear(hidden, hidden), heads, key_value_heads },
             norm2: norm.of(hidden, init),
             mlp,
         }
@@ -158,6 +170,16 @@ impl QwenVisionBlock {
 }
 
 impl QwenVisionAttention {
+    /// Each head of keys or values for all heads of queries that it has.
+    fn repeated(&self, x: Tensor<4>) -> Tensor<4> {
+        let ([_, patches, few, width], heads) = (x.dims(), self.heads);
+        if few == heads {
+            return x;
+        }
+        let x = x.reshape([patches, few, 1, width]).repeat_dim(2, heads / few);
+        x.reshape([1, patches, heads, width])
+    }
+
     fn forward(
         &self,
         x: Tensor<3>,
@@ -169,8 +191,14 @@ impl QwenVisionAttention {
         let [queries, keys, values] = match &self.qkv {
             Either::One(qkv) => {
                 let projected = qkv.forward_pixels(x);
-                let part = |index| projected.clone().narrow(2, index * hidden, hidden);
-                [0, 1, 2].map(|index| part(index).reshape([1, patches, self.heads, width]))
+                let few = self.key_value_heads;
+                let part = |first: usize, heads: usize| {
+                    let part = projected.clone().narrow(2, first * width, heads * width);
+                    part.reshape([1, patches, heads, width])
+                };
+                let [queries, keys, values] =
+                    [part(0, self.heads), part(self.heads, few), part(self.heads + few, few)];
+                [queries, self.repeated(keys), self.repeated(values)]
             }
             Either::Other(QwenVisionQkv { q_proj, k_proj, v_proj }) => {
                 [q_proj, k_proj, v_proj].map(|layer| heads(layer, &x, width))

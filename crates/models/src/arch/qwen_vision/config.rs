@@ -46,6 +46,8 @@ pub struct QwenVisionConfig {
     pub intermediate_size: usize,
     /// Heads of attention; divide `hidden_size`.
     pub num_heads: usize,
+    /// Heads of keys and values; divide these.
+    pub key_value_heads: usize,
     /// The non-linear function of the MLP.
     pub activation: Activation,
     /// Pixels of a patch's side.
@@ -70,12 +72,12 @@ pub struct QwenVisionConfig {
     pub unwindowed: Vec<usize>,
     /// The blocks behind which features are taken for the first blocks of the language model, in order.
     pub deepstack: Vec<usize>,
-    /// What each rotated pair of dimensions of the language model follows.
-    pub axes: Arc<[RotaryAxis]>,
+    /// What each rotated pair of dimensions of the language model follows, if it is not the place in the text.
+    pub axes: Option<Arc<[RotaryAxis]>>,
     /// The token that stands for an image in a prompt.
     pub image_token: u32,
-    /// What is before it and behind it.
-    pub image_marks: [u32; 2],
+    /// What is before it and behind it, if that is known.
+    pub image_marks: Option<[u32; 2]>,
 }
 
 impl QwenVisionConfig {
@@ -83,7 +85,7 @@ impl QwenVisionConfig {
         use QwenVisionVersion::{Qwen2, Qwen2_5, Qwen3};
         let (version, known, hidden, out, [depth, width, patch]) = match model_type {
             "qwen2_vl" => (Qwen2, VISION_2, "embed_dim", "hidden_size", [32, 1280, 14]),
-            "qwen2_5_vl" | "qwen2_5_omni" => {
+            "qwen2_5_vl" | "qwen2_5_omni" | EXAONE => {
                 (Qwen2_5, VISION_2_5, "hidden_size", "out_hidden_size", [32, 3584, 14])
             }
             _ => (Qwen3, VISION_3, "hidden_size", "out_hidden_size", [27, 1152, 16]),
@@ -120,12 +122,32 @@ impl QwenVisionConfig {
             let is_3_5 = version == Qwen3 && !has_deepstack;
             token_id(fields, names, if is_3_5 { of_3_5 } else { of_others })
         };
+        let num_heads = vision_heads(&vision, "num_heads", 16, [hidden_size, 4])?;
+        let key_value_heads = match model_type {
+            EXAONE => key_value_heads(&vision, num_heads)?,
+            _ => num_heads,
+        };
+        let axes = match version {
+            _ if model_type == EXAONE => None,
+            Qwen3 if has_deepstack => Some(turns(sections(text, [24, 20, 20])?)),
+            Qwen3 => Some(turns(sections(text, [11, 11, 10])?)),
+            Qwen2 | Qwen2_5 => {
+                let heads = text.size("num_attention_heads", MAX_HEADS)?;
+                Some(stretches(text, out_hidden_size / heads / 2, [16, 24, 24])?)
+            }
+        };
+        let has_marks = model_type != EXAONE || fields.get(MARKS[0]).is_some();
+        let marks = has_marks.then(|| {
+            let [begin, end] = [[248_053, 151_652], [248_054, 151_653]];
+            Ok::<_, Error>([token(&MARKS[..1], begin)?, token(&MARKS[1..], end)?])
+        });
         Ok(Self {
             version,
             depth,
             hidden_size,
             intermediate_size,
-            num_heads: vision_heads(&vision, "num_heads", 16, [hidden_size, 4])?,
+            num_heads,
+            key_value_heads,
             activation: config::activation(&vision, "hidden_act", activation)?,
             patch_size,
             temporal_patch_size: vision.size_or("temporal_patch_size", 2, MAX_PATCH)?,
@@ -146,19 +168,12 @@ impl QwenVisionConfig {
                     vision.refuse("deepstack_visual_indexes", expected)
                 })?,
             },
-            axes: match version {
-                Qwen3 if has_deepstack => turns(sections(text, [24, 20, 20])?),
-                Qwen3 => turns(sections(text, [11, 11, 10])?),
-                Qwen2 | Qwen2_5 => {
-                    let heads = text.size("num_attention_heads", MAX_HEADS)?;
-                    stretches(text, out_hidden_size / heads / 2, [16, 24, 24])?
-                }
+            axes,
+            image_token: match model_type {
+                EXAONE => token_id(fields, &IMAGE_TOKEN, 67)?,
+                _ => token(&IMAGE_TOKEN, [248_056, 151_655])?,
             },
-            image_token: token(&IMAGE_TOKEN, [248_056, 151_655])?,
-            image_marks: [
-                token(&["vision_start_token_id"], [248_053, 151_652])?,
-                token(&["vision_end_token_id"], [248_054, 151_653])?,
-            ],
+            image_marks: marks.transpose()?,
         })
     }
 
@@ -170,6 +185,7 @@ impl QwenVisionConfig {
             hidden: self.hidden_size,
             inner: self.intermediate_size,
             heads: self.num_heads,
+            key_value_heads: self.key_value_heads,
             norm: match self.version {
                 QwenVisionVersion::Qwen2_5 => QwenVisionNorm::Rms(EPSILON),
                 _ => QwenVisionNorm::Layer(EPSILON),
@@ -189,6 +205,16 @@ impl QwenVisionConfig {
     /// The windows of a block in which patches attend within such, in tokens of their sides.
     pub(super) fn window_of(&self, block: usize) -> Option<usize> {
         self.window.filter(|_| !self.unwindowed.contains(&block))
+    }
+}
+
+/// Heads of keys and values, which divide those of queries.
+fn key_value_heads(vision: &Fields<'_>, heads: usize) -> Result<usize, Error> {
+    let field = "num_key_value_heads";
+    let few = vision.size_or(field, 8, heads)?;
+    match heads.is_multiple_of(few) {
+        true => Ok(few),
+        false => Err(vision.refuse(field, format!("it must divide num_heads, {heads}"))),
     }
 }
 
@@ -269,6 +295,12 @@ pub(in crate::arch) fn stretches(
 
 const SECTIONS: &str = "mrope_section";
 
+/// EXAONE 4.5, whose encoder is Qwen2.5-VL's with fewer heads of keys and values.
+pub(super) const EXAONE: &str = "exaone4_5";
+
+/// The tokens before and behind an image.
+const MARKS: [&str; 2] = ["vision_start_token_id", "vision_end_token_id"];
+
 /// The base of the rotary frequencies, if nothing else is said.
 const THETA: f64 = 10_000.0;
 
@@ -285,6 +317,8 @@ const VISION_2_5: &[KnownField] = &[
     ("fullatt_block_indexes", Read),
     ("in_chans", Only(&["3"])),
     ("intermediate_size", Read),
+    // Of EXAONE 4.5 alone.
+    ("num_key_value_heads", Read),
     ("out_hidden_size", Read),
     ("spatial_patch_size", Harmless),
     // Of videos.

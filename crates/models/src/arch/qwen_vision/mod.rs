@@ -12,6 +12,7 @@ use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
 use self::block::QwenVisionBlock;
+use self::config::EXAONE;
 pub(super) use self::config::stretches;
 pub use self::config::{QwenVisionConfig, QwenVisionVersion};
 use self::merger::{Merger, QwenVisionPatchMerger};
@@ -66,6 +67,7 @@ impl Architecture for QwenVisionModel {
         ("qwen2_5_vl", "Qwen2_5_VLVision"),
         ("qwen2_5_omni", "Qwen2_5OmniVision"),
         ("qwen3_omni_moe", "Qwen3OmniMoeVision"),
+        (EXAONE, "Exaone4_5_Vision"),
     ];
     const CLASS_PREFIX: &'static str = "QwenVision";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
@@ -195,7 +197,7 @@ impl VisionModel for QwenVisionModel {
             features: config.out_hidden_size * (1 + config.deepstack.len()),
             scaling: ImageScaling::Pixels,
             image_token: config.image_token,
-            spelling: ImageSpelling::Marked(config.image_marks),
+            spelling: config.image_marks.map_or(ImageSpelling::Bare, ImageSpelling::Marked),
             sees_itself: false,
             order: PatchOrder::ColoursFirst,
         }
@@ -238,10 +240,10 @@ impl VisionModel for QwenVisionModel {
                 None => embeddings,
             },
             deepstack,
-            positions: Some(GridPositions {
+            positions: config.axes.clone().map(|axes| GridPositions {
                 rows: tokens[0],
                 columns: tokens[1],
-                axes: config.axes.clone(),
+                axes,
             }),
             sees_itself: false,
         }
