@@ -4,6 +4,7 @@ mod encoder;
 mod input;
 mod placing;
 mod processor;
+mod processor_file;
 mod sizes;
 mod tiles;
 mod tower;
