@@ -3,6 +3,7 @@
 
 use crate::common::learning::{examples, finetune};
 use crate::common::{done, failed, folder, message, model, outsize, path, start};
+use outsize::checkpoint::Checkpoint;
 use serde_json::Value;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,6 +58,40 @@ fn an_adapter_learns_in_little_memory_and_is_the_same_in_much() {
     };
     let adapted = text(&["--adapter", path(&little)]);
     assert_ne!(text(&[]), adapted);
+}
+
+#[test]
+fn experts_and_what_chooses_them_learn_in_little_memory_too() {
+    let dir = folder();
+    // Of a Qwen3-MoE, beside what sees.
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");
+    let model = fixtures.join("vision-internvl-experts");
+    let data = examples(&dir, 12);
+    let [much, little, on] = ["much", "little", "on"].map(|name| dir.path().join(name));
+    let modules = ["--target-modules", "gate,gate_proj,up_proj,down_proj"];
+    let settings = [&SETTINGS[..], &modules].concat();
+    finetune(&model, &data, &much, &[&settings[..], &["--max-memory", "cpu=2GB"]].concat());
+    let refused = ["finetune", path(&model), path(&data), "--output", path(&little)];
+    let refused = outsize(&[&refused[..], &settings, &["--max-memory", "cpu=1MB"]].concat());
+    let said = failed(&refused, 1);
+    let least = said.split("at least cpu=").nth(1).unwrap().split(' ').next().unwrap();
+    let budget = format!("cpu={least}");
+    let report =
+        finetune(&model, &data, &little, &[&settings[..], &["--max-memory", &budget]].concat());
+    let peak = report["peak_rss_bytes"].as_u64().unwrap();
+    assert!(peak <= least.parse().unwrap(), "{peak} of {least}");
+    assert_eq!(read(&much), read(&little));
+    let file = Checkpoint::open(much.join("adapter_model.safetensors")).unwrap();
+    // Of three layers those of four experts, and a router; both matrices of each.
+    assert_eq!(file.tensors().len(), 2 * 3 * (4 * 3 + 1));
+
+    finetune(&model, &data, &on, &[&SETTINGS[2..], &["--adapter", path(&much)]].concat());
+    assert_ne!(read(&much)[0], read(&on)[0]);
+    let other = fixtures.join("vision-llama4");
+    let none = dir.path().join("none");
+    let refused = ["finetune", path(&other), path(&data), "--output", path(&none)];
+    let said = failed(&outsize(&[&refused[..], &modules].concat()), 1);
+    assert!(said.contains("adapters of these are read, and not made"), "{said}");
 }
 
 #[test]
