@@ -106,10 +106,11 @@ impl LoraAdapter {
 
     /// Bytes that [its matrices](Self::parts) take in memory, and reading them.
     pub fn bytes(&self) -> u64 {
-        let of_layer = |Layer { target, tensors, .. }: &Layer| -> u64 {
+        let of_layer = |Layer { target, tensors, stack, .. }: &Layer| -> u64 {
             let values = [target.rank * target.shape[1], target.shape[0] * target.rank];
-            let sizes = self.tensors(tensors).map(|tensor| tensor.dtype.size());
-            values.into_iter().zip(sizes).map(|(values, size)| (values * size) as u64).sum()
+            let sources = stacked::sources(stack.as_ref()).map(|at| self.tensors(tensors)[at]);
+            let bytes = values.into_iter().zip(sources);
+            bytes.map(|(values, tensor)| (values * tensor.dtype.size()) as u64).sum()
         };
         let held: u64 = self.layers.iter().map(of_layer).sum();
         let of_all = |layer: &Layer| self.tensors(&layer.tensors).map(|it| it.len).iter().sum();
@@ -147,9 +148,10 @@ impl LoraAdapter {
                 };
                 let [down, up] = bytes;
                 let ([out, inputs], rank) = (target.shape, target.rank);
-                let up = self.matrix(tensors[1], up, [out, rank])?;
+                let [of_down, of_up] = stacked::sources(stack.as_ref()).map(|at| tensors[at]);
+                let up = self.matrix(of_up, up, [out, rank])?;
                 let low_rank = LowRank {
-                    down: self.matrix(tensors[0], down, [rank, inputs])?,
+                    down: self.matrix(of_down, down, [rank, inputs])?,
                     up: row_order::interleaved(up, *rows),
                     scale: target.scale,
                     in_out: target.in_out,

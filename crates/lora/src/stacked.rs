@@ -15,6 +15,14 @@ pub(crate) fn shapes(target: &LoraTarget, stack: &ExpertStack) -> [[usize; 2]; 2
     }
 }
 
+/// Which of both `[rank, in]` of one is in, and which `[out, rank]`.
+pub(crate) fn sources(stack: Option<&ExpertStack>) -> [usize; 2] {
+    match stack {
+        Some(stack) if stack.mistaken => [1, 0],
+        _ => [0, 1],
+    }
+}
+
 /// Those of one, `[rank, in]` and `[out, rank]`, from the bytes of both for all, in elements of so
 /// many bytes.
 pub(crate) fn of_expert(

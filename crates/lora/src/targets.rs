@@ -125,7 +125,7 @@ impl Selection {
         let is_last = |name: &str| name.ends_with(".down_proj");
         let stacks = chosen.iter().filter(|(_, is_parameter)| *is_parameter);
         let wrapped: HashSet<String> = stacks
-            .filter_map(|(module, _)| module.stack.as_ref()?.names.first())
+            .flat_map(|(module, _)| module.stack.iter().flat_map(|stack| &stack.names))
             .filter(|name| is_last(name))
             .map(|name| owner(name).to_owned())
             .collect();

@@ -238,6 +238,63 @@ fn tensors_of_experts_must_fit_too() {
 }
 
 #[test]
+fn matrices_of_all_experts_are_found_under_any_name_and_in_any_types() {
+    let dir = tempdir().unwrap();
+    let settings = r#"{"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_parameters":
+        ["experts.gate_up_proj", "experts.down_proj"]}"#;
+    // Of a model within another one, and of one whose matrices are taken for others.
+    for base in ["glm46v-experts", "llama4-published-bf16"] {
+        let model = config(base);
+        let stacks: Vec<_> = model
+            .modules()
+            .into_iter()
+            .filter_map(|module| Some((module.shape, module.stack?)))
+            .filter(|(_, stack)| stack.expert == 0 && stack.first == 0)
+            .collect();
+        let mut found = Vec::new();
+        for name in [0, 1] {
+            let folder = dir.path().join(format!("{base}-{name}"));
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join(ADAPTER_CONFIG), settings).unwrap();
+            let specs = stacks.iter().flat_map(|([_, inputs], stack)| {
+                let (owner, field) = stack.names[name].rsplit_once('.').unwrap();
+                let wrapped = if field == "down_proj" { "" } else { ".base_layer" };
+                let (rank, height) = (2 * stack.experts, stack.height);
+                let shapes = match stack.mistaken {
+                    false => [[rank, *inputs], [height, rank]],
+                    true => [[rank, height], [*inputs, rank]],
+                };
+                let types = [Dtype::F32, Dtype::BF16];
+                ["lora_A", "lora_B"].into_iter().zip(shapes).zip(types).map(
+                    move |((matrix, shape), dtype)| {
+                        let name = format!("base_model.model.{owner}{wrapped}.{matrix}.weight");
+                        TensorSpec::new(name, dtype, shape)
+                    },
+                )
+            });
+            let specs: Vec<_> = specs.collect();
+            let mut file =
+                FileWriter::create(folder.join(ADAPTER_WEIGHTS[0]), specs.clone()).unwrap();
+            for spec in specs {
+                let bytes = spec.shape.iter().product::<usize>() * spec.dtype.size();
+                let bytes: Vec<u8> = (0..bytes).map(|at| (at % 61) as u8).collect();
+                file.write(&spec.name, &bytes).unwrap();
+            }
+            file.finish().unwrap();
+            let adapter = LoraAdapter::open(&folder, &model).unwrap();
+            let parts = adapter.parts().unwrap();
+            let held: usize = parts.values().flat_map(bytes).map(|bytes| bytes.len()).sum();
+            assert!(adapter.bytes() > held as u64, "{base}");
+            let parts: std::collections::BTreeMap<_, _> =
+                parts.iter().map(|(path, part)| (path.clone(), bytes(part))).collect();
+            found.push(parts);
+        }
+        assert!(found[0].len() > stacks.len(), "{base}");
+        assert_eq!(found[0], found[1], "{base}");
+    }
+}
+
+#[test]
 fn types_that_are_not_built_in_are_refused() {
     let dir = tempdir().unwrap();
     fs::copy(folder("llama").join(ADAPTER_CONFIG), dir.path().join(ADAPTER_CONFIG)).unwrap();
