@@ -117,7 +117,7 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         // With as little memory as is asked for.
         let refused = outsize(&[&arguments, &given[..], &["--max-memory", "cpu=1MB"]].concat());
         assert!(failed(&refused, 1).contains("--max-memory"), "{name}");
-        let tight = json(&["--max-memory", "cpu=51MB"]);
+        let tight = json(&["--max-memory", "cpu=54MB"]);
         assert_eq!(tight["tokens"], report["tokens"], "{name}");
         // Guesses change nothing.
         if name != "vision-qwen3_5" {
@@ -159,7 +159,7 @@ fn the_vision_encoder_of_a_gguf_file_is_beside_it_or_given() {
     let tokens = &expected(name)["greedy"];
     let (model, encoder) = (files.join("model.gguf"), files.join("mmproj.gguf"));
     assert_eq!(report(&run(&model, &[]))["tokens"], *tokens);
-    assert_eq!(report(&run(&model, &["--max-memory", "cpu=51MB"]))["tokens"], *tokens);
+    assert_eq!(report(&run(&model, &["--max-memory", "cpu=54MB"]))["tokens"], *tokens);
     // Alone in a folder it needs to be told.
     let alone = folder();
     let copy = alone.path().join("m.gguf");
@@ -268,7 +268,7 @@ fn a_conversation_is_about_images() {
     let output = chat(&[&arguments[..], &["--image-tokens", "0"]].concat(), "What is this?\n");
     assert!(failed(&output, 1).contains("not opened for any"));
     // No room for images is no reason not to talk.
-    let output = chat(&[path(&model), "--max-memory", "cpu=48MB"], "Hello\n");
+    let output = chat(&[path(&model), "--max-memory", "cpu=50MB"], "Hello\n");
     done(&output);
     assert!(message(&output).contains("no memory is left for images"), "{}", message(&output));
 }
