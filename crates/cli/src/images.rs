@@ -137,15 +137,13 @@ pub fn sees_none() -> Failure {
 pub fn seen(encoder: &VisionEncoder, image: &ImageInput) -> String {
     let processor = encoder.processor();
     let ([width, height], name) = (image.size(), image.name());
+    let tiles = processor.tiles(image.size());
     match (processor.seen(image.size()), processor.tokens(image.size())) {
         (Ok([seen_width, seen_height]), Ok(tokens)) => {
-            let tiles = match processor.tiles(image.size()) {
-                1 => String::new(),
-                count => format!("{count} tiles of "),
-            };
-            let seen_height = seen_height / processor.tiles(image.size());
+            let of_tiles = if tiles == 1 { String::new() } else { format!("{tiles} tiles of ") };
+            let seen_height = seen_height / tiles;
             format!(
-                "{name}: {width} x {height}, seen as {tiles}{seen_width} x {seen_height}: {tokens} tokens"
+                "{name}: {width} x {height}, seen as {of_tiles}{seen_width} x {seen_height}: {tokens} tokens"
             )
         }
         _ => format!("{name}: {width} x {height}"),

@@ -22,9 +22,18 @@ pub const DECODERS: [&str; 12] = [
     "falcon",
 ];
 
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/tests/fixtures");
+
 /// The folder of a fixture: a tiny checkpoint with what transformers computed.
 pub fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures").join(name)
+    Path::new(FIXTURES).join(name)
+}
+
+/// Those that see images.
+pub fn vision_fixtures() -> Vec<String> {
+    let names = std::fs::read_dir(FIXTURES).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("vision-") && !name.starts_with("vision-gguf-")).collect()
 }
 
 /// A checkpoint of random weights, `scale` times as large as usual so that logits are apart, in shards of 20 MB.

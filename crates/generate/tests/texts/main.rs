@@ -15,6 +15,7 @@ mod embeddings;
 mod encoder;
 mod generate;
 mod gguf_tokenizer;
+mod image_sizes;
 mod many;
 mod pipeline;
 mod recomputed;

@@ -105,6 +105,7 @@ mod unet;
 mod vae;
 mod vision_fields;
 mod vision_positions;
+mod vision_tile;
 mod z_image;
 
 pub use crate::layers::SHIFT_FIRST;
@@ -184,4 +185,5 @@ pub use unet::{
     AddedConditions, TIME_IDS, Unet2dConditionConfig, Unet2dConditionModel, UnetAddition, UnetLevel,
 };
 pub use vae::{AutoencoderKl, AutoencoderKlConfig, AutoencoderKlEncoder};
+pub use vision_tile::VisionTile;
 pub use z_image::{ZImageTransformer2dConfig, ZImageTransformer2dModel};

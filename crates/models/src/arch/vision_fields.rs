@@ -76,23 +76,6 @@ pub(super) fn vision_theta(
 pub(super) const AXIAL_ROPE: &[KnownField] =
     &[("rope_theta", Read), ("rope_type", Only(&["\"axial\""]))];
 
-/// How many patches of a tile's side a token's has, if a field says what part of them tokens are, half of them if it does not.
-pub(super) fn merge_of_ratio(
-    fields: &Fields<'_>,
-    field: &str,
-    patches: usize,
-) -> Result<usize, Error> {
-    let ratio = fields.number_within_or(field, 0.5, 1e-3, 1.0)?;
-    let merge = ratio.recip().round() as usize;
-    if (ratio * merge as f64 - 1.0).abs() > 1e-6 || !patches.is_multiple_of(merge) {
-        let expected = format!(
-            "it must be one divided by a number that divides the patches of a tile's side, {patches}"
-        );
-        return Err(fields.refuse(field, expected));
-    }
-    Ok(merge)
-}
-
 /// Whether the encoder's tensors are behind "model.".
 pub(super) fn is_within_model(tensors: &[TensorInfo]) -> bool {
     let encoder = format!("model.{}", PARTS[0]);
@@ -103,24 +86,6 @@ pub(super) fn is_within_model(tensors: &[TensorInfo]) -> bool {
 pub(super) fn is_no_vision(tensor: &str) -> bool {
     let name = tensor.strip_prefix("model.").unwrap_or(tensor);
     !PARTS.iter().any(|part| name.starts_with(part))
-}
-
-/// As [`Component::weight_use`](crate::Component::weight_use), where patches see those of their tile, which has so many tokens in the
-/// encoder; of weights that are used for tokens of so many patches, if they are.
-pub(super) fn tile_weight_use(
-    path: &str,
-    pass: &PicturePass,
-    tile_tokens: usize,
-    of_token: Option<usize>,
-) -> WeightUse {
-    let patches = pass.latents.pixels();
-    match of_token {
-        Some(merged) => WeightUse::of_rows(patches / merged as u64),
-        None => WeightUse {
-            rows: patches,
-            attended: if path.contains(".q_proj.") { tile_tokens as u64 } else { 0 },
-        },
-    }
 }
 
 /// As [`Component::weight_use`](crate::Component::weight_use), for tokens of so many patches.

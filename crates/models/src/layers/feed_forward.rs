@@ -49,7 +49,16 @@ pub(crate) fn two_layers([first, last]: [&Linear; 2], act: Activation, x: Tensor
     last.forward(act.activate(first.forward(x)))
 }
 
-/// What that holds at most, besides the residual stream.
+/// The same of many rows: with layers as [convolutions of one pixel](Linear::forward_pixels).
+pub(crate) fn two_layers_of_pixels(
+    [first, last]: [&Linear; 2],
+    act: Activation,
+    x: Tensor<3>,
+) -> Tensor<3> {
+    last.forward_pixels(act.activate(first.forward_pixels(x)))
+}
+
+/// What [`two_layers`] holds at most, besides the residual stream.
 pub(crate) fn two_layer_activations(first: &Linear, pass: &PassShape) -> Activations {
     let [inner, hidden]: [usize; 2] = first.weight.lazy_shape().dims();
     // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.

@@ -84,7 +84,7 @@ pub(crate) use experts::{
     mixed_chosen_beside, mixed_with, route, spread,
 };
 pub use feed_forward::FeedForward;
-pub(crate) use feed_forward::{two_layer_activations, two_layers};
+pub(crate) use feed_forward::{two_layer_activations, two_layers, two_layers_of_pixels};
 pub use fused_attention::{FusedAttention, FusedAttentionConfig};
 pub use fused_mlp::FusedMlp;
 pub(crate) use fused_mlp::{fused, fused_activations};
@@ -116,7 +116,7 @@ pub(crate) use modulation::{
 pub use norm::Norm;
 pub use norm_gate::NormGate;
 pub use parameterless::Parameterless;
-pub(crate) use picture_attention::{attend_tokens, heads, heads_with, normed_heads};
+pub(crate) use picture_attention::{attend_layers, attend_tokens, heads, heads_with, normed_heads};
 pub use picture_norm::{PictureNorm, PictureNormKind};
 pub use query_scaling::QueryScaling;
 pub use resnet_block::{ResnetBlock2d, ResnetSizes};

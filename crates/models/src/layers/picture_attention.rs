@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use outsize_kernels::{ActivationDtype, attend_pixels};
 
-use super::{Linear, RmsNorm};
+use super::{Linear, RmsNorm, Rotation};
 
 /// A projection `[batch, tokens, hidden]` as heads `[batch, tokens, heads, width]`.
 pub(crate) fn heads(project: &Linear, x: &Tensor<3>, width: usize) -> Tensor<4> {
@@ -36,4 +36,25 @@ pub(crate) fn attend_tokens(compute: ActivationDtype, projected: [Tensor<4>; 3])
     let [batch, tokens, heads, width] = projected[0].dims();
     let scale = (width as f32).sqrt().recip();
     attend_pixels(compute, projected, scale).reshape([batch, tokens, heads * width])
+}
+
+/// The same of the layers of queries, keys, values and results, `[batch, tokens, hidden]` to the same: with queries and keys rotated
+/// or as they are.
+pub(crate) fn attend_layers(
+    [queries, keys, values, out]: [&Linear; 4],
+    count: usize,
+    x: Tensor<3>,
+    rotation: Option<&Rotation>,
+) -> Tensor<3> {
+    let width = x.dims()[2] / count;
+    let rotated = |layer| {
+        let heads = heads(layer, &x, width);
+        match rotation {
+            Some(rotation) => rotation.apply(heads),
+            None => heads,
+        }
+    };
+    let projected = [rotated(queries), rotated(keys), heads(values, &x, width)];
+    drop(x);
+    out.forward_pixels(attend_tokens(out.compute, projected))
 }

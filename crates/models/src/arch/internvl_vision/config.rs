@@ -1,15 +1,13 @@
 //! What a `config.json` says of the vision encoder of InternVL.
 
 use crate::Error;
-use crate::arch::vision_fields::{MAX_PATCH, merge_of_ratio, vision_fields, vision_heads};
+use crate::arch::vision_fields::{vision_fields, vision_heads};
+use crate::arch::vision_tile::VisionTile;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
     self, Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, epsilon, token_id,
 };
 use crate::layers::Activation;
-
-/// The most pixels of a tile's side.
-const MAX_SIDE: u64 = 1 << 12;
 
 /// The configuration of a vision encoder, and of what follows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,12 +30,8 @@ pub struct InternVlVisionConfig {
     pub layer_norm_eps: f64,
     /// The non-linear function of the MLP.
     pub activation: Activation,
-    /// Pixels of a tile's side.
-    pub image_size: usize,
-    /// Pixels of a patch's side; divide those of a tile.
-    pub patch_size: usize,
-    /// Patches of a token's side; divide those of a tile.
-    pub merge_size: usize,
+    /// The tiles that it sees.
+    pub tile: VisionTile,
     /// The non-linear function between the last two layers.
     pub projector_activation: Activation,
     /// Width of the language model.
@@ -53,13 +47,6 @@ impl InternVlVisionConfig {
         let hidden_size = vision.size_or("hidden_size", 1024, MAX_HIDDEN)?;
         let num_attention_heads =
             vision_heads(&vision, "num_attention_heads", 16, [hidden_size, 1])?;
-        let image_size = square(&vision, "image_size", 448, MAX_SIDE)?;
-        let patch_size = square(&vision, "patch_size", 14, MAX_PATCH as u64)?;
-        if !image_size.is_multiple_of(patch_size) {
-            let expected = format!("it must divide image_size, {image_size}");
-            return Err(vision.refuse("patch_size", expected));
-        }
-        let merge_size = merge_of_ratio(fields, "downsample_ratio", image_size / patch_size)?;
         Ok(Self {
             num_hidden_layers: vision.size_or("num_hidden_layers", 24, MAX_LAYERS)?,
             hidden_size,
@@ -70,9 +57,7 @@ impl InternVlVisionConfig {
             rms_norms: vision.text("norm_type")? == Some("rms_norm"),
             layer_norm_eps: epsilon(&vision, "layer_norm_eps", 1e-6)?,
             activation: config::activation(&vision, "hidden_act", Activation::Gelu)?,
-            image_size,
-            patch_size,
-            merge_size,
+            tile: VisionTile::read(&vision, (fields, "downsample_ratio"))?,
             projector_activation: config::activation(
                 fields,
                 "projector_hidden_act",
@@ -81,19 +66,6 @@ impl InternVlVisionConfig {
             text_hidden_size: text.size("hidden_size", MAX_HIDDEN)?,
             image_token: token_id(fields, &["image_token_id"], 151_667)?,
         })
-    }
-}
-
-/// A number, or a list of it for both sides.
-fn square(fields: &Fields<'_>, field: &str, default: u64, most: u64) -> Result<usize, Error> {
-    let Some(value) = fields.get(field) else { return Ok(default as usize) };
-    let sides = match value.as_array() {
-        Some(sides) => sides.iter().map(serde_json::Value::as_u64).collect::<Option<Vec<_>>>(),
-        None => value.as_u64().map(|side| vec![side; 2]),
-    };
-    match sides.as_deref() {
-        Some([one, other]) if one == other && (1..=most).contains(one) => Ok(*one as usize),
-        _ => Err(fields.refuse(field, format!("both sides must be one number from 1 to {most}"))),
     }
 }
 

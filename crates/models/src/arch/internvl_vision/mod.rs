@@ -11,17 +11,17 @@ use outsize_core::Names;
 pub use self::config::InternVlVisionConfig;
 use self::config::PROJECTOR;
 use super::internvl::{INTERNVL, MULTIMODAL};
-use super::vision_fields::{is_no_vision, is_within_model, tile_weight_use};
+use super::vision_fields::{is_no_vision, is_within_model};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, Either, LayerNorm, Linear, Norm, RmsNorm, attend_tokens, fetched_rows, lazy, zeros,
+    Activation, Either, LayerNorm, Linear, Norm, RmsNorm, attend_tokens, fetched_rows, lazy,
+    two_layers_of_pixels, zeros,
 };
-use crate::pass_shape::pixel_attention_scratch;
 use crate::{
-    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PatchOrder,
-    PicturePass, VisionModel, WeightUse,
+    Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PatchOrder, PicturePass,
+    VisionModel, WeightUse,
 };
 
 /// What the norm of the projector adds to the variance.
@@ -108,18 +108,6 @@ struct InternVlProjector {
     activation: Activation,
 }
 
-impl InternVlVisionConfig {
-    /// Patches of a tile's side.
-    fn side(&self) -> usize {
-        self.image_size / self.patch_size
-    }
-
-    /// Tokens that a tile has in the encoder.
-    fn tile_tokens(&self) -> usize {
-        self.side() * self.side() + 1
-    }
-}
-
 impl Architecture for InternVlVisionModel {
     type Config = InternVlVisionConfig;
 
@@ -184,7 +172,7 @@ impl Architecture for InternVlVisionModel {
                     patch_embeddings: InternVlPatchEmbeddings {
                         projection: linear(layout.patch_values(), hidden),
                     },
-                    position_embeddings: table(config.tile_tokens()),
+                    position_embeddings: table(config.tile.tokens()),
                 },
                 encoder: InternVlEncoder {
                     layer: (0..config.num_hidden_layers).map(layer).collect(),
@@ -214,19 +202,18 @@ impl Component for InternVlVisionModel {
 
     fn weight_use(config: &InternVlVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
         let is_of_token = path.starts_with("multi_modal_projector.");
-        let of_token = is_of_token.then(|| Self::layout(config).merged());
-        tile_weight_use(path, pass, config.tile_tokens(), of_token)
+        config.tile.weight_use(path, pass, is_of_token)
     }
 }
 
 impl VisionModel for InternVlVisionModel {
     fn layout(config: &InternVlVisionConfig) -> PatchLayout {
         PatchLayout {
-            patch_size: config.patch_size,
-            merge_size: config.merge_size,
+            patch_size: config.tile.patch_size,
+            merge_size: config.tile.merge_size,
             frames: 1,
             features: config.text_hidden_size,
-            scaling: ImageScaling::StretchedTiles(config.image_size),
+            scaling: ImageScaling::StretchedTiles(config.tile.image_size),
             image_token: config.image_token,
             spelling: ImageSpelling::Named(["<img>", "</img>"]),
             sees_itself: false,
@@ -236,8 +223,9 @@ impl VisionModel for InternVlVisionModel {
 
     fn see(&self, pixels: Tensor<2>, _: [usize; 2]) -> ImageFeatures {
         let (config, [count, values]) = (&self.config, pixels.dims());
-        let (side, hidden, merge) = (config.side(), config.hidden_size, config.merge_size);
-        let (patches, embeddings) = (side * side, &self.vision_tower.embeddings);
+        let (side, hidden, merge) =
+            (config.tile.side(), config.hidden_size, config.tile.merge_size);
+        let (patches, embeddings) = (config.tile.patches(), &self.vision_tower.embeddings);
         let tiles = count / patches;
         let projection = &embeddings.patch_embeddings.projection;
         let x = projection.forward_pixels(pixels.reshape([1, count, values]));
@@ -263,28 +251,22 @@ impl VisionModel for InternVlVisionModel {
 
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
         let (config, layout) = (&self.config, Self::layout(&self.config));
-        let of_tile = config.tile_tokens();
-        let tiles = patches.div_ceil(of_tile - 1);
-        let (hidden, count) = (config.hidden_size as u64, (tiles * of_tile) as u64);
-        let inner = config.intermediate_size as u64;
+        let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
         // The norm's output, queries, keys and values, one of them normed, and what attention gives; or the inner layer and a copy;
         // or the pixels, with what is made of them, once more with the class and with positions; beside the residual stream.
-        let most = (7 * hidden).max(2 * hidden + 2 * inner);
-        let most = most.max(layout.patch_values() as u64 + 3 * hidden);
-        // The states without the class, and normed; of each token what the language model takes, twice more.
+        let block = (7 * hidden).max(2 * hidden + 2 * inner);
+        let block = block.max(layout.patch_values() as u64 + 3 * hidden);
+        // Of each token what the language model takes, twice more, beside the states without the class, and normed.
         let tokens = patches as u64 / layout.merged() as u64;
-        let last = count.saturating_mul(3 * hidden) + tokens * 3 * config.text_hidden_size as u64;
-        let width = config.hidden_size / config.num_attention_heads;
-        let scratch = pixel_attention_scratch(
-            [tiles, of_tile, of_tile],
-            config.num_attention_heads,
-            width,
-            threads,
-        );
+        let features = tokens.saturating_mul(3 * config.text_hidden_size as u64);
         // Positions as they are and in order.
-        let positions = of_tile as u64 * 2 * hidden;
-        let values = count.saturating_mul(most).max(last) + count.saturating_mul(hidden);
-        Activations::values(values + positions).with_scratch(scratch).bytes()
+        let positions = config.tile.tokens() as u64 * 2 * hidden;
+        config.tile.activation_bytes(
+            [patches, threads],
+            [config.hidden_size, config.num_attention_heads],
+            [block, 3 * hidden],
+            [features, positions],
+        )
     }
 }
 
@@ -329,15 +311,15 @@ impl InternVlAttention {
 
 impl InternVlMlp {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.fc2.forward_pixels(self.activation.activate(self.fc1.forward_pixels(x)))
+        two_layers_of_pixels([&self.fc1, &self.fc2], self.activation, x)
     }
 }
 
 impl InternVlProjector {
     /// `[1, tokens, patches of a token · hidden]` f32 to `[tokens, text's hidden]` f32, in main memory.
     fn forward(&self, x: Tensor<3>) -> Tensor<2> {
-        let inner = self.linear_1.forward_pixels(self.layer_norm.forward(x));
-        let inner = self.activation.activate(inner);
-        fetched_rows(self.linear_2.forward_pixels(inner), &self.linear_2.weight)
+        let layers = [&self.linear_1, &self.linear_2];
+        let features = two_layers_of_pixels(layers, self.activation, self.layer_norm.forward(x));
+        fetched_rows(features, &self.linear_2.weight)
     }
 }

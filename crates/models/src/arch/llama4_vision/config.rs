@@ -1,16 +1,12 @@
 //! What a `config.json` says of the vision encoder of Llama 4.
 
 use crate::Error;
-use crate::arch::vision_fields::{
-    IMAGE_TOKEN, MAX_PATCH, merge_of_ratio, vision_fields, vision_heads,
-};
+use crate::arch::vision_fields::{IMAGE_TOKEN, vision_fields, vision_heads};
+use crate::arch::vision_tile::VisionTile;
 use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{
     Fields, KnownField, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_LAYERS, rope_object, theta, token_id,
 };
-
-/// The most pixels of a tile's side.
-const MAX_SIDE: usize = 1 << 12;
 
 /// The configuration of a vision encoder, and of what follows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,12 +21,8 @@ pub struct Llama4VisionConfig {
     pub num_attention_heads: usize,
     /// The base of the rotary frequencies.
     pub rope_theta: f64,
-    /// Pixels of a tile's side.
-    pub image_size: usize,
-    /// Pixels of a patch's side; divide those of a tile.
-    pub patch_size: usize,
-    /// Patches of a token's side; divide those of a tile.
-    pub merge_size: usize,
+    /// The tiles that it sees.
+    pub tile: VisionTile,
     /// Width of the encoder's features.
     pub projector_dim: usize,
     /// Width of the language model.
@@ -46,15 +38,9 @@ impl Llama4VisionConfig {
         let hidden_size = vision.size_or("hidden_size", 768, MAX_HIDDEN)?;
         let num_attention_heads =
             vision_heads(&vision, "num_attention_heads", 16, [hidden_size, 4])?;
-        let image_size = vision.size_or("image_size", 448, MAX_SIDE)?;
-        let patch_size = vision.size_or("patch_size", 14, MAX_PATCH.min(image_size))?;
-        if !image_size.is_multiple_of(patch_size) {
-            let expected = format!("it must divide image_size, {image_size}");
-            return Err(vision.refuse("patch_size", expected));
-        }
-        let merge_size = merge_of_ratio(&vision, "pixel_shuffle_ratio", image_size / patch_size)?;
+        let tile = VisionTile::read(&vision, (&vision, "pixel_shuffle_ratio"))?;
         let intermediate_size = vision.size_or("intermediate_size", 5632, MAX_INTERMEDIATE)?;
-        let merged = hidden_size * merge_size * merge_size;
+        let merged = hidden_size * tile.merge_size * tile.merge_size;
         if intermediate_size != merged {
             let expected = format!(
                 "it must be as wide as the patches of a token together, {merged} with this hidden_size and pixel_shuffle_ratio"
@@ -78,9 +64,7 @@ impl Llama4VisionConfig {
                 Some(rope) => theta(&rope, "rope_theta", rope_theta)?,
                 None => rope_theta,
             },
-            image_size,
-            patch_size,
-            merge_size,
+            tile,
             projector_dim,
             text_hidden_size: text.size_or("hidden_size", 5120, MAX_HIDDEN)?,
             image_token: token_id(fields, &IMAGE_TOKEN, 200_092)?,

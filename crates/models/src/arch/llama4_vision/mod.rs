@@ -10,19 +10,17 @@ use outsize_core::Names;
 
 pub use self::config::Llama4VisionConfig;
 use super::llama4::MULTIMODAL;
-use super::vision_fields::tile_weight_use;
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, AxialRope, Embedding, LayerNorm, Linear, Rotation, attend_tokens, fetched, heads,
-    zeros,
+    Activation, AxialRope, Embedding, LayerNorm, Linear, Rotation, attend_layers, fetched,
+    two_layers_of_pixels, zeros,
 };
-use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
 use crate::{
-    Activations, Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PatchOrder,
-    PicturePass, VisionModel, WeightUse,
+    Error, ImageFeatures, ImageScaling, ImageSpelling, PatchLayout, PatchOrder, PicturePass,
+    VisionModel, WeightUse,
 };
 
 /// What norms add to the variance.
@@ -106,19 +104,7 @@ impl Llama4VisionMlp {
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.fc2.forward_pixels(Activation::Gelu.activate(self.fc1.forward_pixels(x)))
-    }
-}
-
-impl Llama4VisionConfig {
-    /// Patches of a tile's side.
-    fn side(&self) -> usize {
-        self.image_size / self.patch_size
-    }
-
-    /// Tokens that a tile has in the encoder.
-    fn tile_tokens(&self) -> usize {
-        self.side() * self.side() + 1
+        two_layers_of_pixels([&self.fc1, &self.fc2], Activation::Gelu, x)
     }
 }
 
@@ -170,7 +156,7 @@ impl Architecture for Llama4VisionModel {
                     linear: Linear::new(layout.patch_values(), hidden, false, init),
                 },
                 class_embedding: zeros(hidden, &init.device),
-                positional_embedding_vlm: Embedding::new(config.tile_tokens(), hidden, init),
+                positional_embedding_vlm: Embedding::new(config.tile.tokens(), hidden, init),
                 layernorm_pre: norm(),
                 model: Llama4Layers { layers: (0..config.num_hidden_layers).map(layer).collect() },
                 layernorm_post: norm(),
@@ -199,19 +185,18 @@ impl Component for Llama4VisionModel {
 
     fn weight_use(config: &Llama4VisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
         let is_of_token = path.contains("vision_adapter.") || path.starts_with(PARTS[1]);
-        let of_token = is_of_token.then(|| Self::layout(config).merged());
-        tile_weight_use(path, pass, config.tile_tokens(), of_token)
+        config.tile.weight_use(path, pass, is_of_token)
     }
 }
 
 impl VisionModel for Llama4VisionModel {
     fn layout(config: &Llama4VisionConfig) -> PatchLayout {
         PatchLayout {
-            patch_size: config.patch_size,
-            merge_size: config.merge_size,
+            patch_size: config.tile.patch_size,
+            merge_size: config.tile.merge_size,
             frames: 1,
             features: config.text_hidden_size,
-            scaling: ImageScaling::Tiles(config.image_size),
+            scaling: ImageScaling::Tiles(config.tile.image_size),
             image_token: config.image_token,
             spelling: ImageSpelling::Tiles,
             sees_itself: false,
@@ -221,8 +206,9 @@ impl VisionModel for Llama4VisionModel {
 
     fn see(&self, pixels: Tensor<2>, _: [usize; 2]) -> ImageFeatures {
         let (config, [count, values]) = (&self.config, pixels.dims());
-        let (side, hidden, merge) = (config.side(), config.hidden_size, config.merge_size);
-        let (patches, encoder) = (side * side, &self.vision_model);
+        let (side, hidden, merge) =
+            (config.tile.side(), config.hidden_size, config.tile.merge_size);
+        let (patches, encoder) = (config.tile.patches(), &self.vision_model);
         let tiles = count / patches;
         let x = encoder.patch_embedding.linear.forward_pixels(pixels.reshape([1, count, values]));
         let class = encoder.class_embedding.val().cast(DType::F32).to_device(&x.device());
@@ -257,40 +243,30 @@ impl VisionModel for Llama4VisionModel {
 
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
         let (config, layout) = (&self.config, Self::layout(&self.config));
-        let of_tile = config.tile_tokens();
-        let tiles = patches.div_ceil(of_tile - 1);
-        let (hidden, count) = (config.hidden_size as u64, (tiles * of_tile) as u64);
-        let inner = config.intermediate_size as u64;
+        let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
         // The norm's output, queries, keys and values, one of them rotated, and what attention gives; or the inner layer and a copy;
         // or the pixels, with what is made of them, once more with the class and with positions; beside the residual stream.
-        let most = (7 * hidden).max(2 * hidden + 2 * inner);
-        let most = most.max(layout.patch_values() as u64 + 3 * hidden);
-        // The states, normed and without the class; of each token its features, once more, and what the language model takes.
+        let block = (7 * hidden).max(2 * hidden + 2 * inner);
+        let block = block.max(layout.patch_values() as u64 + 3 * hidden);
+        // Of each token its features, once more, and what the language model takes, beside the states, normed and without the class.
         let tokens = patches as u64 / layout.merged() as u64;
-        let out = tokens.saturating_mul(config.text_hidden_size as u64);
-        let features = tokens.saturating_mul(3 * config.projector_dim as u64);
-        let last = count.saturating_mul(3 * hidden) + features + out;
+        let values = 3 * config.projector_dim + config.text_hidden_size;
+        let features = tokens.saturating_mul(values as u64);
         let width = config.hidden_size / config.num_attention_heads;
-        let scratch = pixel_attention_scratch(
-            [tiles, of_tile, of_tile],
-            config.num_attention_heads,
-            width,
-            threads,
-        );
-        let rotation = (of_tile * (width + 2 * config.hidden_size)) as u64;
-        let values = count.saturating_mul(most).max(last) + count.saturating_mul(hidden);
-        Activations::values(values + rotation).with_scratch(scratch).bytes()
+        let rotation = config.tile.tokens() * (width + 2 * config.hidden_size);
+        config.tile.activation_bytes(
+            [patches, threads],
+            [config.hidden_size, config.num_attention_heads],
+            [block, 3 * hidden],
+            [features, rotation as u64],
+        )
     }
 }
 
 impl Llama4VisionAttention {
     /// Each patch attends to those of its tile.
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let width = x.dims()[2] / self.heads;
-        let queries = rotation.apply(heads(&self.q_proj, &x, width));
-        let keys = rotation.apply(heads(&self.k_proj, &x, width));
-        let values = heads(&self.v_proj, &x, width);
-        drop(x);
-        self.o_proj.forward_pixels(attend_tokens(self.o_proj.compute, [queries, keys, values]))
+        let layers = [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj];
+        attend_layers(layers, self.heads, x, Some(rotation))
     }
 }

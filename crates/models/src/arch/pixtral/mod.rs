@@ -16,7 +16,8 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, AxialRope, Linear, Mlp, RmsNorm, Rotation, attend_tokens, fetched_rows, heads,
+    Activation, AxialRope, Linear, Mlp, RmsNorm, Rotation, attend_layers, fetched_rows,
+    two_layers_of_pixels,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
@@ -277,12 +278,8 @@ impl PixtralAttentionLayer {
 impl PixtralAttention {
     /// Each patch attends to all.
     fn forward(&self, x: Tensor<3>, rotation: &Rotation) -> Tensor<3> {
-        let width = x.dims()[2] / self.heads;
-        let queries = rotation.apply(heads(&self.q_proj, &x, width));
-        let keys = rotation.apply(heads(&self.k_proj, &x, width));
-        let values = heads(&self.v_proj, &x, width);
-        drop(x);
-        self.o_proj.forward_pixels(attend_tokens(self.o_proj.compute, [queries, keys, values]))
+        let layers = [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj];
+        attend_layers(layers, self.heads, x, Some(rotation))
     }
 }
 
@@ -295,7 +292,8 @@ impl PixtralProjector {
         let x = self.norm.forward(x).reshape([tokens, patches, hidden]).swap_dims(1, 2);
         let x = x.reshape([1, tokens, hidden * patches]);
         let x = self.patch_merger.merging_layer.forward_pixels(x);
-        let inner = self.activation.activate(self.linear_1.forward_pixels(x));
-        fetched_rows(self.linear_2.forward_pixels(inner), &self.linear_2.weight)
+        let layers = [&self.linear_1, &self.linear_2];
+        let features = two_layers_of_pixels(layers, self.activation, x);
+        fetched_rows(features, &self.linear_2.weight)
     }
 }

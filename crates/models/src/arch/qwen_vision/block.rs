@@ -7,6 +7,7 @@ use super::windows::ImageWindows;
 use crate::Init;
 use crate::layers::{
     Activation, Either, LayerNorm, Linear, Mlp, Norm, RmsNorm, Rotation, attend_tokens, heads,
+    two_layers_of_pixels,
 };
 
 /// What a block is made of.
@@ -159,10 +160,10 @@ impl QwenVisionBlock {
         let added = match &self.mlp {
             Either::One(gated) => gated.forward_pixels(normed),
             Either::Other(Either::One(QwenVisionMlp { linear_fc1, linear_fc2, activation })) => {
-                two_layers([linear_fc1, linear_fc2], *activation, normed)
+                two_layers_of_pixels([linear_fc1, linear_fc2], *activation, normed)
             }
             Either::Other(Either::Other(Qwen2VisionMlp { fc1, fc2, activation })) => {
-                two_layers([fc1, fc2], *activation, normed)
+                two_layers_of_pixels([fc1, fc2], *activation, normed)
             }
         };
         x + added
@@ -211,13 +212,4 @@ impl QwenVisionAttention {
             None => attend_tokens(compute, projected),
         })
     }
-}
-
-/// `last(act(first(x)))`, of many rows.
-pub(super) fn two_layers(
-    [first, last]: [&Linear; 2],
-    activation: Activation,
-    x: Tensor<3>,
-) -> Tensor<3> {
-    last.forward_pixels(activation.activate(first.forward_pixels(x)))
 }

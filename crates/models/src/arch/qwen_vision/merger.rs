@@ -3,10 +3,11 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::block::two_layers;
 use super::config::{QwenVisionConfig, QwenVisionVersion};
 use crate::Init;
-use crate::layers::{Activation, Either, Linear, Norm, Parameterless, fetched_rows};
+use crate::layers::{
+    Activation, Either, Linear, Norm, Parameterless, fetched_rows, two_layers_of_pixels,
+};
 
 /// The patches of a token to its features.
 #[derive(Module, Debug)]
@@ -82,5 +83,5 @@ pub(in crate::arch) fn merged(
         true => norm.forward(x).reshape(merged),
         false => norm.forward(x.reshape(merged)),
     };
-    fetched_rows(two_layers(layers, Activation::Gelu, x), &layers[1].weight)
+    fetched_rows(two_layers_of_pixels(layers, Activation::Gelu, x), &layers[1].weight)
 }

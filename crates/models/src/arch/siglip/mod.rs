@@ -15,7 +15,8 @@ use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, Embedding, LayerNorm, Linear, RmsNorm, attend_tokens, fetched_rows, heads,
+    Activation, Embedding, LayerNorm, Linear, RmsNorm, attend_layers, fetched_rows,
+    two_layers_of_pixels,
 };
 use crate::pass_shape::pixel_attention_scratch;
 use crate::vision_model::patch_places;
@@ -240,17 +241,14 @@ impl VisionModel for SiglipVisionModel {
 impl SiglipAttention {
     /// Each patch attends to all.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let width = x.dims()[2] / self.heads;
-        let projected = [&self.q_proj, &self.k_proj, &self.v_proj];
-        let projected = projected.map(|layer| heads(layer, &x, width));
-        drop(x);
-        self.out_proj.forward_pixels(attend_tokens(self.out_proj.compute, projected))
+        let layers = [&self.q_proj, &self.k_proj, &self.v_proj, &self.out_proj];
+        attend_layers(layers, self.heads, x, None)
     }
 }
 
 impl SiglipMlp {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.fc2.forward_pixels(self.activation.activate(self.fc1.forward_pixels(x)))
+        two_layers_of_pixels([&self.fc1, &self.fc2], self.activation, x)
     }
 }
 
