@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::burnpack;
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::fault::IndexFault;
@@ -51,14 +52,15 @@ struct Inner {
     by_name: Vec<usize>,
     ignored: Vec<TensorInfo>,
     total_bytes: u64,
+    is_burnpack: bool,
 }
 
 impl Checkpoint {
     /// Opens the checkpoint at `path`: a folder with `model.safetensors`, or with
     /// `model.safetensors.index.json` and its shards; or one `.safetensors` file, or an index of
     /// shards, itself. Where there are none, the same of `pytorch_model.bin`, which `torch.save`
-    /// writes; a file given by itself may end in `.bin`, `.pt` or `.pth`, or be one of GGUF, whose tensors then
-    /// have the names of transformers.
+    /// writes, or `model.bpk` of a Burn module's `save_file`; a file given by itself may end in `.bin`, `.pt`, `.pth` or `.bpk`, or
+    /// be one of GGUF, whose tensors then have the names of transformers.
     ///
     /// Reads and checks all headers, and no weights. Nothing in a pickle is executed. Symbolic links are followed, as the cache of
     /// the Hub needs.
@@ -104,6 +106,11 @@ impl Checkpoint {
         &self.inner.folder
     }
 
+    /// Whether a module of Burn wrote it, so that names and shapes are those of the module.
+    pub fn is_burnpack(&self) -> bool {
+        self.inner.is_burnpack
+    }
+
     /// Bytes of all tensors. What several share, as tied tensors in a file of `torch.save` do,
     /// counts once.
     pub fn total_bytes(&self) -> u64 {
@@ -130,6 +137,7 @@ impl Checkpoint {
         tensors.sort_by_key(|tensor| (tensor.file, tensor.offset));
         let Inner { folder, files, .. } = &*self.inner;
         let inner = Inner::new(folder.clone(), files.clone(), tensors, Vec::new());
+        let inner = Inner { is_burnpack: self.is_burnpack(), ..inner };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -198,7 +206,8 @@ impl Inner {
         let folder = model_folder(&path).to_owned();
         let (file, entries, data_start) = open_file(container, path, |_| Ok(()))?;
         let tensors = entries.into_iter().map(|entry| entry.at(0, data_start)).collect();
-        Ok(Self::new(folder, vec![file], tensors, Vec::new()))
+        let is_burnpack = container == Container::Burnpack;
+        Ok(Self { is_burnpack, ..Self::new(folder, vec![file], tensors, Vec::new()) })
     }
 
     fn from_gguf(path: &Path) -> Result<Self, Error> {
@@ -257,7 +266,7 @@ impl Inner {
         let mut by_name: Vec<usize> = (0..tensors.len()).collect();
         by_name.sort_unstable_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
         let total_bytes = covered_bytes(&tensors);
-        Self { folder, files, tensors, by_name, ignored, total_bytes }
+        Self { folder, files, tensors, by_name, ignored, total_bytes, is_burnpack: false }
     }
 }
 
@@ -296,6 +305,7 @@ fn open_file(
             let (file, header, data_start) = ShardFile::open(path, admit)?;
             Ok((file, header.tensors, data_start))
         }
+        Container::Burnpack => burnpack::open(path, admit),
         Container::Torch => {
             let (file, entries) = torch::open(path, admit)?;
             Ok((file, entries, 0))

@@ -1,6 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::burnpack::BurnpackFault;
 use crate::fault::{HeaderFault, IndexFault, SpecFault};
 use crate::gguf::GgufFault;
 use crate::torch::TorchFault;
@@ -14,7 +15,7 @@ use crate::torch::TorchFault;
 pub enum Error {
     /// The path given leads nowhere.
     #[error(
-        "{path}: no such file or folder; give a checkpoint folder, a .safetensors, .gguf or .bin file \
+        "{path}: no such file or folder; give a checkpoint folder, a .safetensors, .gguf, .bin or .bpk file \
          (a model on the Hub must be downloaded first)"
     )]
     NotFound {
@@ -29,8 +30,8 @@ pub enum Error {
     },
     /// A file was given whose name is not that of a checkpoint's file or index.
     #[error(
-        "{path} is not a .safetensors file, nor a .bin file of torch.save; give one, or the folder \
-         of a checkpoint"
+        "{path} is not a .safetensors file, nor a .bin file of torch.save or a .bpk file of Burn; give one, or the \
+         folder of a checkpoint"
     )]
     NotACheckpoint {
         /// The path as given.
@@ -39,7 +40,7 @@ pub enum Error {
     /// A folder without a file or index of the usual names.
     #[error(
         "{folder} holds no checkpoint: looked for model.safetensors, pytorch_model.bin and their \
-         .index.json, and found {found}"
+         .index.json, and model.bpk, and found {found}"
     )]
     NoCheckpoint {
         /// The folder.
@@ -82,6 +83,14 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         fault: HeaderFault,
+    },
+    /// A burnpack file that is cut short, corrupt or not burnpack.
+    #[error("{path}: {fault}")]
+    Burnpack {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        fault: BurnpackFault,
     },
     /// An index of shards that is wrong, or disagrees with the shards.
     #[error("{path}: {fault}")]

@@ -10,7 +10,7 @@ use crate::header::{Header, LENGTH_BYTES};
 /// How many of a file's first bytes are read at once.
 const FIRST_READ: u64 = 16 << 10;
 
-/// One file of a checkpoint, of safetensors or of `torch.save`, kept open.
+/// One file of a checkpoint, kept open.
 #[derive(Debug, Clone)]
 pub struct ShardFile {
     path: PathBuf,
@@ -46,7 +46,7 @@ impl ShardFile {
         &self.opened
     }
 
-    /// The notes in the header of safetensors (`__metadata__`), such as `format`.
+    /// The notes in the header of safetensors (`__metadata__`) or burnpack, such as `format`.
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
@@ -54,6 +54,11 @@ impl ShardFile {
     /// A file whose tensors were found, with what the system told of it before.
     pub(crate) fn new(path: PathBuf, file: File, opened: Metadata) -> Self {
         Self { path, file: Arc::new(file), opened, metadata: BTreeMap::new() }
+    }
+
+    /// The same with the notes of its header.
+    pub(crate) fn with_metadata(self, metadata: BTreeMap<String, String>) -> Self {
+        Self { metadata, ..self }
     }
 
     /// Opens a safetensors file and checks its header. Also gives the header and the offset of the data section
@@ -83,7 +88,7 @@ impl ShardFile {
         let json = &start[LENGTH_BYTES as usize..];
         let mut header = Header::parse(json, len - data_start).map_err(wrong)?;
         let metadata = std::mem::take(&mut header.metadata);
-        Ok((Self { metadata, ..Self::new(path, file, opened) }, header, data_start))
+        Ok((Self::new(path, file, opened).with_metadata(metadata), header, data_start))
     }
 }
 

@@ -11,21 +11,23 @@ pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Whether a file is an index of shards.
 pub(crate) type IsIndex = bool;
-/// Files of a checkpoint in the order in which transformers prefers them, with what they are.
-pub(crate) const NAMES: [(&str, Container, IsIndex); 4] = [
+/// Files of a checkpoint in the order in which transformers prefers them, and Burn's own, with what they are.
+pub(crate) const NAMES: [(&str, Container, IsIndex); 5] = [
     (SINGLE_FILE, Container::Safetensors, false),
     (INDEX_FILE, Container::Safetensors, true),
     ("pytorch_model.bin", Container::Torch, false),
     ("pytorch_model.bin.index.json", Container::Torch, true),
+    ("model.bpk", Container::Burnpack, false),
 ];
 /// The same of a file given by its path, by the end of its name.
-const ENDS: [(&str, Container, IsIndex); 6] = [
+const ENDS: [(&str, Container, IsIndex); 7] = [
     (".safetensors", Container::Safetensors, false),
     (".safetensors.index.json", Container::Safetensors, true),
     (".bin", Container::Torch, false),
     (".pt", Container::Torch, false),
     (".pth", Container::Torch, false),
     (".bin.index.json", Container::Torch, true),
+    (".bpk", Container::Burnpack, false),
 ];
 /// Names of other programs for files of `torch.save`.
 const PICKLES: [&str; 2] = ["consolidated.00.pth", "model.pt"];
@@ -46,12 +48,14 @@ pub(crate) enum Container {
     Safetensors,
     /// A zip archive of `torch.save`.
     Torch,
+    /// What `save_file` of a Burn module writes.
+    Burnpack,
 }
 
 impl Source {
     /// Finds the checkpoint that `path`, a folder or a file, stands for.
     ///
-    /// In a folder, safetensors go before files of `torch.save`, and one file with everything before
+    /// In a folder, safetensors go before files of `torch.save` and these before burnpack, and one file with everything before
     /// an index, as in transformers.
     pub fn find(path: &Path) -> Result<Self, Error> {
         let kind = match path.metadata() {
@@ -112,6 +116,10 @@ fn no_checkpoint(folder: &Path) -> Error {
         return Error::Read { path: folder.to_owned(), cause };
     }
     names.sort();
+    if let Some(module) = names.iter().find(|name| name.ends_with(".bpk")) {
+        let found = format!("{module:?}; give the path of that file");
+        return Error::NoCheckpoint { folder: folder.to_owned(), found };
+    }
     let weights: Vec<_> = names.iter().filter(|name| name.ends_with(".safetensors")).collect();
     if let [first, ..] = weights[..] {
         let (count, files) = (weights.len(), if weights.len() == 1 { "file" } else { "files" });

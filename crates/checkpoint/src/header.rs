@@ -157,13 +157,26 @@ struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// Checks everything that can be checked of one tensor alone.
+    /// As [`HeaderEntry::checked`].
     fn check(self, name: Cow<'_, str>, data_len: u64) -> Result<HeaderEntry, HeaderFault> {
-        let (shape, (start, end)) = (self.shape.0, self.data_offsets);
-        let tensor = || name.clone().into_owned();
         let dtype: Dtype = self.dtype.0.parse().map_err(|UnknownDtype(found)| {
-            HeaderFault::Dtype { tensor: tensor(), cause: UnknownDtype(shortened(&found)) }
+            let tensor = name.clone().into_owned();
+            HeaderFault::Dtype { tensor, cause: UnknownDtype(shortened(&found)) }
         })?;
+        HeaderEntry::checked(name, dtype, self.shape.0, self.data_offsets, data_len)
+    }
+}
+
+impl HeaderEntry {
+    /// Checks everything that can be checked of one tensor alone.
+    pub(crate) fn checked(
+        name: Cow<'_, str>,
+        dtype: Dtype,
+        shape: Vec<usize>,
+        (start, end): (u64, u64),
+        data_len: u64,
+    ) -> Result<Self, HeaderFault> {
+        let tensor = || name.clone().into_owned();
         let Some(expected) = dtype.bytes_of(&shape) else {
             return Err(HeaderFault::Overflow { tensor: tensor() });
         };
@@ -176,7 +189,7 @@ impl Claim<'_> {
         if end > data_len {
             return Err(HeaderFault::BeyondEnd { tensor: tensor(), end, data_len });
         }
-        Ok(HeaderEntry { name: name.into_owned(), dtype, shape, start, end })
+        Ok(Self { name: name.into_owned(), dtype, shape, start, end })
     }
 }
 
@@ -221,7 +234,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Claims<'a> {
 }
 
 /// The dimensions of a tensor, not too many.
-struct Shape(Vec<usize>);
+pub(crate) struct Shape(pub Vec<usize>);
 
 impl<'de> Deserialize<'de> for Shape {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

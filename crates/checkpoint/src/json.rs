@@ -21,7 +21,7 @@ const MAX_NOTES: usize = 100_000;
 pub(crate) struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// A short object of strings.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Notes(pub BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for Notes {

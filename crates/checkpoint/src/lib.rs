@@ -1,7 +1,7 @@
 //! A checkpoint on disk as an index of tensors: open, check, write sharded.
 //!
 //! [`Checkpoint::open`] reads the headers of a Hugging Face checkpoint (one `.safetensors` file, or
-//! shards and their index; the same of PyTorch's own `.bin` files; or one `.gguf` file), proves that every tensor lies where it says, and keeps the files open
+//! shards and their index; the same of PyTorch's own `.bin` files; one `.gguf` file; or one `.bpk` file of Burn), proves that every tensor lies where it says, and keeps the files open
 //! for positioned reads. No weight is read until it is asked for. [`ShardWriter`] goes the other
 //! way, in bounded memory, and makes the finished folder appear in one step.
 //!
@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod buffered_file;
+mod burnpack;
 mod checkpoint;
 mod config_file;
 mod dtype;
@@ -63,6 +64,7 @@ mod unnamed;
 mod whole_file;
 mod writer;
 
+pub use burnpack::{BurnpackFault, BurnpackHeader};
 pub use checkpoint::{Checkpoint, TensorInfo};
 pub use config_file::{
     CONFIG_LIMIT, ConfigFileError, made_length, parse_json, parse_object, read_object,

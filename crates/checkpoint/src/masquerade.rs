@@ -18,6 +18,8 @@ pub(crate) fn identify(start: &[u8]) -> Option<(&'static str, &'static str)> {
         Some(("a Git LFS pointer", "the data is not here yet: run `git lfs pull` in its folder"))
     } else if start.starts_with(b"GGUF") {
         Some(("a GGUF file", "give it a name that ends in .gguf"))
+    } else if start.starts_with(b"NRUB") {
+        Some(("a burnpack file of Burn", "give it a name that ends in .bpk"))
     } else if is_html(start) {
         Some(("a web page", "the download went wrong: download the file itself"))
     } else if start.first() == Some(&b'{') {
@@ -45,6 +47,7 @@ mod tests {
         assert_eq!(what(b"\x80\x02}q"), Some("a Python pickle"));
         assert_eq!(what(b"\n<!DOCTYPE html>"), Some("a web page"));
         assert_eq!(what(b"GGUF\x03"), Some("a GGUF file"));
+        assert_eq!(what(b"NRUB\x01\0"), Some("a burnpack file of Burn"));
         assert_eq!(what(b"\x80\x07"), None);
         assert_eq!(what(b""), None);
     }

@@ -1,7 +1,7 @@
 //! The headers of a remote checkpoint, without its weights.
 //!
 //! The caller's function fetches a range of a file: of safetensors the first nine bytes, then the
-//! header, and never more; of files of `torch.save` their first and last 64 KiB, and what of the
+//! header, and never more; of burnpack likewise; of files of `torch.save` their first and last 64 KiB, and what of the
 //! directory and the pickle lies elsewhere; of GGUF files a megabyte at a time, until the header
 //! ends, and the factors of rotary embeddings.
 
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use crate::burnpack;
 use crate::checkpoint::{TensorInfo, sort_out};
 use crate::error::Error;
 use crate::fault::IndexFault;
@@ -197,7 +198,11 @@ fn fetch_header<E: From<Error> + Send>(
     };
     let start = reader.read(0, START as usize)?;
     let len = reader.len();
-    let (placed, header_bytes) = if is_torch {
+    let (placed, header_bytes) = if name.ends_with(".bpk") {
+        let read = |start, len| reader.read(start, len);
+        let (header, data_start) = burnpack::read_header(&path, len, read, admit)?;
+        ((header.tensors, data_start), reader.fetched())
+    } else if is_torch {
         let read = |start, len| reader.read(start, len);
         let entries = torch::open_remote(&path, len, &read, admit)?;
         ((entries, 0), reader.fetched())

@@ -1,5 +1,7 @@
 //! What fuzzing found worth keeping, replayed: the same checks, without the fuzzer.
 
+#[path = "../../../fuzz/checks/burnpack.rs"]
+mod burnpack;
 #[path = "../../../fuzz/checks/gguf.rs"]
 mod gguf;
 #[path = "../../../fuzz/checks/header.rs"]
@@ -24,6 +26,11 @@ fn replay(name: &str, check: fn(&[u8])) {
         files += 1;
     }
     assert!(files > 10, "{files} files in {}", folder.display());
+}
+
+#[test]
+fn burnpack_files() {
+    replay("burnpack", burnpack::check);
 }
 
 #[test]

@@ -161,6 +161,47 @@ fn an_index_takes_five_times_its_bytes_at_most() {
 }
 
 #[test]
+fn burnpack_takes_eight_times_its_metadata_at_most() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("model.bpk");
+    let text = |text: &str| [&[0x78, text.len() as u8][..], text.as_bytes()].concat();
+    let write = |tensor: &dyn Fn(usize) -> Vec<u8>| {
+        // A map without end of tensors.
+        let mut metadata = [&[0xbf][..], &text("tensors"), &[0xbf]].concat();
+        let mut count = 0;
+        while metadata.len() < SOME {
+            metadata.extend(tensor(count));
+            count += 1;
+        }
+        metadata.extend([0xff, 0xff]);
+        let mut file = b"NRUB\x01\0".to_vec();
+        file.extend((metadata.len() as u32).to_le_bytes());
+        file.extend(metadata);
+        file.resize(file.len().next_multiple_of(256), 0);
+        fs::write(&path, file).unwrap();
+        let (result, peak) = open(&path);
+        assert!(peak < 8 * SOME as u64 + NOTHING, "{peak}");
+        (count, result)
+    };
+    let fields = [text("dtype"), text("U8"), text("data_offsets"), vec![0x82, 0, 0]].concat();
+    let tensor = |name: &str, shape: &[u8]| {
+        [&text(name), &[0xa3][..], &fields, &text("shape"), shape].concat()
+    };
+    let (count, result) = write(&|n| tensor(&format!("{n:x}"), &[0x81, 0]));
+    assert_eq!(result, format!("{count} tensors"));
+    assert!(count > 300_000, "{count}");
+    let many = [&[0x98, 64][..], &[0; 64]].concat();
+    let (count, result) = write(&|n| tensor(&format!("{n:x}"), &many));
+    assert_eq!(result, format!("{count} tensors"));
+    // All the same name; one shape of millions of dimensions; a list in a list.
+    assert!(write(&|_| tensor("w", &[0x81, 0])).1.contains("\"w\" is defined twice"));
+    let begin = [&text("w"), &[0xa3][..], &fields, &text("shape"), &[0x9f]].concat();
+    let (_, result) = write(&|n| if n == 0 { begin.clone() } else { vec![0] });
+    assert!(result.contains("more than 64 dimensions"), "{result}");
+    assert!(write(&|_| vec![0x81]).1.contains("not valid"));
+}
+
+#[test]
 fn a_pickle_takes_forty_times_its_bytes_at_most() {
     /// Bytes that `data.pkl` may have.
     const LIMIT: usize = 10 << 20;

@@ -79,6 +79,15 @@ pub enum Error {
     /// The checkpoint and the module do not belong together.
     #[error("{0}")]
     Mismatch(Box<KeyMismatch>),
+    /// The checkpoint is of other conventions than [`Options::names`](crate::Options::names) says.
+    #[error(
+        "{checkpoint} was written by a module of Burn, with its own names and shapes, and Options::names asks for those of \
+         PyTorch: use Names::default()"
+    )]
+    Layout {
+        /// Where the checkpoint is.
+        checkpoint: String,
+    },
     /// A head that is said to be the table of embeddings is stored, and is another one.
     #[error(
         "{}: {head} is stored and differs from {table}, but config.json ties the two: set {settings} there, so that the \

@@ -6,7 +6,7 @@ use crate::loaded_scales::Scales;
 use crate::names::Names;
 use crate::stored_shape::{as_rows, flat, without_frames};
 use crate::{
-    Access, Error, FloatType, KeyMismatch, Kind, Location, Options, Parameter, TensorTable,
+    Access, Error, FloatType, KeyMismatch, Kind, Layout, Location, Options, Parameter, TensorTable,
 };
 use burn::tensor::DType;
 use outsize_checkpoint::{Dtype, FormatFault, StoredWeight, TensorInfo};
@@ -151,6 +151,43 @@ pub(crate) fn match_parameters<'a>(
     for parameter in parameters {
         refuse(parameter)?;
     }
+    // Square matrices would fit either way round.
+    if table.is_burnpack() && options.names.layout() == Layout::PyTorch {
+        return Err(Error::Layout { checkpoint: table.place().to_string() });
+    }
+    let mut matching = matching(parameters, table, options)?;
+    if let Err(misfit) = &mut matching {
+        misfit.advice = other_layout(parameters, table, options);
+    }
+    matching.map_err(|misfit| Error::Mismatch(Box::new(misfit)))
+}
+
+/// What to do, if other conventions would do.
+fn other_layout(
+    parameters: &[Parameter],
+    table: &TensorTable<'_>,
+    options: &Options,
+) -> Option<String> {
+    let (other, advice) = match options.names.layout() {
+        Layout::Burn => (
+            Layout::PyTorch,
+            "It has the names and shapes of PyTorch: say so with Names::new(Layout::PyTorch)",
+        ),
+        Layout::PyTorch => {
+            (Layout::Burn, "It has the names and shapes of Burn: say so with Names::default()")
+        }
+    };
+    let names = options.names.clone().with_layout(other);
+    let fits = matching(parameters, table, &Options { names, ..options.clone() });
+    matches!(fits, Ok(Ok(_))).then(|| advice.to_owned())
+}
+
+/// The same, or all that does not match.
+fn matching<'a>(
+    parameters: &'a [Parameter],
+    table: &TensorTable<'_>,
+    options: &Options,
+) -> Result<Result<Vec<Matched<'a>>, KeyMismatch>, Error> {
     let mut misfit =
         KeyMismatch { checkpoint: table.place().to_string(), ..KeyMismatch::default() };
     let mut used = Used::default();
@@ -211,13 +248,13 @@ pub(crate) fn match_parameters<'a>(
         misfit.unexpected = used.unexpected(table, options);
     }
     if misfit.is_empty() {
-        return Ok(matched);
+        return Ok(Ok(matched));
     }
     // Of a stack that is wrong, all parts say the same.
     let mut said = HashSet::new();
     misfit.misshaped.retain(|misshaped| said.insert(misshaped.clone()));
     misfit.unused_rules = options.names.unused(parameters);
-    Err(Error::Mismatch(Box::new(misfit)))
+    Ok(Err(misfit))
 }
 
 /// The weight that a tensor is the data of, and the numbers of the tensors that go with it.

@@ -8,8 +8,8 @@ use std::ops::Range;
 /// Whose conventions a checkpoint follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// As the module declares it: same names, same shapes. So do Burn's own records, of which those that burn-store writes as
-    /// safetensors are checkpoints; burnpack (`.bpk`) is not read.
+    /// As the module declares it: same names, same shapes. So are Burn's own records: the burnpack files (`.bpk`) of
+    /// [`save_file`](burn::module::Module::save_file), and the safetensors of burn-store.
     #[default]
     Burn,
     /// PyTorch's.
@@ -71,6 +71,16 @@ impl Names {
     /// The conventions of `layout` and no rule.
     pub fn new(layout: Layout) -> Self {
         Self { layout, ..Self::default() }
+    }
+
+    /// Whose conventions they follow.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The same rules after other conventions.
+    pub(crate) fn with_layout(self, layout: Layout) -> Self {
+        Self { layout, ..self }
     }
 
     /// Adds a rule, applied to the path after the layout's conventions and the earlier rules: every match of

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 #[derive(Debug, Clone)]
 pub struct TensorTable<'a> {
     place: String,
+    /// Whether a module of Burn wrote them.
+    is_burnpack: bool,
     tensors: &'a [TensorInfo],
     positions: HashMap<&'a str, usize>,
 }
@@ -13,7 +15,12 @@ impl<'a> TensorTable<'a> {
     /// A table of `tensors`; `place` is where messages say they are.
     pub fn new(place: impl Into<String>, tensors: &'a [TensorInfo]) -> Self {
         let names = tensors.iter().map(|tensor| tensor.name.as_str());
-        Self { place: place.into(), tensors, positions: names.zip(0..).collect() }
+        Self {
+            place: place.into(),
+            is_burnpack: false,
+            tensors,
+            positions: names.zip(0..).collect(),
+        }
     }
 
     /// All of them, in the order of the checkpoint.
@@ -26,6 +33,11 @@ impl<'a> TensorTable<'a> {
         &self.place
     }
 
+    /// Whether a module of Burn wrote them, so that names and shapes are its own.
+    pub(crate) fn is_burnpack(&self) -> bool {
+        self.is_burnpack
+    }
+
     /// The position in [`Self::tensors`] of the tensor of this name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.positions.get(name).copied()
@@ -34,6 +46,7 @@ impl<'a> TensorTable<'a> {
 
 impl<'a> From<&'a Checkpoint> for TensorTable<'a> {
     fn from(checkpoint: &'a Checkpoint) -> Self {
-        Self::new(checkpoint.folder().display().to_string(), checkpoint.tensors())
+        let table = Self::new(checkpoint.folder().display().to_string(), checkpoint.tensors());
+        Self { is_burnpack: checkpoint.is_burnpack(), ..table }
     }
 }

@@ -1,7 +1,7 @@
 //! Times steps of training of a Llama with random weights, on random tokens.
 //!
 //! ```text
-//! cargo run --release --workspace --example training_step -- CONFIG.json 8 256 f32 10
+//! cargo run --release -p outsize-models --example training_step -- CONFIG.json 8 256 f32 10
 //! ```
 //!
 //! runs 10 steps of AdamW over 8 sequences of 256 tokens, and prints one JSON object: seconds of the

@@ -146,7 +146,7 @@ impl ModelConfig {
         let tree = outsize_core::tree_of(self.parameters(), &table, &options);
         let mut tree = tree.map_err(|error| match error {
             Error::Mismatch(mut misfit) => {
-                misfit.advice = self.advice(tensors);
+                misfit.advice = self.advice(tensors).or(misfit.advice);
                 Error::Mismatch(misfit)
             }
             error => error,

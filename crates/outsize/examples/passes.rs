@@ -2,7 +2,7 @@
 //! once: through the library.
 //!
 //! ```text
-//! cargo run --release --workspace --example passes -- MODEL f32 8,32,128,512 1,2,4,8,16
+//! cargo run --release -p outsize --example passes -- MODEL f32 8,32,128,512 1,2,4,8,16
 //! ```
 //!
 //! prints one JSON object: median seconds by tokens of the prompt, and by rows of the batch.

@@ -1,7 +1,7 @@
 //! Prompts split over ranks, each with a model of its own within its share of the memory:
 //!
 //! ```text
-//! OUTSIZE_NUM_PROCESSES=2 cargo run --release --workspace --example split_prompts -- MODEL 600MB "Once" "Twice"
+//! OUTSIZE_NUM_PROCESSES=2 cargo run --release -p outsize --example split_prompts -- MODEL 600MB "Once" "Twice"
 //! cargo build --release --workspace --features outsize/mpi --example split_prompts
 //! mpirun -n 2 target/release/examples/split_prompts MODEL 600MB "Once" "Twice"
 //! ```

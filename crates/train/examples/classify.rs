@@ -1,8 +1,8 @@
 //! Burn's custom training loop, on generated data, on any number of ranks:
 //!
 //! ```text
-//! cargo run --release --workspace --example classify
-//! OUTSIZE_NUM_PROCESSES=2 cargo run --release --workspace --example classify
+//! cargo run --release -p outsize-train --example classify
+//! OUTSIZE_NUM_PROCESSES=2 cargo run --release -p outsize-train --example classify
 //! cargo build --release --workspace --features outsize/mpi --example classify
 //! mpirun -n 2 target/release/examples/classify
 //! ```

@@ -11,7 +11,7 @@ use burn_store::{ModuleSnapshot, SafetensorsStore};
 use common::{Numbers, bits, fill, flat, folder, options, values, write};
 use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_core::{
-    Dispatched, Error, FloatType, KeyMismatch, Names, Options, Streamed, dispatch, tree,
+    Dispatched, Error, FloatType, KeyMismatch, Layout, Names, Options, Streamed, dispatch, tree,
 };
 use outsize_plan::{Budget, place};
 
@@ -85,6 +85,37 @@ fn what_burn_store_writes_opens_and_runs() {
     let model = streamed(Model::new(), &checkpoint, &options(None)).unwrap();
     let output = model.run(|model| bits(model.forward())).unwrap();
     assert!(output == bits(module.forward()));
+}
+
+#[test]
+fn the_other_layout_is_advised() {
+    let module = fill(Model::new());
+    let (_dir, path) = folder();
+    std::fs::create_dir(&path).unwrap();
+    let file = path.join("model.bpk");
+    module.clone().save_file(&file).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let torch = Options { names: Names::new(Layout::PyTorch), ..options(None) };
+    match tree(&Model::new(), &checkpoint, &torch) {
+        Err(error @ Error::Layout { .. }) => {
+            assert!(error.to_string().contains("use Names::default()"), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let model = streamed(Model::new(), &checkpoint, &options(None)).unwrap();
+    let output = model.run(|model| bits(model.forward())).unwrap();
+    assert!(output == bits(module.forward()));
+    // The same tensors elsewhere.
+    let (_dir, path) = folder();
+    write(&path, &values(&module), Dtype::F32);
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let said = misfit(tree(&Model::new(), &checkpoint, &torch)).to_string();
+    assert!(said.ends_with("say so with Names::default()"), "{said}");
+    let (_dir, path) = folder();
+    outsize_core::save(&module, &path, &torch.names, u64::MAX).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let said = misfit(tree(&Model::new(), &checkpoint, &options(None))).to_string();
+    assert!(said.ends_with("say so with Names::new(Layout::PyTorch)"), "{said}");
 }
 
 /// Names as one might meet them: `net/block_00/dense_in:kernel`.

@@ -20,6 +20,8 @@ pub trait Specimen: Module {
 pub struct Stored<M> {
     _dir: TempDir,
     paths: HashMap<Dtype, PathBuf>,
+    /// What Burn itself saved.
+    saved: PathBuf,
     expected: HashMap<u64, Vec<u32>>,
     module: M,
 }
@@ -36,7 +38,9 @@ impl<M: Specimen> Stored<M> {
             write(&path, &values, dtype);
             (dtype, path)
         });
-        Self { _dir: dir, paths: paths.into(), expected: HashMap::new(), module }
+        let saved = path.with_extension("bpk");
+        module.clone().save_file(&saved).unwrap();
+        Self { _dir: dir, paths: paths.into(), saved, expected: HashMap::new(), module }
     }
 
     pub fn checkpoint(&self, dtype: Dtype) -> Checkpoint {
@@ -94,15 +98,15 @@ pub fn check<M: Specimen>() {
     assert_eq!(model.stats().overflows, 0);
     assert!(map.streamed_bytes() > 0 && model.stats().bytes_read > 0);
     // The exact type of storage is no part of the value here: all hold these numbers exactly.
-    for dtype in DTYPES {
-        let checkpoint = stored.checkpoint(dtype);
+    let checkpoints = DTYPES.map(|dtype| stored.checkpoint(dtype));
+    for checkpoint in checkpoints.into_iter().chain([Checkpoint::open(&stored.saved).unwrap()]) {
         let model = dispatched::<M>(
             &checkpoint,
             &map,
             &Options { float_type: FloatType::Cast(burn::tensor::DType::F32), ..options.clone() },
         );
         let output = model.run(|module| bits(module.pass(1))).unwrap();
-        assert!(output == stored.expected(1), "{dtype}");
+        assert!(output == stored.expected(1), "{}", checkpoint.files()[0].path().display());
     }
 }
 
