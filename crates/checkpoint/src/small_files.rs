@@ -11,11 +11,12 @@ use crate::whole_file::read_file;
 const LIMIT: u64 = 64 << 20;
 
 /// The endings of files of weights, and of what other software makes of them.
-const WEIGHTS: [&str; 14] = [
+const WEIGHTS: [&str; 15] = [
     ".safetensors",
     ".bin",
     ".pt",
     ".pth",
+    ".bpk",
     ".gguf",
     ".h5",
     ".msgpack",
@@ -41,7 +42,8 @@ pub struct SmallFiles {
 }
 
 impl SmallFiles {
-    /// Reads the small files of the folder, or makes those of a GGUF file.
+    /// Reads the small files of the folder, or makes those of a GGUF file. A folder without `config.json`, in which a file of
+    /// weights may lie among anything else, has none.
     ///
     /// # Errors
     /// A file or the folder that cannot be read.
@@ -52,6 +54,9 @@ impl SmallFiles {
                 let made = read_optional(&folder.join(name), LIMIT)?;
                 found.files.extend(made.map(|bytes| (name.to_owned(), bytes)));
             }
+            return Ok(found);
+        }
+        if !folder.join("config.json").exists() {
             return Ok(found);
         }
         let cannot = |path: &Path, source| ConfigFileError::Read { path: path.to_owned(), source };

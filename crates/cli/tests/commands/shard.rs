@@ -189,6 +189,20 @@ fn files_of_pytorch_become_safetensors() {
 }
 
 #[test]
+fn what_lies_beside_a_file_of_weights_alone_stays_there() {
+    let dir = folder();
+    let (model, downloads) = (tiny(&dir), dir.path().join("downloads"));
+    fs::create_dir(&downloads).unwrap();
+    let file = downloads.join("some.safetensors");
+    fs::copy(model.join("model.safetensors"), &file).unwrap();
+    fs::write(downloads.join("letter.txt"), "Dear").unwrap();
+    let out = dir.path().join("out");
+    done(&outsize(&["shard", path(&file), path(&out)]));
+    assert!(out.join("model.safetensors").exists() && !out.join("letter.txt").exists());
+    assert_eq!(values(&Checkpoint::open(&file).unwrap()), values(&Checkpoint::open(&out).unwrap()));
+}
+
+#[test]
 fn what_cannot_be_done_is_said_and_leaves_nothing() {
     let dir = folder();
     let model = tiny(&dir);
