@@ -8,6 +8,7 @@ mod faults;
 mod integers;
 mod low_rank;
 mod misuse;
+mod onnx;
 mod packed;
 mod running_state;
 mod stop;
