@@ -160,8 +160,7 @@ fn a_folder_without_a_checkpoint_says_what_is_there() {
         assert!(said.contains(place.path().to_str().unwrap()), "{said}");
         said
     };
-    let looked =
-        "looked for model.safetensors, pytorch_model.bin and their .index.json, and found ";
+    let looked = "looked for model.safetensors, pytorch_model.bin and their .index.json, and model.bpk, and found ";
     assert!(said(&[]).ends_with(&format!("{looked}an empty folder")));
     assert!(said(&["config.json"]).ends_with(&format!("{looked}only \"config.json\"")));
     let shard = said(&["config.json", "model-00001-of-00002.safetensors"]);

@@ -63,7 +63,7 @@ impl Pickle {
     pub fn tensor(&mut self, tensor: &Entry) -> &mut Self {
         let mut strides = vec![1; tensor.shape.len()];
         for at in (1..strides.len()).rev() {
-            strides[at - 1] = tensor.shape[at] * strides[at];
+            strides[at - 1] = tensor.shape[at].wrapping_mul(strides[at]);
         }
         self.op(b"ctorch._utils\n_rebuild_tensor_v2\n(");
         self.storage(tensor.class, &tensor.key, tensor.elements).int(tensor.offset);
