@@ -1,4 +1,4 @@
-"""What the compiler does not check: one meaning for one public name, no circles of files, short Markdown lines."""
+"""What the compiler does not check: one meaning for one public name, no circles of files, short lines of prose."""
 
 import re
 import sys
@@ -43,6 +43,20 @@ def markdown():
             is_prose = not fenced and not line.lstrip().startswith("|")
             if is_prose and len(line) > COLUMNS:
                 yield f"{name}:{number} has {len(line)} columns: wrap it at {COLUMNS}"
+
+
+def comments():
+    """Prose of comments that is too long: not tables, addresses, and what is fenced or indented."""
+    for path in sorted(path for folder in ("crates", "fuzz") for path in (ROOT / folder).glob("**/*.rs")):
+        if {"fixtures", "target"} & set(path.parts):
+            continue
+        fenced = False
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            text = re.match(r"\s*//[/!]?(?: |$)(.*)", line)
+            fenced = bool(text) and fenced ^ text[1].startswith("```")
+            is_prose = text and not fenced and re.match(r"[^ |]", text[1]) and "http" not in line
+            if is_prose and len(line) > COLUMNS:
+                yield f"{path.relative_to(ROOT)}:{number}: a comment of {len(line)} columns"
 
 
 def expand(tree, prefix=()):
@@ -130,6 +144,6 @@ def circles():
                 yield f"{source.parent.name} has a circle of files: {', '.join(circle)}"
 
 
-faults = [*public_names(), *markdown(), *circles()]
+faults = [*public_names(), *markdown(), *comments(), *circles()]
 print("\n".join(faults) or "one meaning a name, no circles, short lines")
 sys.exit(bool(faults))

@@ -3,7 +3,8 @@
 use burn_pack::{Bytes, Error, Reader};
 use outsize_checkpoint::{BurnpackFault, BurnpackHeader, HeaderEntry, HeaderFault};
 
-/// Checks the bytes as a whole file if they begin like one, and otherwise as metadata whose file has the length that it asks for.
+/// Checks the bytes as a whole file if they begin like one, and otherwise as metadata whose file
+/// has the length that it asks for.
 pub fn check(bytes: &[u8]) {
     match bytes.starts_with(b"NRUB") {
         true => whole_file(bytes),
@@ -37,7 +38,8 @@ fn metadata_alone(metadata: &[u8]) {
     }
 }
 
-/// What is accepted lies in the data, apart, each tensor in the length that its shape and dtype say.
+/// What is accepted lies in the data, apart, each tensor in the length that its shape and dtype
+/// say.
 fn prove(header: &BurnpackHeader, data_len: u64) {
     let mut used = 0u64;
     for HeaderEntry { name, dtype, shape, start, end } in &header.tensors {
@@ -51,8 +53,8 @@ fn prove(header: &BurnpackHeader, data_len: u64) {
     }
 }
 
-/// burn-pack, which is another program, reads the same from what is accepted here; and accepts nothing that is refused here, but for
-/// what the documentation says.
+/// burn-pack, which is another program, reads the same from what is accepted here; and accepts
+/// nothing that is refused here, but for what the documentation says.
 fn compare(bytes: &[u8], ours: &Result<(BurnpackHeader, u64), BurnpackFault>) {
     match (ours, Reader::from_bytes(Bytes::from_bytes_vec(bytes.to_vec()))) {
         (Ok((ours, data_start)), Ok(theirs)) => {
@@ -70,7 +72,8 @@ fn compare(bytes: &[u8], ours: &Result<(BurnpackHeader, u64), BurnpackFault>) {
         (Err(fault), Ok(_)) => match fault {
             BurnpackFault::Version { found: 0 } | BurnpackFault::Dtype { .. } => {}
             BurnpackFault::Tensor(
-                // They keep the last of several, read tensors that share bytes, and take dimensions behind a zero.
+                // They keep the last of several, read tensors that share bytes, and take dimensions
+                // behind a zero.
                 HeaderFault::Duplicate { .. }
                 | HeaderFault::Overlap { .. }
                 | HeaderFault::Overflow { .. },

@@ -2,7 +2,8 @@
 
 use outsize_checkpoint::{GgufFault, GgufHeader};
 
-/// Tensors lie in the file, in order and apart; what is refused is refused in one line of plain text.
+/// Tensors lie in the file, in order and apart; what is refused is refused in one line of plain
+/// text.
 pub fn check(bytes: &[u8]) {
     let fill = |at: u64, to: &mut [u8]| {
         to.copy_from_slice(&bytes[at as usize..][..to.len()]);

@@ -51,8 +51,8 @@ fn prove(state: &StateDict) {
     assert!(used.iter().all(|used| *used));
 }
 
-/// Puts the pickle into a file whose storages are as long as it says, each of one byte repeated: the
-/// same tensors are found there.
+/// Puts the pickle into a file whose storages are as long as it says, each of one byte repeated:
+/// the same tensors are found there.
 fn write_and_open(pickle: &[u8], state: &StateDict) {
     let lens = state.storages.iter().try_fold(0u64, |sum, storage| sum.checked_add(storage.len));
     if lens.is_none_or(|sum| sum > MOST)

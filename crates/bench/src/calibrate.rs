@@ -25,8 +25,8 @@ pub enum CalibrateStep {
 }
 
 /// Measures all that [`HardwareProfile`] holds, in less than 20 seconds unless the machine is very
-/// slow, and ten for each GPU that this build computes on. Other work on the machine makes all of it
-/// slower. `observe` is told of each step.
+/// slow, and ten for each GPU that this build computes on. Other work on the machine makes all of
+/// it slower. `observe` is told of each step.
 ///
 /// The profile's disk is the one measured; [`Calibration::with_disk`] brings earlier disks back.
 ///

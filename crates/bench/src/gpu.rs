@@ -27,8 +27,8 @@ const ROWS: usize = 512;
 /// The most memory of a GPU to measure with, in bytes.
 const MOST: u64 = 1 << 30;
 
-/// What is timed at once takes this long at least, in seconds, if there is enough memory: else waiting for
-/// its end would count.
+/// What is timed at once takes this long at least, in seconds, if there is enough memory: else
+/// waiting for its end would count.
 const LEAST: f64 = 0.03;
 
 /// How long each figure is measured, beyond the least number of repetitions, in seconds.
@@ -135,7 +135,8 @@ impl Probe<'_> {
         Ok(samples)
     }
 
-    /// The same of `count` times as much work: as often as takes long enough, and how often that is.
+    /// The same of `count` times as much work: as often as takes long enough, and how often that
+    /// is.
     fn repeated<T>(
         &self,
         most: u64,
@@ -221,8 +222,8 @@ impl Probe<'_> {
         (0..count).map(matrix).collect()
     }
 
-    /// Rows of activations with the matrices one after the other, tile by tile: bytes of weights per second,
-    /// and operations.
+    /// Rows of activations with the matrices one after the other, tile by tile: bytes of weights
+    /// per second, and operations.
     fn products(
         &self,
         matrices: &[WeightTensor],

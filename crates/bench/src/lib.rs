@@ -3,11 +3,11 @@
 //! - [`calibrate`] measures the [`HardwareProfile`](outsize_plan::HardwareProfile) that predictions
 //!   are made with.
 //! - [`Limits`] measures what the machine can do at most, again and again.
-//! - [`bench()`] measures the limits before and after each run of a model, and holds each phase of a
-//!   run against them.
+//! - [`bench()`] measures the limits before and after each run of a model, and holds each phase of
+//!   a run against them.
 //!
-//! How a model is run is the caller's: [`bench()`] calls back for each run. How results are shown is
-//! the caller's too.
+//! How a model is run is the caller's: [`bench()`] calls back for each run. How results are shown
+//! is the caller's too.
 #![forbid(unsafe_code)]
 
 mod bench;

@@ -18,8 +18,8 @@ pub struct ModelCost {
     /// Bytes of the matrices that every new token is multiplied with: all but an encoder's and an
     /// embedding table, of which a token needs one row. A table that is also the head counts.
     pub product_bytes: u64,
-    /// Values that each token of a prompt is multiplied with: these but for the head, or those of an
-    /// encoder.
+    /// Values that each token of a prompt is multiplied with: these but for the head, or those of
+    /// an encoder.
     pub layer_values: u64,
     /// Values that only the last token of a prompt is multiplied with: the head, or all that is not
     /// the encoder's.

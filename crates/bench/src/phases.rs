@@ -141,7 +141,8 @@ const LINK: &str = "copies to the GPU";
 const GPU_MEMORY: &str = "memory of the GPU";
 const GPU_PRODUCTS: &str = "products on the GPU";
 
-/// The phases of the runs in one budget, beside what bounds them. Limits of `gpus` are measured once.
+/// The phases of the runs in one budget, beside what bounds them. Limits of `gpus` are measured
+/// once.
 pub fn phases(
     runs: &[ModelRun],
     cost: &ModelCost,
@@ -334,7 +335,8 @@ pub(crate) mod tests {
         let achieved = |what: &str| {
             token.bounds.iter().find(|bound| bound.limit_of == what).unwrap().achieved.median
         };
-        // 2 s for a token of each text: the same 300 bytes of the disk, matrices once, and ten times keys, values and products.
+        // 2 s for a token of each text: the same 300 bytes of the disk, matrices once, and ten
+        // times keys, values and products.
         assert_eq!(achieved(DISK), 150.0);
         assert_eq!(achieved(MEMORY), (800.0 + 10.0 * 21.0) / 2.0);
         assert_eq!(achieved("multiply-adds of f32"), 10.0 * 2.0 * (300.0 + 100.0) / 2.0);

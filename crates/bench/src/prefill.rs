@@ -112,8 +112,9 @@ impl Passes {
     }
 }
 
-/// A token takes its operations at one rate, which is no higher than `most`, that of registers alone, and its values
-/// at another: layers of two widths tell them apart. What a pass takes beside its tokens is weights, read and unpacked.
+/// A token takes its operations at one rate, which is no higher than `most`, that of registers
+/// alone, and its values at another: layers of two widths tell them apart. What a pass takes beside
+/// its tokens is weights, read and unpacked.
 fn rates(
     measured: &mut Measured,
     [products, weights, activations]: [&'static str; 3],

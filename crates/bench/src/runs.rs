@@ -145,7 +145,8 @@ impl PlacedBytes {
         gpus.min()
     }
 
-    /// Of the weights of all blocks the share that GPUs compute with, in passes over the prompt and in those of a token.
+    /// Of the weights of all blocks the share that GPUs compute with, in passes over the prompt and
+    /// in those of a token.
     pub fn share_on_gpus(&self) -> [f64; 2] {
         let all: u64 = self.blocks.iter().map(|block| block.bytes).sum();
         let share = |on: fn(&ComputedBlock) -> Tier| {

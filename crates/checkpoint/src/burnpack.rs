@@ -31,7 +31,8 @@ const ALIGNMENT: u64 = 256;
 /// How deep values of the metadata lie in one another.
 const DEPTH: usize = 16;
 
-/// The metadata of a burnpack file found right: its tensors lie in the data section and share no byte.
+/// The metadata of a burnpack file found right: its tensors lie in the data section and share no
+/// byte.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BurnpackHeader {
     /// The notes, such as `producer`.
@@ -44,11 +45,12 @@ impl BurnpackHeader {
     /// How many of a file's first bytes [`Self::metadata_len`] looks at.
     pub const START: u64 = 64;
 
-    /// The bytes of the metadata, which begin with byte 10 of a file of `file_len` bytes that begins with `start`:
-    /// [`Self::START`] bytes, or all that the file has.
+    /// The bytes of the metadata, which begin with byte 10 of a file of `file_len` bytes that
+    /// begins with `start`: [`Self::START`] bytes, or all that the file has.
     ///
     /// # Errors
-    /// If the file cannot be burnpack of a version that is read, or is cut short inside its metadata.
+    /// If the file cannot be burnpack of a version that is read, or is cut short inside its
+    /// metadata.
     pub fn metadata_len(start: &[u8], file_len: u64) -> Result<u64, BurnpackFault> {
         let &[n, r, u, b, v0, v1, m0, m1, m2, m3, ..] = start else {
             return Err(BurnpackFault::TooShort { len: file_len });
@@ -81,8 +83,8 @@ impl BurnpackHeader {
     /// Parses metadata and proves it right for a data section of `data_len` bytes.
     ///
     /// # Errors
-    /// If it is not of the right form, if a name comes twice, or if anything that it says of a tensor contradicts the rest or
-    /// the length of the data.
+    /// If it is not of the right form, if a name comes twice, or if anything that it says of a
+    /// tensor contradicts the rest or the length of the data.
     pub fn parse(metadata: &[u8], data_len: u64) -> Result<Self, BurnpackFault> {
         let mut rest = metadata;
         let claims: Claims = ciborium::de::from_reader_with_recursion_limit(&mut rest, DEPTH)
@@ -131,8 +133,8 @@ fn detail(error: ciborium::de::Error<std::io::Error>) -> String {
     }
 }
 
-/// Opens a burnpack file and reads where its tensors lie, from the start of the data section, which is given beside them.
-/// `admit` is asked before memory is taken for metadata of so many bytes.
+/// Opens a burnpack file and reads where its tensors lie, from the start of the data section, which
+/// is given beside them. `admit` is asked before memory is taken for metadata of so many bytes.
 pub(crate) fn open(
     path: PathBuf,
     admit: impl FnOnce(u64) -> Result<(), Error>,
@@ -149,7 +151,8 @@ pub(crate) fn open(
     Ok((file, header.tensors, data_start))
 }
 
-/// The header of a file of `len` bytes, of which `read` reads so many bytes from an offset on, and where its data section begins.
+/// The header of a file of `len` bytes, of which `read` reads so many bytes from an offset on, and
+/// where its data section begins.
 pub(crate) fn read_header<E: From<Error>>(
     path: &Path,
     len: u64,

@@ -18,8 +18,9 @@ use crate::torch;
 
 /// A tensor of a checkpoint and where its bytes lie.
 ///
-/// The range is proven to lie in its file, and `len` to be that of as many elements of `dtype` as the product of `shape`; no product over some of the dimensions overflows. The offset need not be a multiple of
-/// anything.
+/// The range is proven to lie in its file, and `len` to be that of as many elements of `dtype` as
+/// the product of `shape`; no product over some of the dimensions overflows. The offset need not be
+/// a multiple of anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The name in the checkpoint, such as `model.layers.0.mlp.up_proj.weight`.
@@ -59,11 +60,12 @@ impl Checkpoint {
     /// Opens the checkpoint at `path`: a folder with `model.safetensors`, or with
     /// `model.safetensors.index.json` and its shards; or one `.safetensors` file, or an index of
     /// shards, itself. Where there are none, the same of `pytorch_model.bin`, which `torch.save`
-    /// writes, or `model.bpk` of a Burn module's `save_file`; a file given by itself may end in `.bin`, `.pt`, `.pth` or `.bpk`, or
-    /// be one of GGUF, whose tensors then have the names of transformers.
+    /// writes, or `model.bpk` of a Burn module's `save_file`; a file given by itself may end in
+    /// `.bin`, `.pt`, `.pth` or `.bpk`, or be one of GGUF, whose tensors then have the names of
+    /// transformers.
     ///
-    /// Reads and checks all headers, and no weights. Nothing in a pickle is executed. Symbolic links are followed, as the cache of
-    /// the Hub needs.
+    /// Reads and checks all headers, and no weights. Nothing in a pickle is executed. Symbolic
+    /// links are followed, as the cache of the Hub needs.
     ///
     /// # Errors
     ///
@@ -100,8 +102,8 @@ impl Checkpoint {
         &self.inner.files
     }
 
-    /// The folder that the checkpoint is in, where its configuration and tokenizer are too, or the GGUF file that holds
-    /// all of it: see [`model_folder`].
+    /// The folder that the checkpoint is in, where its configuration and tokenizer are too, or the
+    /// GGUF file that holds all of it: see [`model_folder`].
     pub fn folder(&self) -> &Path {
         &self.inner.folder
     }
@@ -124,11 +126,13 @@ impl Checkpoint {
         &self.inner.ignored
     }
 
-    /// A checkpoint of the same files that has these tensors: some of this one's, or rows of them, under any names.
+    /// A checkpoint of the same files that has these tensors: some of this one's, or rows of them,
+    /// under any names.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if a tensor lies beyond its file, or its bytes are not those of its shape.
+    /// [`Error::OutOfRange`] if a tensor lies beyond its file, or its bytes are not those of its
+    /// shape.
     pub fn with_tensors(&self, mut tensors: Vec<TensorInfo>) -> Result<Self, Error> {
         for tensor in &tensors {
             let len = tensor.dtype.bytes_of(&tensor.shape).filter(|len| *len == tensor.len);
@@ -270,7 +274,8 @@ impl Inner {
     }
 }
 
-/// Shows tensors of packed bf16 as the matrices that they are, unless there is another of that name.
+/// Shows tensors of packed bf16 as the matrices that they are, unless there is another of that
+/// name.
 fn with_packed(tensors: Vec<TensorInfo>) -> Vec<TensorInfo> {
     let names: HashSet<String> = tensors.iter().map(|tensor| tensor.name.clone()).collect();
     let shown = |tensor: TensorInfo| {

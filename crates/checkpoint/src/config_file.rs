@@ -32,7 +32,8 @@ pub enum ConfigFileError {
         /// The most bytes that are read from it.
         limit: u64,
     },
-    /// It would be made from a GGUF file's metadata, which is wrong or asks for something that is not built in.
+    /// It would be made from a GGUF file's metadata, which is wrong or asks for something that is
+    /// not built in.
     #[error(transparent)]
     Made {
         /// What is wrong with the GGUF file.
@@ -48,11 +49,12 @@ pub enum ConfigFileError {
     },
 }
 
-/// All bytes of the file at `path`, or `None` if there is no such file. One below a GGUF file, such as
-/// `model.gguf/config.json`, is made from its metadata.
+/// All bytes of the file at `path`, or `None` if there is no such file. One below a GGUF file, such
+/// as `model.gguf/config.json`, is made from its metadata.
 ///
 /// # Errors
-/// [`ConfigFileError::Read`], or [`ConfigFileError::TooLarge`] above `limit` bytes, of which no more than the limit was read.
+/// [`ConfigFileError::Read`], or [`ConfigFileError::TooLarge`] above `limit` bytes, of which no
+/// more than the limit was read.
 pub fn read_optional(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConfigFileError> {
     if let Some(made) = gguf::made_file(path) {
         return match made.map_err(|source| ConfigFileError::Made { source: Box::new(source) })? {
@@ -74,7 +76,8 @@ pub fn read_optional(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConfigF
     }
 }
 
-/// About what it takes in bytes to make a file that is made from a GGUF file's metadata; `None` for all others.
+/// About what it takes in bytes to make a file that is made from a GGUF file's metadata; `None` for
+/// all others.
 pub fn made_length(path: &Path) -> Option<u64> {
     gguf::made_length(path)
 }
@@ -147,7 +150,8 @@ impl ConfigFileError {
     }
 }
 
-/// What the parser said, and the key it was at: Python writes `NaN` and `Infinity`, which are not JSON.
+/// What the parser said, and the key it was at: Python writes `NaN` and `Infinity`, which are not
+/// JSON.
 fn reason(bytes: &[u8], error: &serde_json::Error) -> String {
     match key_before(bytes, error.line(), error.column()) {
         Some(key) => format!("{error}, near {}", quoted(&key)),

@@ -45,15 +45,16 @@ pub enum Dtype {
     F8E8M0,
     /// Zero or one, 1 byte.
     Bool,
-    /// Floating point of 2 exponent bits and 1 mantissa bit, two in a byte, the first in the lower half. A header of
-    /// safetensors calls the bytes `U8`.
+    /// Floating point of 2 exponent bits and 1 mantissa bit, two in a byte, the first in the lower
+    /// half. A header of safetensors calls the bytes `U8`.
     #[serde(skip)]
     F4,
-    /// Integers of 4 bits without a sign, eight in a word of 4 bytes, the first in the lowest bits. A header of safetensors
-    /// calls the words `I32`.
+    /// Integers of 4 bits without a sign, eight in a word of 4 bytes, the first in the lowest bits.
+    /// A header of safetensors calls the words `I32`.
     #[serde(skip)]
     U4,
-    /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of [these](Self::GGUF_BLOCKS).
+    /// GGUF's blocks of 32 numbers of 8 bits and their scale, 34 bytes. Safetensors has none of
+    /// [these](Self::GGUF_BLOCKS).
     #[serde(skip)]
     Q8_0,
     /// GGUF's blocks of 32 numbers of 4 bits and their scale, 18 bytes.
@@ -68,13 +69,15 @@ pub enum Dtype {
     /// The same with an offset, 24 bytes.
     #[serde(skip)]
     Q5_1,
-    /// GGUF's blocks of 256 numbers of 2 bits, with a scale and an offset of 4 bits for each 16, 84 bytes.
+    /// GGUF's blocks of 256 numbers of 2 bits, with a scale and an offset of 4 bits for each 16, 84
+    /// bytes.
     #[serde(skip)]
     Q2K,
     /// GGUF's blocks of 256 numbers of 3 bits, with a scale of 6 bits for each 16, 110 bytes.
     #[serde(skip)]
     Q3K,
-    /// GGUF's blocks of 256 numbers of 4 bits, with a scale and an offset of 6 bits for each 32, 144 bytes.
+    /// GGUF's blocks of 256 numbers of 4 bits, with a scale and an offset of 6 bits for each 32,
+    /// 144 bytes.
     #[serde(skip)]
     Q4K,
     /// The same of numbers of 5 bits, 176 bytes.
@@ -86,10 +89,12 @@ pub enum Dtype {
     /// GGUF's blocks of 32 numbers out of a table of 16 and their scale, 18 bytes.
     #[serde(skip)]
     Iq4Nl,
-    /// GGUF's blocks of 256 numbers out of that table, with a scale of 6 bits for each 32, 136 bytes.
+    /// GGUF's blocks of 256 numbers out of that table, with a scale of 6 bits for each 32, 136
+    /// bytes.
     #[serde(skip)]
     Iq4Xs,
-    /// GGUF's blocks of 256 numbers, eight at a time out of a codebook, with a scale of 3 bits for each 32, 50 bytes.
+    /// GGUF's blocks of 256 numbers, eight at a time out of a codebook, with a scale of 3 bits for
+    /// each 32, 50 bytes.
     #[serde(skip)]
     Iq1S,
     /// The same with a scale for each 16, 56 bytes.
@@ -104,7 +109,8 @@ pub enum Dtype {
     /// The same with a larger codebook, 82 bytes.
     #[serde(skip)]
     Iq2S,
-    /// GGUF's blocks of 256 numbers, four at a time out of a codebook, with signs and a scale for each 32, 98 bytes.
+    /// GGUF's blocks of 256 numbers, four at a time out of a codebook, with signs and a scale for
+    /// each 32, 98 bytes.
     #[serde(skip)]
     Iq3Xxs,
     /// The same with a larger codebook, 110 bytes.
@@ -116,7 +122,8 @@ pub enum Dtype {
     /// The same with four in a byte, 66 bytes.
     #[serde(skip)]
     Tq2_0,
-    /// GGUF's blocks of 32 [`F4`](Self::F4) behind their scale, an [`F8E8M0`](Self::F8E8M0), 17 bytes.
+    /// GGUF's blocks of 32 [`F4`](Self::F4) behind their scale, an [`F8E8M0`](Self::F8E8M0), 17
+    /// bytes.
     #[serde(skip)]
     Mxfp4,
     /// [`Dtype::BF16`] in fewer bits. A header of safetensors calls the bytes `U8`.

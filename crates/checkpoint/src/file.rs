@@ -61,8 +61,9 @@ impl ShardFile {
         Self { metadata, ..self }
     }
 
-    /// Opens a safetensors file and checks its header. Also gives the header and the offset of the data section
-    /// in the file. `admit` is asked before memory is taken for a header of so many bytes.
+    /// Opens a safetensors file and checks its header. Also gives the header and the offset of the
+    /// data section in the file. `admit` is asked before memory is taken for a header of so many
+    /// bytes.
     pub(crate) fn open(
         path: PathBuf,
         admit: impl FnOnce(u64) -> Result<(), Error>,

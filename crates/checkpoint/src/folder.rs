@@ -11,7 +11,8 @@ pub(crate) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Whether a file is an index of shards.
 pub(crate) type IsIndex = bool;
-/// Files of a checkpoint in the order in which transformers prefers them, and Burn's own, with what they are.
+/// Files of a checkpoint in the order in which transformers prefers them, and Burn's own, with what
+/// they are.
 pub(crate) const NAMES: [(&str, Container, IsIndex); 5] = [
     (SINGLE_FILE, Container::Safetensors, false),
     (INDEX_FILE, Container::Safetensors, true),
@@ -55,8 +56,8 @@ pub(crate) enum Container {
 impl Source {
     /// Finds the checkpoint that `path`, a folder or a file, stands for.
     ///
-    /// In a folder, safetensors go before files of `torch.save` and these before burnpack, and one file with everything before
-    /// an index, as in transformers.
+    /// In a folder, safetensors go before files of `torch.save` and these before burnpack, and one
+    /// file with everything before an index, as in transformers.
     pub fn find(path: &Path) -> Result<Self, Error> {
         let kind = match path.metadata() {
             Ok(kind) => kind,
@@ -140,8 +141,9 @@ fn no_checkpoint(folder: &Path) -> Error {
     Error::NoCheckpoint { folder: folder.to_owned(), found }
 }
 
-/// The folder in which the `config.json` and the tokenizer of the checkpoint at `path` are: the folder itself or that of
-/// the file. A GGUF file is such a folder too: [`read_optional`](crate::read_optional) makes these files from its metadata.
+/// The folder in which the `config.json` and the tokenizer of the checkpoint at `path` are: the
+/// folder itself or that of the file. A GGUF file is such a folder too:
+/// [`read_optional`](crate::read_optional) makes these files from its metadata.
 pub fn model_folder(path: &Path) -> &Path {
     match path.is_file() && !gguf::is_gguf(path) {
         true => folder_of(path),

@@ -11,7 +11,8 @@ const MX_BLOCK: usize = 32;
 /// … and the bytes that they take in 4 bits each.
 const MX_BYTES: usize = MX_BLOCK / 2;
 
-/// Rows or columns that a scale is for if it is for all: more than a matrix has, and a multiple of the lanes of any vector.
+/// Rows or columns that a scale is for if it is for all: more than a matrix has, and a multiple of
+/// the lanes of any vector.
 const ALL: usize = 1 << 30;
 
 /// How a weight is stored: its elements in one tensor, and perhaps scales in another.
@@ -73,7 +74,8 @@ impl Encoding {
         self.dtype().block()
     }
 
-    /// Bytes of a row of so many elements; none if it does not end with a block, or if that overflows.
+    /// Bytes of a row of so many elements; none if it does not end with a block, or if that
+    /// overflows.
     pub fn row_bytes(self, columns: usize) -> Option<u64> {
         match self {
             Self::Elements(_) => self.block().row_bytes(columns),
@@ -116,7 +118,8 @@ impl StorageFormat {
         Self::fp8([ALL, ALL])
     }
 
-    /// Numbers of 8 bits (E4M3) as compressed-tensors writes them: with one scale for each row, or one for all.
+    /// Numbers of 8 bits (E4M3) as compressed-tensors writes them: with one scale for each row, or
+    /// one for all.
     pub const fn compressed_fp8(each_row: bool) -> Self {
         let block = [if each_row { 1 } else { ALL }, ALL];
         Self {
@@ -125,8 +128,9 @@ impl StorageFormat {
         }
     }
 
-    /// Numbers of 4 bits with a power of two for each 32 of a row, both as bytes: `[.., n, 16]` and `[.., n]` for rows of
-    /// `32 · n` elements ([OCP microscaling formats](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)).
+    /// Numbers of 4 bits with a power of two for each 32 of a row, both as bytes: `[.., n, 16]` and
+    /// `[.., n]` for rows of `32 · n` elements ([OCP microscaling
+    /// formats](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)).
     pub const fn mxfp4() -> Self {
         let block = [1, MX_BLOCK];
         Self {
@@ -136,7 +140,8 @@ impl StorageFormat {
         }
     }
 
-    /// Numbers of 8 bits (E4M3) with a power of two for each block of so many rows and columns, as DeepSeek-V4 is published.
+    /// Numbers of 8 bits (E4M3) with a power of two for each block of so many rows and columns, as
+    /// DeepSeek-V4 is published.
     pub const fn deepseek_v4_fp8(block: [usize; 2]) -> Self {
         Self {
             weight_suffix: "weight",
@@ -146,21 +151,23 @@ impl StorageFormat {
         }
     }
 
-    /// Numbers as [`mxfp4`](Self::mxfp4) has them, two in each byte `[out, in / 2]`, as the experts of DeepSeek-V4 are published.
+    /// Numbers as [`mxfp4`](Self::mxfp4) has them, two in each byte `[out, in / 2]`, as the experts
+    /// of DeepSeek-V4 are published.
     pub const fn deepseek_v4_fp4() -> Self {
         let format = Self::deepseek_v4_fp8([1, MX_BLOCK]);
         Self { encoding: Encoding::Elements(Dtype::F4), ..format }
     }
 
-    /// The format of a tensor of this type in a checkpoint in this format: experts of DeepSeek-V4 are in another one.
+    /// The format of a tensor of this type in a checkpoint in this format: experts of DeepSeek-V4
+    /// are in another one.
     pub(crate) fn of_tensor(self, data: Dtype) -> Self {
         let is_deepseek_v4 =
             matches!(self.scales, Some(grid) if self == Self::deepseek_v4_fp8(grid.block));
         if is_deepseek_v4 && data == Dtype::I8 { Self::deepseek_v4_fp4() } else { self }
     }
 
-    /// Integers in words as compressed-tensors packs them (`weight_packed`), with a scale for so many columns of a row, or for
-    /// all if that is zero, and zero points, or none.
+    /// Integers in words as compressed-tensors packs them (`weight_packed`), with a scale for so
+    /// many columns of a row, or for all if that is zero, and zero points, or none.
     pub const fn packed_integers(width: IntegerWidth, group: usize, zeros: bool) -> Self {
         let zeros = if zeros { ZeroPoints::Stored } else { ZeroPoints::Middle };
         let encoding = Integers { width, order: IntegerOrder::Rows, zeros };
@@ -228,7 +235,8 @@ impl StorageFormat {
         }
     }
 
-    /// Bytes of the data of a weight of this shape; none if there can be no such, or if that overflows.
+    /// Bytes of the data of a weight of this shape; none if there can be no such, or if that
+    /// overflows.
     pub(crate) fn data_bytes(&self, shape: [usize; 2]) -> Option<u64> {
         let (rows, row) = match self.encoding {
             Encoding::Elements(dtype) => (shape[0], dtype.block().row_bytes(shape[1])?),
@@ -241,7 +249,8 @@ impl StorageFormat {
         row.checked_mul(rows as u64)
     }
 
-    /// What the names of a weight's tensors begin with: the name is the weight's or that of the data.
+    /// What the names of a weight's tensors begin with: the name is the weight's or that of the
+    /// data.
     fn stem<'a>(&self, name: &'a str) -> &'a str {
         let of_data = name.strip_suffix(self.data_suffix);
         of_data.or_else(|| name.strip_suffix(self.weight_suffix)).unwrap_or(name)
@@ -271,7 +280,8 @@ impl StorageFormat {
         Some(format!("{}{suffix}", self.stem(data)))
     }
 
-    /// The name of what may say which group each column belongs to, beside the data tensor of this name.
+    /// The name of what may say which group each column belongs to, beside the data tensor of this
+    /// name.
     pub fn order_name(&self, data: &str) -> Option<String> {
         let suffix = match self.as_integers()?.order {
             IntegerOrder::Rows => "_g_idx",
@@ -281,14 +291,15 @@ impl StorageFormat {
         Some(format!("{}{suffix}", self.stem(data)))
     }
 
-    /// The name of what says the shape of the weight once more, beside the data tensor of this name.
+    /// The name of what says the shape of the weight once more, beside the data tensor of this
+    /// name.
     pub fn shape_name(&self, data: &str) -> Option<String> {
         let integers = self.as_integers().filter(|integers| !integers.is_turned())?;
         (integers.width != IntegerWidth::I8).then(|| format!("{}_shape", self.stem(data)))
     }
 
-    /// Name, type and shape of the tensors that a weight of this shape is stored in: data, then scales. The name is the
-    /// weight's or that of the data.
+    /// Name, type and shape of the tensors that a weight of this shape is stored in: data, then
+    /// scales. The name is the weight's or that of the data.
     pub fn tensors(&self, name: &str, shape: [usize; 2]) -> Vec<(String, Dtype, Vec<usize>)> {
         let data = format!("{}{}", self.stem(name), self.data_suffix);
         let grid = self.scales.map(|grid| (grid.dtype, grid.shape(shape)));
@@ -327,8 +338,8 @@ impl StorageFormat {
         }
     }
 
-    /// A tensor of bytes or words as the matrix of numbers that it is, if it has the name, the type and the shape of one: with
-    /// so many `columns`, if it may have them.
+    /// A tensor of bytes or words as the matrix of numbers that it is, if it has the name, the type
+    /// and the shape of one: with so many `columns`, if it may have them.
     pub(crate) fn numbers_of(
         &self,
         data: &TensorInfo,

@@ -34,7 +34,8 @@ pub use self::vision::GgufVision;
 const ARCHITECTURE: &str = "general.architecture";
 const SPLIT_COUNT: &str = "split.count";
 
-/// A GGUF file whose header was found right, with the other parts if it is the first of several; each part is read from an `S`.
+/// A GGUF file whose header was found right, with the other parts if it is the first of several;
+/// each part is read from an `S`.
 #[derive(Debug)]
 pub struct GgufFile<S = OpenedFile> {
     first: GgufPart<S>,
@@ -110,7 +111,8 @@ impl GgufFile {
     /// Opens a file, or all parts by the first, and checks their headers. No weight is read.
     ///
     /// # Errors
-    /// If one cannot be read, or is no GGUF file of a kind that is supported; if parts are missing, or do not belong together.
+    /// If one cannot be read, or is no GGUF file of a kind that is supported; if parts are missing,
+    /// or do not belong together.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         Self::of_parts(GgufPart::open(path)?, name, |name, first| {
@@ -122,7 +124,8 @@ impl GgufFile {
         })
     }
 
-    /// The files, each with its tensors under the names of transformers and offsets from the file's beginning.
+    /// The files, each with its tensors under the names of transformers and offsets from the file's
+    /// beginning.
     pub(crate) fn into_shards(self) -> Vec<(ShardFile, Vec<HeaderEntry>)> {
         let names = self.renamed();
         let files = std::iter::once(self.first).chain(self.others).map(|part| {
@@ -132,7 +135,8 @@ impl GgufFile {
         files.zip(names).collect()
     }
 
-    /// A small file of a checkpoint's folder, made from the metadata; `None` if there would be none.
+    /// A small file of a checkpoint's folder, made from the metadata; `None` if there would be
+    /// none.
     fn made(&self, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let (header, wrong) = (&self.first.header, |fault| self.first.wrong(fault));
         Ok(match name {
@@ -147,7 +151,8 @@ impl GgufFile {
 }
 
 impl<S> GgufFile<S> {
-    /// A file of this name, and the other parts, which `open` opens by their names, if it is the first of several.
+    /// A file of this name, and the other parts, which `open` opens by their names, if it is the
+    /// first of several.
     ///
     /// # Errors
     /// What `open` says, or if the parts do not belong together.
@@ -212,7 +217,8 @@ impl<S> GgufFile<S> {
         self.parts().map(|part| part.header.len()).sum()
     }
 
-    /// The tensors of each part under the names of transformers, with offsets from the part's beginning.
+    /// The tensors of each part under the names of transformers, with offsets from the part's
+    /// beginning.
     pub(crate) fn renamed(&self) -> Vec<Vec<HeaderEntry>> {
         let header = &self.first.header;
         let architecture = header.text(ARCHITECTURE).ok().flatten().unwrap_or_default();

@@ -2,8 +2,8 @@
 
 use crate::dtype::Dtype;
 
-/// How integers and their zero points lie in the tensors of a weight `[out, in]`. A word has 32 bits, of which the lowest are
-/// the first number's.
+/// How integers and their zero points lie in the tensors of a weight `[out, in]`. A word has 32
+/// bits, of which the lowest are the first number's.
 ///
 /// | order | data | zero points | as |
 /// |---|---|---|---|
@@ -41,7 +41,8 @@ pub enum IntegerOrder {
     Rows,
     /// Neighbours of a row of the weight, column after column.
     Columns,
-    /// Neighbours of a column of the weight, column after column: in a word those of the rows of [`INTERLEAVED`].
+    /// Neighbours of a column of the weight, column after column: in a word those of the rows of
+    /// [`INTERLEAVED`].
     Interleaved,
 }
 
@@ -55,7 +56,8 @@ pub enum ZeroPoints {
     Middle,
     /// A number for each group.
     Stored,
-    /// The same less one: what a word of them stands for is the word with one added to each, carries and all.
+    /// The same less one: what a word of them stands for is the word with one added to each,
+    /// carries and all.
     StoredLessOne,
 }
 
@@ -112,7 +114,8 @@ impl IntegerWidth {
 }
 
 impl Integers {
-    /// The same in memory: row after row, and zero points, if there are any, as a byte for each scale.
+    /// The same in memory: row after row, and zero points, if there are any, as a byte for each
+    /// scale.
     #[must_use]
     pub const fn in_memory(self) -> Self {
         let zeros = match self.zeros {
@@ -127,7 +130,8 @@ impl Integers {
         !matches!(self.order, IntegerOrder::Rows)
     }
 
-    /// The shape of the weight that a tensor of this shape holds: with so many `columns`, if the tensor may have them.
+    /// The shape of the weight that a tensor of this shape holds: with so many `columns`, if the
+    /// tensor may have them.
     pub(crate) fn shape_of(self, data: [usize; 2], columns: Option<usize>) -> Option<[usize; 2]> {
         let n = self.width.per_word();
         let (rows, words) = match self.order {
@@ -139,7 +143,8 @@ impl Integers {
         Some([rows, columns.or(words.checked_mul(n))?])
     }
 
-    /// The shape of the tensor that holds a weight of this shape; nothing if its rows are no whole words.
+    /// The shape of the tensor that holds a weight of this shape; nothing if its rows are no whole
+    /// words.
     pub(crate) fn data_shape(self, [rows, columns]: [usize; 2]) -> Option<[usize; 2]> {
         let n = self.width.per_word();
         match self.order {

@@ -1,9 +1,10 @@
 //! A checkpoint on disk as an index of tensors: open, check, write sharded.
 //!
 //! [`Checkpoint::open`] reads the headers of a Hugging Face checkpoint (one `.safetensors` file, or
-//! shards and their index; the same of PyTorch's own `.bin` files; one `.gguf` file; or one `.bpk` file of Burn), proves that every tensor lies where it says, and keeps the files open
-//! for positioned reads. No weight is read until it is asked for. [`ShardWriter`] goes the other
-//! way, in bounded memory, and makes the finished folder appear in one step.
+//! shards and their index; the same of PyTorch's own `.bin` files; one `.gguf` file; or one `.bpk`
+//! file of Burn), proves that every tensor lies where it says, and keeps the files open for
+//! positioned reads. No weight is read until it is asked for. [`ShardWriter`] goes the other way,
+//! in bounded memory, and makes the finished folder appear in one step.
 //!
 //! The format is [safetensors](https://huggingface.co/docs/safetensors); the layout of folders,
 //! shards and index is the one that `save_pretrained` of transformers writes. Whatever a file

@@ -15,11 +15,12 @@
 //! | `G · P · 8` | of each group `P` words of 64 bits, little endian, the lowest bits first: how far exponents are above the lowest; all ones if outside |
 //! | `G · 64` | sign (the uppermost bit) and mantissa of each |
 //!
-//! In a group, element `16 a + 4 b + c` (`a`, `b`, `c` from 0 to 3) stands at position `16 b + 4 a +
-//! c`, so that vector instructions that work on lanes of 128 bits bring it in its place. "In order" is
-//! the order of positions, group after group.
+//! In a group, element `16 a + 4 b + c` (`a`, `b`, `c` from 0 to 3) stands at position
+//! `16 b + 4 a + c`, so that vector instructions that work on lanes of 128 bits bring it in its
+//! place. "In order" is the order of positions, group after group.
 
-/// What the name of a tensor of packed bf16 ends with in a safetensors file, behind the weight's own.
+/// What the name of a tensor of packed bf16 ends with in a safetensors file, behind the weight's
+/// own.
 const SUFFIX: &str = ".packed_bf16";
 
 /// How bf16 are packed: the sizes of a block.
@@ -36,8 +37,8 @@ impl PackedBf16 {
     /// The most groups of a block: so that it takes less than a page.
     const MOST_GROUPS: usize = 32;
 
-    /// Bits of an exponent in groups of few bytes, and the bytes of signs, mantissas and exponents in
-    /// groups of each number of bits.
+    /// Bits of an exponent in groups of few bytes, and the bytes of signs, mantissas and exponents
+    /// in groups of each number of bits.
     const FEW_BITS: usize = 3;
 
     /// Blocks of so many groups, which take so many bytes each; none if there are no such.
@@ -52,9 +53,9 @@ impl PackedBf16 {
         Some(Self { groups: groups as u8, group_bytes: group_bytes as u8 })
     }
 
-    /// The sizes for rows of so many columns, in which at most so many exponents of a block are outside
-    /// of its window, given the bits that an exponent takes. None if rows are no whole groups, or if
-    /// it saves too little.
+    /// The sizes for rows of so many columns, in which at most so many exponents of a block are
+    /// outside of its window, given the bits that an exponent takes. None if rows are no whole
+    /// groups, or if it saves too little.
     pub fn of_rows(columns: usize, most_outside: impl Fn(usize) -> usize) -> Option<Self> {
         let groups = Self::groups_of(columns)?;
         let with_bits = |bits: usize| {
@@ -96,8 +97,8 @@ impl PackedBf16 {
         (Self::GROUP * self.groups(), self.group_bytes as usize * self.groups())
     }
 
-    /// Name and shape of the tensor of bytes that holds a matrix of this name and shape: `[rows, blocks
-    /// of a row, groups, bytes of a group]`, in which the sizes can be read.
+    /// Name and shape of the tensor of bytes that holds a matrix of this name and shape:
+    /// `[rows, blocks of a row, groups, bytes of a group]`, in which the sizes can be read.
     pub fn stored(self, name: &str, [rows, columns]: [usize; 2]) -> (String, [usize; 4]) {
         let blocks = columns / (Self::GROUP * self.groups());
         (format!("{name}{SUFFIX}"), [rows, blocks, self.groups(), self.group_bytes.into()])

@@ -1,9 +1,9 @@
 //! The headers of a remote checkpoint, without its weights.
 //!
 //! The caller's function fetches a range of a file: of safetensors the first nine bytes, then the
-//! header, and never more; of burnpack likewise; of files of `torch.save` their first and last 64 KiB, and what of the
-//! directory and the pickle lies elsewhere; of GGUF files a megabyte at a time, until the header
-//! ends, and the factors of rotary embeddings.
+//! header, and never more; of burnpack likewise; of files of `torch.save` their first and last 64
+//! KiB, and what of the directory and the pickle lies elsewhere; of GGUF files a megabyte at a
+//! time, until the header ends, and the factors of rotary embeddings.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -126,8 +126,8 @@ pub struct GgufDescription {
 }
 
 impl GgufDescription {
-    /// Fetches the header of a GGUF file, called `name`, and of the other parts if it is the first of several. `place` is where
-    /// messages say that it is.
+    /// Fetches the header of a GGUF file, called `name`, and of the other parts if it is the first
+    /// of several. `place` is where messages say that it is.
     ///
     /// # Errors
     /// What `fetch` says, or what is wrong with a header, or with the metadata for a model.

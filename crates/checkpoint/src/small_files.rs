@@ -42,8 +42,8 @@ pub struct SmallFiles {
 }
 
 impl SmallFiles {
-    /// Reads the small files of the folder, or makes those of a GGUF file. A folder without `config.json`, in which a file of
-    /// weights may lie among anything else, has none.
+    /// Reads the small files of the folder, or makes those of a GGUF file. A folder without
+    /// `config.json`, in which a file of weights may lie among anything else, has none.
     ///
     /// # Errors
     /// A file or the folder that cannot be read.

@@ -37,9 +37,10 @@ impl StoredWeight {
         }
     }
 
-    /// The weight that a tensor is the data of: as blocks if its type is one of those, in `format` if its elements are of that
-    /// type, and plain otherwise. `find` gives the tensors that go with it, by their names. Words may hold a few more columns than
-    /// there are: the weight has so many `columns`, if it may have them.
+    /// The weight that a tensor is the data of: as blocks if its type is one of those, in `format`
+    /// if its elements are of that type, and plain otherwise. `find` gives the tensors that go with
+    /// it, by their names. Words may hold a few more columns than there are: the weight has so many
+    /// `columns`, if it may have them.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -199,8 +200,9 @@ impl StoredWeight {
         self.order.as_ref()
     }
 
-    /// The number of the first of these rows among those that the tensors hold: that of the data and the scales if they lie
-    /// [column after column](Integers::is_turned), and that of the zero points, of which there are whole words.
+    /// The number of the first of these rows among those that the tensors hold: that of the data
+    /// and the scales if they lie [column after column](Integers::is_turned), and that of the zero
+    /// points, of which there are whole words.
     pub fn first_row(&self) -> usize {
         self.first_row
     }

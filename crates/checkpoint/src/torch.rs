@@ -50,8 +50,8 @@ pub(crate) fn open(
     Ok((ShardFile::new(path, file, opened), tensors))
 }
 
-/// The tensors of a file of `len` bytes that is far away, as [`open`] gives them: only that they lie
-/// earlier than they do, as the padding before each takes a request to know.
+/// The tensors of a file of `len` bytes that is far away, as [`open`] gives them: only that they
+/// lie earlier than they do, as the padding before each takes a request to know.
 pub(crate) fn open_remote<E: From<Error> + Send>(
     path: &Path,
     len: u64,
@@ -78,8 +78,8 @@ fn identify(start: &[u8], len: u64) -> Result<(), TorchFault> {
     })
 }
 
-/// Where the tensors of an archive lie in its file of `len` bytes, with the place of each storage as
-/// `place` says.
+/// Where the tensors of an archive lie in its file of `len` bytes, with the place of each storage
+/// as `place` says.
 fn tensors<'a, E: From<Error> + Send>(
     path: &'a Path,
     len: u64,

@@ -1,4 +1,5 @@
-//! Files of Burn's own format, written by burn-pack: what it wrote is read, and what is damaged is refused.
+//! Files of Burn's own format, written by burn-pack: what it wrote is read, and what is damaged is
+//! refused.
 mod common;
 
 use std::fs;

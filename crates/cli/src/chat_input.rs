@@ -33,7 +33,8 @@ impl ChatInput {
         matches!(self, Self::Terminal(_))
     }
 
-    /// The next message: a line, or all between two `"""`. None at the end of the input, or at Ctrl-D.
+    /// The next message: a line, or all between two `"""`. None at the end of the input, or at
+    /// Ctrl-D.
     pub fn next(&mut self) -> Result<Option<String>, Failure> {
         loop {
             let Some(line) = self.line(">>> ")? else {

@@ -23,8 +23,8 @@ pub fn arguments([prompt, new_tokens]: [u32; 2], vocabulary: usize) -> Vec<Strin
         .to_vec()
 }
 
-/// Runs the model once, with `arguments` for `new_tokens` tokens and in a budget. The inner error is
-/// the child's; the outer one ends the command.
+/// Runs the model once, with `arguments` for `new_tokens` tokens and in a budget. The inner error
+/// is the child's; the outer one ends the command.
 pub fn run(
     model: &Path,
     arguments: &[String],

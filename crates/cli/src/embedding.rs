@@ -19,7 +19,8 @@ pub struct OpenedEmbedding {
 }
 
 impl OpenedEmbedding {
-    /// With texts of up to `usual` tokens if the arguments do not say, or as many as the model can have.
+    /// With texts of up to `usual` tokens if the arguments do not say, or as many as the model can
+    /// have.
     pub fn new(args: &ModelArgs, pooling: Option<Pooling>, usual: usize) -> Result<Self, Failure> {
         let folder = args.folder();
         let machine = Machine::detect();

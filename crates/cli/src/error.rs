@@ -48,7 +48,8 @@ impl Failure {
     }
 }
 
-/// Errors of the libraries say what is wrong, where, and what to do; with which flags, is added here.
+/// Errors of the libraries say what is wrong, where, and what to do; with which flags, is added
+/// here.
 macro_rules! failed {
     ($($error:ty $(, $flags:path)?;)*) => {$(
         impl From<&$error> for Failure {

@@ -131,8 +131,8 @@ pub fn run(
     Ok(output(pipeline, prompt, outcome, timing, again, figures))
 }
 
-/// Tokens of prompt and context that the model is run for at least, as far as they are known without
-/// a tokenizer.
+/// Tokens of prompt and context that the model is run for at least, as far as they are known
+/// without a tokenizer.
 fn least(args: &RunArgs, model: &OpenedModel) -> [usize; 2] {
     let prompt = args.ids.as_ref().map_or(1, |ids| ids.split(',').count());
     let config = model.config();
@@ -151,7 +151,8 @@ pub fn following(pipeline: &Pipeline, to_run: usize) -> Following {
     Following::new(bar, move || read().bytes_read)
 }
 
-/// Generates as many texts of one prompt as there is room for; gives the first. All are alike but for their sampling.
+/// Generates as many texts of one prompt as there is room for; gives the first. All are alike but
+/// for their sampling.
 fn copies(
     pipeline: &mut Pipeline,
     request: &Request,

@@ -30,7 +30,8 @@ const CONNECTIONS: usize = 8;
 /// The most bytes of an index of shards. Real ones stay below a tenth.
 const INDEX_LIMIT: u64 = 100_000_000;
 
-/// What a model on the Hub is to be. Of models of pictures it is said which variant of the weights is wanted.
+/// What a model on the Hub is to be. Of models of pictures it is said which variant of the weights
+/// is wanted.
 #[derive(Debug, Clone, Copy)]
 pub enum Wanted<'a> {
     /// A language model.
@@ -67,8 +68,8 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Describes a model from the Hub's cache on this machine, or else from the Hub: by its configurations
-/// and the headers of its weights; of a model of pictures those of a variant.
+/// Describes a model from the Hub's cache on this machine, or else from the Hub: by its
+/// configurations and the headers of its weights; of a model of pictures those of a variant.
 ///
 /// # Errors
 /// No cache and no network, no such model, no right to see it; or what is wrong with its files.
@@ -178,8 +179,8 @@ fn headers(client: &Client<'_>, place: &Path) -> Result<Option<Headers>, Failure
     }
 }
 
-/// The headers of the weights in a `folder` of the model, which ends in a slash if it is not the model's own: of one file, or of
-/// the shards of an index.
+/// The headers of the weights in a `folder` of the model, which ends in a slash if it is not the
+/// model's own: of one file, or of the shards of an index.
 fn headers_in(
     client: &Client<'_>,
     place: &Path,

@@ -74,7 +74,8 @@ impl PromptImages {
         }))
     }
 
-    /// The ids of a prompt with those of its images: in the places that it has for them, or before its text if it has none.
+    /// The ids of a prompt with those of its images: in the places that it has for them, or before
+    /// its text if it has none.
     pub fn place_in(&self, prompt: Vec<u32>, tokenizer: &Tokenizer) -> Result<Vec<u32>, Failure> {
         let image_token = image_place(&self.layout, tokenizer)?;
         let place = match self.layout.spelling {

@@ -21,11 +21,12 @@ use outsize::plan::{Budget, Tier, format_size};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// The most tokens to guess at once by default: products of so many rows and one take little longer than of one alone.
+/// The most tokens to guess at once by default: products of so many rows and one take little longer
+/// than of one alone.
 const DRAFT_TOKENS: usize = 7;
 
-/// Where a model to be run is: the path itself, the snapshot of a folder of the Hub's cache, or that
-/// of a name on the Hub, downloaded if it is not in the cache.
+/// Where a model to be run is: the path itself, the snapshot of a folder of the Hub's cache, or
+/// that of a name on the Hub, downloaded if it is not in the cache.
 ///
 /// # Errors
 /// What a path that leads to no checkpoint is instead, and what to do; as [`hub::fetch`].
@@ -147,7 +148,8 @@ pub fn adapter_folder(path: &Path) -> Result<PathBuf, Failure> {
     adapter_at(path, path.to_str().unwrap_or_default(), Wanted::Adapter, what)
 }
 
-/// The same of an adapter of a model of pictures: `org/name/FILE` names one of several files on the Hub.
+/// The same of an adapter of a model of pictures: `org/name/FILE` names one of several files on the
+/// Hub.
 pub fn picture_adapter(path: &Path) -> Result<PathBuf, Failure> {
     let what = "its .safetensors file, or org/name or org/name/FILE on the Hub";
     match file_on_hub(path) {
@@ -162,8 +164,8 @@ pub fn picture_adapter(path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// A model of pictures: where a folder is or a file, the path itself, or of a name on the Hub, `org/name`, `org/name:FILE` or
-/// `org/name/FILE`.
+/// A model of pictures: where a folder is or a file, the path itself, or of a name on the Hub,
+/// `org/name`, `org/name:FILE` or `org/name/FILE`.
 pub fn picture_model(path: &Path, variant: Option<&str>) -> Result<PathBuf, Failure> {
     let there = path.symlink_metadata().is_ok();
     match file_on_hub(path).filter(|_| !there) {
@@ -183,7 +185,8 @@ fn file_on_hub(path: &Path) -> Option<(&str, &str)> {
     Address::parse(&repository[start..]).map(|_| (repository, file))
 }
 
-/// The base of a checkpoint of a model of pictures in one file: that which is given, or the model on the Hub that it is made of.
+/// The base of a checkpoint of a model of pictures in one file: that which is given, or the model
+/// on the Hub that it is made of.
 pub fn base_of(file: &SingleFile, base: Option<&Path>) -> Result<PathBuf, Failure> {
     let base = match base {
         Some(base) => base.to_owned(),
@@ -209,8 +212,9 @@ fn adapter_at(path: &Path, name: &str, wanted: Wanted<'_>, what: &str) -> Result
     Ok(hub::cached_or_fetched(&settings, &address, wanted)?.folder)
 }
 
-/// Describes a model without its weights, and of a model of pictures a variant, or a checkpoint in one file with its base. `path`
-/// is a folder, a file, the name of a preset or of a model on the Hub: an existing path wins, unless `hf://` is before the name.
+/// Describes a model without its weights, and of a model of pictures a variant, or a checkpoint in
+/// one file with its base. `path` is a folder, a file, the name of a preset or of a model on the
+/// Hub: an existing path wins, unless `hf://` is before the name.
 pub fn described(
     path: &Path,
     variant: Option<&str>,

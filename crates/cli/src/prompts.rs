@@ -55,7 +55,8 @@ pub enum PromptResult<'a> {
         prompt_tokens: usize,
         /// The generated text, up to a stop string.
         text: &'a str,
-        /// The generated tokens: with the one that ended the text, or those that spell the stop string.
+        /// The generated tokens: with the one that ended the text, or those that spell the stop
+        /// string.
         tokens: &'a [u32],
         /// Why generation ended.
         finish: Finish,
@@ -198,7 +199,8 @@ pub struct ResultsFile {
 }
 
 impl ResultsFile {
-    /// Opens the file, made if it is not there, behind its last whole line: what a killed process left unfinished is dropped.
+    /// Opens the file, made if it is not there, behind its last whole line: what a killed process
+    /// left unfinished is dropped.
     pub fn open(path: &Path) -> Result<Self, Failure> {
         refuse_other_than_files("--output", path)?;
         let found = path.symlink_metadata().is_ok();
@@ -258,7 +260,8 @@ impl ResultsFile {
         self.done.contains_key(&index)
     }
 
-    /// Refuses a result that is known by something else than the prompt of its number: it is another prompt's.
+    /// Refuses a result that is known by something else than the prompt of its number: it is
+    /// another prompt's.
     pub fn check(&self, index: usize, line: &PromptLine) -> Result<(), Failure> {
         let shown = |id: &Option<Value>| id.as_ref().map_or("none".into(), Value::to_string);
         match self.done.get(&index).filter(|id| **id != line.id) {

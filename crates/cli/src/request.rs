@@ -74,7 +74,8 @@ pub struct TextRules {
 }
 
 impl TextRules {
-    /// For the model in `folder`. That a tokenizer is missing only matters if there are texts to stop at.
+    /// For the model in `folder`. That a tokenizer is missing only matters if there are texts to
+    /// stop at.
     pub fn new(
         args: &TextArgs,
         folder: &Path,

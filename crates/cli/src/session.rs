@@ -29,7 +29,8 @@ pub struct SessionNeeds {
     pub scores: bool,
 }
 
-/// Opens the model, places it and begins to read; and how it answers by default. `template` gives that of the model in a folder.
+/// Opens the model, places it and begins to read; and how it answers by default. `template` gives
+/// that of the model in a folder.
 pub fn open(
     given: &SessionArgs,
     SessionNeeds { batch, constrains, scores }: SessionNeeds,
@@ -93,7 +94,8 @@ pub fn open(
     Ok((session, rules.chat()))
 }
 
-/// What sees the images of a conversation; nothing where several run side by side, or for a model that sees none.
+/// What sees the images of a conversation; nothing where several run side by side, or for a model
+/// that sees none.
 fn chat_images(args: &SessionArgs, batch: usize) -> Result<Option<ChatImages>, Failure> {
     let SessionArgs { image_tokens: tokens, mmproj, model, .. } = args;
     let asked = match (tokens, mmproj) {

@@ -19,7 +19,8 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Whether there is a GPU to test on: it is a failure if there is none where `OUTSIZE_GPU_TESTS` is set.
+/// Whether there is a GPU to test on: it is a failure if there is none where `OUTSIZE_GPU_TESTS` is
+/// set.
 fn there_is_a_gpu(cache: &Path) -> bool {
     let found = !json(&outsize(cache, &["env", "--json"]))["gpus"].as_array().unwrap().is_empty();
     assert!(found || std::env::var_os("OUTSIZE_GPU_TESTS").is_none(), "no GPU");

@@ -1,4 +1,5 @@
-//! Several machines: network namespaces with names of their own, which mpirun reaches by a launch agent.
+//! Several machines: network namespaces with names of their own, which mpirun reaches by a launch
+//! agent.
 //!
 //! Training on them needs the feature `mpi` (`.ci/mpi` builds it); scripts are started without.
 #![cfg(target_os = "linux")]
@@ -194,8 +195,8 @@ fn ranks_run_on_the_machines_of_a_hostfile() {
     assert_eq!(processes("60.2214"), 0);
 }
 
-/// Cuts the second machine off once its ranks run `program`, whose processes have `word` in their command
-/// lines; all end within a minute. Gives what was said.
+/// Cuts the second machine off once its ranks run `program`, whose processes have `word` in their
+/// command lines; all end within a minute. Gives what was said.
 fn cut_off(machines: &Machines, program: &Path, word: &str) -> String {
     let mut child = machines.launch(program).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);

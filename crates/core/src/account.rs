@@ -1,12 +1,14 @@
-//! The one account of what a run needs in main memory besides weights and the ring: plans, runs and refusals take from it.
+//! The one account of what a run needs in main memory besides weights and the ring: plans, runs and
+//! refusals take from it.
 
 use outsize_kernels::gpu::UPLOAD_BYTES;
 use outsize_plan::{Budget, MemoryOverhead, Tier, Tree};
 
-/// What a process like `outsize run` takes by itself, in bytes: code, libraries, stacks of its threads, small allocations
-/// and what the allocator keeps of them. A constant, so that a plan is the same from one time to the next. Of a program that is
-/// all in the page cache, as it is once it has been copied, 7 MB more are mapped than of one that was read page by page, and 10 of one
-/// that was just linked.
+/// What a process like `outsize run` takes by itself, in bytes: code, libraries, stacks of its
+/// threads, small allocations and what the allocator keeps of them. A constant, so that a plan is
+/// the same from one time to the next. Of a program that is all in the page cache, as it is once it
+/// has been copied, 7 MB more are mapped than of one that was read page by page, and 10 of one that
+/// was just linked.
 pub const PROCESS_BYTES: u64 = (37 << 20) + UNOPTIMISED;
 
 /// What a process grows by at most while a model runs in it, besides what is counted, in bytes.
@@ -21,13 +23,16 @@ const FEW_PARAMETERS: u64 = 2_000;
 /// What the header, the plan and the handle of each further one take at most, in bytes.
 const PARAMETER_BYTES: u64 = 4 << 10;
 
-/// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in use.
+/// The least ring that streams at the disk's speed, in bytes: what is read ahead while a tile is in
+/// use.
 pub const LEAST_RING: u64 = 16 << 20;
 
-/// Tokens that one pass takes at most, of all texts together: beyond, activations cost memory and save little time.
+/// Tokens that one pass takes at most, of all texts together: beyond, activations cost memory and
+/// save little time.
 pub const LONGEST_PASS: usize = 512;
 
-/// What a process takes by itself whose resident set is `resident` bytes before anything is opened in it.
+/// What a process takes by itself whose resident set is `resident` bytes before anything is opened
+/// in it.
 pub fn process_bytes(resident: u64) -> u64 {
     resident.saturating_add(PROCESS_SLACK).max(PROCESS_BYTES)
 }
@@ -37,28 +42,31 @@ pub fn many_parameters_bytes(tree: &Tree) -> u64 {
     (tree.tensors().count() as u64).saturating_sub(FEW_PARAMETERS).saturating_mul(PARAMETER_BYTES)
 }
 
-/// What a run takes besides weights and the ring, in bytes: the process, and the activations of one pass. Keys and values
-/// are counted by the blocks of a [`Tree`](outsize_plan::Tree), and so are the readers' conversions.
+/// What a run takes besides weights and the ring, in bytes: the process, and the activations of one
+/// pass. Keys and values are counted by the blocks of a [`Tree`](outsize_plan::Tree), and so are
+/// the readers' conversions.
 pub fn memory_overhead(process: u64, activations: u64) -> MemoryOverhead {
     MemoryOverhead { process, activations, ..MemoryOverhead::default() }
 }
 
-/// What attention composed of a GPU's own operations holds beside the activations that layers report, and what products
-/// unpack of a tile, in bytes: four tensors of scores of 8 MiB, and a tile of 4 MiB four times in f32.
+/// What attention composed of a GPU's own operations holds beside the activations that layers
+/// report, and what products unpack of a tile, in bytes: four tensors of scores of 8 MiB, and a
+/// tile of 4 MiB four times in f32.
 const GPU_SCRATCH: u64 = 64 << 20;
 
 /// What a GPU's pools hold for small allocations, in bytes.
 const GPU_SMALL_POOL: u64 = 8 << 20;
 
-/// What a GPU takes besides weights, slots and KV cache, in bytes, for passes whose layers report so much. Its pools have
-/// pages of the size of the largest allocation, of which half may be unused.
+/// What a GPU takes besides weights, slots and KV cache, in bytes, for passes whose layers report
+/// so much. Its pools have pages of the size of the largest allocation, of which half may be
+/// unused.
 pub fn gpu_overhead(activations: u64) -> u64 {
     (activations.saturating_add(GPU_SCRATCH)).saturating_mul(2).saturating_add(GPU_SMALL_POOL)
 }
 
-/// What main memory holds of weights on their way to GPUs, if the budget has any, in bytes: the ring that weights are read to
-/// which stay on one, of which the largest is read in parts of `largest` bytes; and for each GPU what copies to it pass
-/// through.
+/// What main memory holds of weights on their way to GPUs, if the budget has any, in bytes: the
+/// ring that weights are read to which stay on one, of which the largest is read in parts of
+/// `largest` bytes; and for each GPU what copies to it pass through.
 pub fn upload_bytes(budget: &Budget, largest: u64) -> u64 {
     let gpus = budget.iter().filter(|(tier, bytes)| matches!(tier, Tier::Gpu(_)) && *bytes > 0);
     match gpus.count() as u64 {
@@ -67,14 +75,14 @@ pub fn upload_bytes(budget: &Budget, largest: u64) -> u64 {
     }
 }
 
-/// Tokens of each text in the longest pass over `texts` prompts of `prompt` tokens in a context of `context`, if there is
-/// room for it.
+/// Tokens of each text in the longest pass over `texts` prompts of `prompt` tokens in a context of
+/// `context`, if there is room for it.
 pub fn longest_pass(texts: usize, prompt: usize, context: usize) -> usize {
     prompt.clamp(1, LONGEST_PASS.div_ceil(texts.max(1))).min(context.max(1))
 }
 
-/// What `place` makes of passes of so many tokens: of the longest up to `tokens` that it can, each further pass over a long
-/// prompt reading all that is streamed again.
+/// What `place` makes of passes of so many tokens: of the longest up to `tokens` that it can, each
+/// further pass over a long prompt reading all that is streamed again.
 ///
 /// # Errors
 /// That of passes of one token.

@@ -47,8 +47,9 @@ macro_rules! each {
     }};
 }
 
-/// Rounded to odd: one of the two f32 beside a value that is none, that with an odd last bit. Rounded once more, to 16 bits and
-/// the nearest, it becomes what the value itself would (Boldo and Melquiond 2008). `half` cuts an f64 first.
+/// Rounded to odd: one of the two f32 beside a value that is none, that with an odd last bit.
+/// Rounded once more, to 16 bits and the nearest, it becomes what the value itself would (Boldo and
+/// Melquiond 2008). `half` cuts an f64 first.
 fn odd(value: f64) -> f32 {
     let nearest = value as f32;
     if f64::from(nearest) == value || value.is_nan() {
@@ -68,9 +69,8 @@ fn widen_e5m2(byte: u8) -> f32 {
     f16::from_bits(u16::from(byte) << 8).to_f32()
 }
 
-/// The conversion of floats from the type in the file to the type in memory. `Ok(None)` if they are the
-/// same, an error if there is no such
-/// conversion.
+/// The conversion of floats from the type in the file to the type in memory. `Ok(None)` if they are
+/// the same, an error if there is no such conversion.
 pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConversion> {
     let run: fn(&[u8], &mut [u8]) = match (from, to) {
         (Dtype::F64, DType::F64)
@@ -101,8 +101,8 @@ pub(crate) fn float(from: Dtype, to: DType) -> Result<Option<Convert>, NoConvers
     Ok(Some(convert))
 }
 
-/// The same of a convolution of films of so many `frames`, each a `window` of numbers, of which the last frame is held. A number
-/// takes so many bytes in the file and in memory.
+/// The same of a convolution of films of so many `frames`, each a `window` of numbers, of which the
+/// last frame is held. A number takes so many bytes in the file and in memory.
 pub(crate) fn last_frame(
     convert: Option<Convert>,
     [from, to]: [usize; 2],
@@ -153,8 +153,8 @@ pub(crate) fn dequantize(
     }))
 }
 
-/// Dequantizes elements from number `first` of the weight on, and gives them to `write` scale by scale, each with its number
-/// among these.
+/// Dequantizes elements from number `first` of the weight on, and gives them to `write` scale by
+/// scale, each with its number among these.
 fn for_each_scale(
     weight: &StoredWeight,
     first: usize,

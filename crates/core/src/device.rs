@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default)]
 pub struct Devices(BTreeMap<usize, Device>);
 
-/// The GPU of this number, in the order of `outsize env`: what a module is initialised on that is to
-/// compute there.
+/// The GPU of this number, in the order of `outsize env`: what a module is initialised on that is
+/// to compute there.
 ///
 /// # Errors
 /// [`Error::NotBuilt`] and [`Error::NoGpu`].
@@ -59,8 +59,8 @@ impl Devices {
         self.0.iter().map(|(number, device)| (*number, device))
     }
 
-    /// What the memory pools of each GPU hold, in bytes: at most as much was in use at once since they
-    /// were last cleaned up. Empty for backends that do not tell.
+    /// What the memory pools of each GPU hold, in bytes: at most as much was in use at once since
+    /// they were last cleaned up. Empty for backends that do not tell.
     pub fn memory_held(&self) -> BTreeMap<Tier, u64> {
         let held = |(number, device): (&usize, &Device)| {
             let usage = device.memory_pool_usage()?;

@@ -23,8 +23,8 @@ use std::sync::{Arc, OnceLock, RwLock};
 /// [crate]'s table.
 ///
 /// # Errors
-/// What is wrong with the checkpoint, how it does not fit the module, or how many bytes of budget would
-/// do.
+/// What is wrong with the checkpoint, how it does not fit the module, or how many bytes of budget
+/// would do.
 pub fn load_checkpoint_and_dispatch<M: Module>(
     module: M,
     path: impl AsRef<Path>,
@@ -40,8 +40,9 @@ pub fn load_checkpoint_and_dispatch<M: Module>(
 /// Parameters that cannot carry a handle are loaded before this returns.
 ///
 /// # Errors
-/// [`Error::NotBuilt`], [`Error::NoGpu`], [`Error::OtherDevice`] and [`Error::Gpu`] for a map that uses GPUs; the rest as [`tree`](crate::tree()); and what reading said for the
-/// parameters that are loaded at once.
+/// [`Error::NotBuilt`], [`Error::NoGpu`], [`Error::OtherDevice`] and [`Error::Gpu`] for a map that
+/// uses GPUs; the rest as [`tree`](crate::tree()); and what reading said for the parameters that
+/// are loaded at once.
 pub fn dispatch<M: Module>(
     module: M,
     checkpoint: &Checkpoint,
@@ -144,7 +145,8 @@ impl<'a> Attach<'a> {
         Ok(self.attached)
     }
 
-    /// Where the parameter's block computes, in prefill and in decode, if that is not where the module is.
+    /// Where the parameter's block computes, in prefill and in decode, if that is not where the
+    /// module is.
     fn computes(&mut self, entry: &Matched, own: &Device) -> Option<Box<[Device; 2]>> {
         let block = self.blocks.get(entry.parameter.block(&self.options.no_split))?;
         let tiers = [block.prefill_on, block.decode_on];

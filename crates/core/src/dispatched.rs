@@ -22,7 +22,8 @@ use std::sync::Arc;
 /// | `train` | [`Error::Misuse`] |
 /// | `materialize` | a module with all its weights; [`Error::Stream`] if the ring has no room for them |
 ///
-/// A clone that leaves `run` panics at the first weight that it asks for, with a message that says why.
+/// A clone that leaves `run` panics at the first weight that it asks for, with a message that says
+/// why.
 pub struct Dispatched<M> {
     module: M,
     map: DeviceMap,
@@ -54,15 +55,15 @@ impl<M> Dispatched<M> {
     /// The order in which the pass asks for weights is what the next one is expected to ask for, so
     /// let `pass` be one forward pass rather than a loop of them.
     ///
-    /// Calls from several threads take turns. A module may divide its own work among threads; each of them
-    /// holds weights, and the ring is made for one that holds no more than two at once: see
-    /// [`MemoryOverhead::overflow`](outsize_plan::MemoryOverhead::overflow). A thread that the pass waits for must
-    /// not call `run` itself, or they wait for each other.
+    /// Calls from several threads take turns. A module may divide its own work among threads; each
+    /// of them holds weights, and the ring is made for one that holds no more than two at once: see
+    /// [`MemoryOverhead::overflow`](outsize_plan::MemoryOverhead::overflow). A thread that the pass
+    /// waits for must not call `run` itself, or they wait for each other.
     ///
     /// # Errors
-    /// What went wrong with a weight in the middle of the pass, on whichever thread and whatever the
-    /// module made of it; [`Error::Nested`] for a call from within `pass`. The next call works again. Nothing
-    /// is printed, unless the module waits for its own threads with
+    /// What went wrong with a weight in the middle of the pass, on whichever thread and whatever
+    /// the module made of it; [`Error::Nested`] for a call from within `pass`. The next call works
+    /// again. Nothing is printed, unless the module waits for its own threads with
     /// [`std::thread::scope`] or `join().unwrap()`, which print a message of theirs.
     ///
     /// # Panics
@@ -82,8 +83,9 @@ impl<M> Dispatched<M> {
         self.turn(kind, Stream::end_pass, pass)
     }
 
-    /// Runs a pass that is not repeated, such as that of an encoder before those of its decoder: it is expected to ask for
-    /// what comes first in [`Options::order`](crate::Options), and the passes behind it for the rest.
+    /// Runs a pass that is not repeated, such as that of an encoder before those of its decoder: it
+    /// is expected to ask for what comes first in [`Options::order`](crate::Options), and the
+    /// passes behind it for the rest.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -129,7 +131,8 @@ impl<M> Dispatched<M> {
     /// [`Options::needs`](crate::Options::needs).
     ///
     /// # Errors
-    /// [`Error::Adapter`]: a path that is not that of a dispatched matrix, or other shapes. Nothing is changed then.
+    /// [`Error::Adapter`]: a path that is not that of a dispatched matrix, or other shapes. Nothing
+    /// is changed then.
     pub fn set_low_rank(&self, parts: &HashMap<String, LowRank>) -> Result<(), Error> {
         let shapes: HashMap<&str, [usize; 2]> = self
             .attached

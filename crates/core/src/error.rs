@@ -49,7 +49,8 @@ pub enum Error {
         planned: u64,
         /// What it gave, in bytes.
         held: u64,
-        /// [`Planning::reserve_bytes`](crate::Planning::reserve_bytes) with which the plan fits into that.
+        /// [`Planning::reserve_bytes`](crate::Planning::reserve_bytes) with which the plan fits
+        /// into that.
         reserve: u64,
         /// What it said.
         reason: String,
@@ -238,7 +239,8 @@ pub struct KeyMismatch {
     pub missing: Vec<(String, String)>,
     /// Tensors, or parts of tensors, without a parameter.
     pub unexpected: Vec<String>,
-    /// Rules for names that matched no parameter. By themselves no fault, but a likely cause of one.
+    /// Rules for names that matched no parameter. By themselves no fault, but a likely cause of
+    /// one.
     pub unused_rules: Vec<String>,
     /// Tensors whose shape is not the parameter's: `(tensor, its shape, the parameter's)`.
     pub misshaped: Vec<(String, Vec<usize>, Vec<usize>)>,

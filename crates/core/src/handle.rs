@@ -1,13 +1,13 @@
-//! The handle as Burn's traversals meet it: a module without parameters, by which what would save, move or
-//! train placeholders is refused.
+//! The handle as Burn's traversals meet it: a module without parameters, by which what would save,
+//! move or train placeholders is refused.
 
 use crate::streamed::Streamed;
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Tensor};
 
 impl Module for Streamed {
-    /// Shows the visitor one more parameter: of no element, so that sums over shapes are right, and without
-    /// a value, so that reading one is an error rather than a placeholder in a record.
+    /// Shows the visitor one more parameter: of no element, so that sums over shapes are right, and
+    /// without a value, so that reading one is an error rather than a placeholder in a record.
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
         let inner = self.inner.clone();
         visitor.visit_float(&Param::<Tensor<1>>::uninitialized(

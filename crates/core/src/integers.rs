@@ -1,5 +1,5 @@
-//! Weights of integers: how they get from the tensors of a checkpoint to where they lie in memory, which is
-//! [row after row](outsize_checkpoint::Integers::in_memory).
+//! Weights of integers: how they get from the tensors of a checkpoint to where they lie in memory,
+//! which is [row after row](outsize_checkpoint::Integers::in_memory).
 
 mod place;
 
@@ -25,7 +25,8 @@ pub(crate) fn parts(weight: &StoredWeight) -> impl Iterator<Item = (&TensorInfo,
     weight.tensors().zip([Part::Data, Part::Scales, Part::Zeros])
 }
 
-/// The conversion of one of a weight's tensors to its place in memory; none of what is read straight there.
+/// The conversion of one of a weight's tensors to its place in memory; none of what is read
+/// straight there.
 pub(crate) fn convert(weight: &StoredWeight, tensor: &TensorInfo, part: Part) -> Option<Convert> {
     let integers = weight.format().as_integers()?;
     let is_packed = part == Part::Zeros && tensor.dtype == Dtype::I32;
@@ -124,7 +125,8 @@ pub(crate) fn check_order(checkpoint: &Checkpoint, weight: &StoredWeight) -> Res
     })
 }
 
-/// The conversion of a weight to floats of a type that `narrow` makes of f32, which needs its scales.
+/// The conversion of a weight to floats of a type that `narrow` makes of f32, which needs its
+/// scales.
 pub(crate) fn dequantize(
     weight: &StoredWeight,
     size: usize,

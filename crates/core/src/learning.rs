@@ -12,8 +12,8 @@ pub struct Learning<'a> {
 }
 
 impl Learning<'_> {
-    /// Runs `work`, in which every value that the module asks for is a leaf of Burn's graph and every matrix that is
-    /// multiplied learns, and hands the gradients over that it gives.
+    /// Runs `work`, in which every value that the module asks for is a leaf of Burn's graph and
+    /// every matrix that is multiplied learns, and hands the gradients over that it gives.
     ///
     /// # Errors
     /// That of `work`.
@@ -29,12 +29,13 @@ impl Learning<'_> {
 }
 
 impl<M> Dispatched<M> {
-    /// [`run`](Self::run) of a pass in which the module's weights learn: what `pass` [records](Learning::record) gives
-    /// gradients, which go to `sink` in f32. For modules on processors whose weights are floats.
+    /// [`run`](Self::run) of a pass in which the module's weights learn: what `pass`
+    /// [records](Learning::record) gives gradients, which go to `sink` in f32. For modules on
+    /// processors whose weights are floats.
     ///
     /// # Errors
-    /// As [`run`](Self::run); [`Error::Gradient`] with what the sink said; [`Error::Misuse`] for a parameter in blocks, or
-    /// stored with its axes the other way round.
+    /// As [`run`](Self::run); [`Error::Gradient`] with what the sink said; [`Error::Misuse`] for a
+    /// parameter in blocks, or stored with its axes the other way round.
     ///
     /// # Panics
     /// As there.

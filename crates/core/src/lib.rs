@@ -1,5 +1,5 @@
-//! Run any Burn module bigger than memory, unmodified: plan where its weights live, load what stays,
-//! stream the rest from the checkpoint just ahead of the layer that needs it.
+//! Run any Burn module bigger than memory, unmodified: plan where its weights live, load what
+//! stays, stream the rest from the checkpoint just ahead of the layer that needs it.
 //!
 //! | step | what happens | call |
 //! |---|---|---|
@@ -9,13 +9,15 @@
 //! | 4 | attach a streamed handle to each parameter | [`dispatch()`] |
 //! | 5 | run it like any module | [`Dispatched::run`] |
 //!
-//! [`load_checkpoint_and_dispatch`] is steps 2 to 4 together. [`Turns`] lets several modules take turns in memory.
+//! [`load_checkpoint_and_dispatch`] is steps 2 to 4 together. [`Turns`] lets several modules take
+//! turns in memory.
 //!
 //! The hook is Burn's own: a [`Streamed`] handle is a
 //! [`Reparameterization`](burn::module::Reparameterization), so that `Param::val()` fetches the
-//! value. What the module holds instead is one NaN expanded to the parameter's shape, so that code which
-//! goes round `val()` gives NaN and never a plausible wrong answer. Parameters that cannot carry a handle
-//! (integers, booleans, the running state of a `BatchNorm`) are always resident; the plan counts them.
+//! value. What the module holds instead is one NaN expanded to the parameter's shape, so that code
+//! which goes round `val()` gives NaN and never a plausible wrong answer. Parameters that cannot
+//! carry a handle (integers, booleans, the running state of a `BatchNorm`) are always resident; the
+//! plan counts them.
 #![forbid(unsafe_code)]
 
 mod account;

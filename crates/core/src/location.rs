@@ -1,7 +1,8 @@
 use std::fmt;
 
-/// Where a parameter's value lies in a checkpoint: a tensor, or one or more of several equal parts of it along its
-/// first axis, as PyTorch packs the gates of an LSTM or the three projections of an attention.
+/// Where a parameter's value lies in a checkpoint: a tensor, or one or more of several equal parts
+/// of it along its first axis, as PyTorch packs the gates of an LSTM or the three projections of an
+/// attention.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
     /// The tensor's name.

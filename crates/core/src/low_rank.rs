@@ -2,9 +2,9 @@ use crate::Error;
 use burn::tensor::{DType, Tensor};
 use std::ops::Range;
 
-/// What LoRA adds to a weight `[out, in]`, or to one of a convolution `[out, ..]`, all of whose other values count as `in`:
-/// `scale · up · down`, two small matrices
-/// ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)).
+/// What LoRA adds to a weight `[out, in]`, or to one of a convolution `[out, ..]`, all of whose
+/// other values count as `in`: `scale · up · down`, two small matrices ([Hu et al.,
+/// 2021](https://arxiv.org/abs/2106.09685)).
 #[derive(Debug, Clone)]
 pub struct LowRank {
     /// `[rank, in]` in bf16, f16 or f32.

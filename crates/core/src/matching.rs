@@ -35,15 +35,16 @@ pub(crate) struct Matched<'a> {
     pub(crate) in_blocks: bool,
     /// The scales that the conversion waits for.
     pub(crate) scales: Option<Scales>,
-    /// How a router chooses the expert that it belongs to, if it belongs to one: passes may leave it out.
+    /// How a router chooses the expert that it belongs to, if it belongs to one: passes may leave
+    /// it out.
     pub(crate) routed: Option<Routed>,
 }
 
 /// What of the checkpoint holds a value: a tensor or a part of one, with its scales.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
-    /// The tensor's number in the checkpoint, and which part of how many. The same for parameters that
-    /// share their value.
+    /// The tensor's number in the checkpoint, and which part of how many. The same for parameters
+    /// that share their value.
     pub(crate) key: (usize, usize, usize),
     /// Its name, and which part.
     pub(crate) name: String,
@@ -111,7 +112,8 @@ impl Matched<'_> {
         }
     }
 
-    /// Bytes that some rows of the value take in memory. Scales and zero points begin with a page of their own.
+    /// Bytes that some rows of the value take in memory. Scales and zero points begin with a page
+    /// of their own.
     pub(crate) fn held(&self, rows: &StoredWeight) -> u64 {
         if self.in_blocks {
             let [data, others @ ..] = rows.bytes_in_memory();

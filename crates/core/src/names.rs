@@ -8,8 +8,9 @@ use std::ops::Range;
 /// Whose conventions a checkpoint follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// As the module declares it: same names, same shapes. So are Burn's own records: the burnpack files (`.bpk`) of
-    /// [`save_file`](burn::module::Module::save_file), and the safetensors of burn-store.
+    /// As the module declares it: same names, same shapes. So are Burn's own records: the burnpack
+    /// files (`.bpk`) of [`save_file`](burn::module::Module::save_file), and the safetensors of
+    /// burn-store.
     #[default]
     Burn,
     /// PyTorch's.
@@ -28,11 +29,12 @@ pub enum Layout {
     /// | `TransformerDecoderLayer`: `self_attn`, `cross_attn` | `self_attn`, `multihead_attn` |
     /// | their `norm_1` … | `norm1` …, once [`Names::norm_first`] said in which order |
     ///
-    /// A tensor under the plain name (`attention.query.weight`) is preferred if there is one. What PyTorch has
-    /// and Burn has not is reported as a tensor without a parameter: attention with `bias_k` or of several
-    /// widths, an LSTM with projections, layers of a recurrent module beyond the first (make a `Vec` of
-    /// modules of them and [rename](Names::rename) `_l0`). How modules compute is not in a
-    /// checkpoint: activations, `norm_first`, `reset_after` and epsilons are for their configuration.
+    /// A tensor under the plain name (`attention.query.weight`) is preferred if there is one. What
+    /// PyTorch has and Burn has not is reported as a tensor without a parameter: attention with
+    /// `bias_k` or of several widths, an LSTM with projections, layers of a recurrent module beyond
+    /// the first (make a `Vec` of modules of them and [rename](Names::rename) `_l0`). How modules
+    /// compute is not in a checkpoint: activations, `norm_first`, `reset_after` and epsilons are
+    /// for their configuration.
     PyTorch,
 }
 
@@ -83,11 +85,11 @@ impl Names {
         Self { layout, ..self }
     }
 
-    /// Adds a rule, applied to the path after the layout's conventions and the earlier rules: every match of
-    /// the regular expression `pattern` is replaced by `with` (`$1` is the first group).
+    /// Adds a rule, applied to the path after the layout's conventions and the earlier rules: every
+    /// match of the regular expression `pattern` is replaced by `with` (`$1` is the first group).
     ///
-    /// A rule that matches nothing does no harm by itself; if the module and the checkpoint do not match, the
-    /// error points it out.
+    /// A rule that matches nothing does no harm by itself; if the module and the checkpoint do not
+    /// match, the error points it out.
     ///
     /// # Errors
     /// [`Error::Rule`] if `pattern` is no regular expression.
@@ -95,9 +97,9 @@ impl Names {
         self.rule(pattern, with, None)
     }
 
-    /// Adds a rule as [`Self::rename`] does, for parameters that share a tensor of which each is one of
-    /// `parts` equal parts along the first axis as it is stored; `part` counts from 0. Nothing is copied or
-    /// read twice for it.
+    /// Adds a rule as [`Self::rename`] does, for parameters that share a tensor of which each is
+    /// one of `parts` equal parts along the first axis as it is stored; `part` counts from 0.
+    /// Nothing is copied or read twice for it.
     ///
     /// ```
     /// # use outsize_core::{Layout, Names};
@@ -121,10 +123,11 @@ impl Names {
         self.rule(pattern, with, Some((part, parts)))
     }
 
-    /// Says that `modules` equal modules, such as experts, may be stacked: a parameter that has no tensor of its own name, but
-    /// one that matches the regular expression `pattern`, is then a part of the tensor that `with` makes of that name, along
-    /// the first axis or the first two. The number of its module is what the group `n` matches, from 0; of its `slots` parts
-    /// this is `slot`, from 0.
+    /// Says that `modules` equal modules, such as experts, may be stacked: a parameter that has no
+    /// tensor of its own name, but one that matches the regular expression `pattern`, is then a
+    /// part of the tensor that `with` makes of that name, along the first axis or the first two.
+    /// The number of its module is what the group `n` matches, from 0; of its `slots` parts this is
+    /// `slot`, from 0.
     ///
     /// ```
     /// # use outsize_core::Names;
@@ -137,7 +140,8 @@ impl Names {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Rule`] if `pattern` is no regular expression with such a group, or there is no such part.
+    /// [`Error::Rule`] if `pattern` is no regular expression with such a group, or there is no such
+    /// part.
     pub fn stacked(
         mut self,
         pattern: &str,
@@ -158,9 +162,9 @@ impl Names {
         Ok(self)
     }
 
-    /// Says that a parameter whose name matches the regular expression `pattern` and that has no tensor of that name may be some
-    /// of `of` equal parts of one, along the first axis: as projections of attention are that have fewer heads of keys than of
-    /// queries.
+    /// Says that a parameter whose name matches the regular expression `pattern` and that has no
+    /// tensor of that name may be some of `of` equal parts of one, along the first axis: as
+    /// projections of attention are that have fewer heads of keys than of queries.
     ///
     /// # Errors
     /// [`Error::Rule`] if `pattern` is no regular expression, or there are no such parts.
@@ -181,8 +185,9 @@ impl Names {
         Ok(self)
     }
 
-    /// Says how a parameter may be called whose name matches the regular expression `pattern` and that has no tensor of that
-    /// name: as `with` makes it. Of several such rules the first one counts that makes the name of a tensor.
+    /// Says how a parameter may be called whose name matches the regular expression `pattern` and
+    /// that has no tensor of that name: as `with` makes it. Of several such rules the first one
+    /// counts that makes the name of a tensor.
     ///
     /// # Errors
     /// [`Error::Rule`] if `pattern` is no regular expression.
@@ -192,8 +197,8 @@ impl Names {
         Ok(self)
     }
 
-    /// Where a parameter may be that has no tensor of this name, as it may be [stacked](Self::stacked) or have
-    /// [another name](Self::or_rename): the preferred place first.
+    /// Where a parameter may be that has no tensor of this name, as it may be
+    /// [stacked](Self::stacked) or have [another name](Self::or_rename): the preferred place first.
     pub fn otherwise(&self, tensor: &str) -> impl Iterator<Item = Location> {
         self.stacks(tensor).map(|(location, _)| location)
     }
@@ -223,16 +228,18 @@ impl Names {
         Ok(self)
     }
 
-    /// Says whether the transformers of the module have `norm_first` set, which decides which norm of Burn's
-    /// is which of PyTorch's. Without it such a checkpoint is refused rather than loaded wrong.
+    /// Says whether the transformers of the module have `norm_first` set, which decides which norm
+    /// of Burn's is which of PyTorch's. Without it such a checkpoint is refused rather than loaded
+    /// wrong.
     pub fn norm_first(mut self, norm_first: bool) -> Self {
         self.norm_first = Some(norm_first);
         self
     }
 
-    /// Says that a convolution of pictures `[out, in, rows, columns]` may be stored as one of films, `[out, in, frames, rows,
-    /// columns]`, that sees no frame behind the one that it makes: of a picture, which has none before it either, its last frame
-    /// alone counts, and is what is held.
+    /// Says that a convolution of pictures `[out, in, rows, columns]` may be stored as one of
+    /// films, `[out, in, frames, rows, columns]`, that sees no frame behind the one that it makes:
+    /// of a picture, which has none before it either, its last frame alone counts, and is what is
+    /// held.
     pub fn last_frames(mut self) -> Self {
         self.last_frames = true;
         self
@@ -243,8 +250,8 @@ impl Names {
         self.last_frames
     }
 
-    /// Looks for a tensor without `prefix` as well, if there is none with it: some checkpoints save a model without its head,
-    /// `h.0.ln_1.weight` for `transformer.h.0.ln_1.weight`.
+    /// Looks for a tensor without `prefix` as well, if there is none with it: some checkpoints save
+    /// a model without its head, `h.0.ln_1.weight` for `transformer.h.0.ln_1.weight`.
     pub fn optional_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.optional_prefix = prefix.into();
         self
@@ -332,7 +339,8 @@ impl Names {
             .collect()
     }
 
-    /// Whether a tensor that belongs to no parameter can be left alone, `has` telling which others are used.
+    /// Whether a tensor that belongs to no parameter can be left alone, `has` telling which others
+    /// are used.
     pub(crate) fn is_bookkeeping(&self, tensor: &str, has: impl Fn(&str) -> bool) -> bool {
         self.layout == Layout::PyTorch
             && tensor
@@ -353,8 +361,8 @@ impl Names {
 }
 
 fn regex(pattern: &str) -> Result<Regex, Error> {
-    // Names are ASCII: a pattern takes some 70 KB with the digits of all scripts, and a sixth of that with ten. What could then
-    // match half a character is built as it stands.
+    // Names are ASCII: a pattern takes some 70 KB with the digits of all scripts, and a sixth of
+    // that with ten. What could then match half a character is built as it stands.
     let ascii = RegexBuilder::new(pattern).unicode(false).build();
     ascii.or_else(|_| Regex::new(pattern)).map_err(|error| Error::Rule {
         pattern: pattern.to_string(),

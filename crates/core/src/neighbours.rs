@@ -3,8 +3,8 @@
 use outsize_stream::{Chunk, Segment};
 use std::ops::Range;
 
-/// A read of fewer bytes than this is joined to that of a neighbour: it takes a disk about as long to answer as to
-/// deliver so many bytes.
+/// A read of fewer bytes than this is joined to that of a neighbour: it takes a disk about as long
+/// to answer as to deliver so many bytes.
 const SMALL: u64 = 256 << 10;
 
 /// A chunk made of neighbours, with the key of each and its bytes in the chunk.
@@ -20,9 +20,10 @@ struct Member<'a, K> {
     segment: &'a Segment,
 }
 
-/// Joins small chunks to a chunk that lies right before or behind them in the same file, whichever is needed at a more
-/// similar time. `chunks` come in the order of use, each with its key. Only what is of one segment and read straight to its
-/// place is joined, and only what is joined is in the result.
+/// Joins small chunks to a chunk that lies right before or behind them in the same file, whichever
+/// is needed at a more similar time. `chunks` come in the order of use, each with its key. Only
+/// what is of one segment and read straight to its place is joined, and only what is joined is in
+/// the result.
 pub(crate) fn join<K: Copy>(chunks: &[(K, Chunk)]) -> Vec<Joined<K>> {
     let mut found: Vec<Member<K>> = Vec::new();
     for (turn, (key, chunk)) in chunks.iter().enumerate() {
@@ -57,7 +58,8 @@ pub(crate) fn join<K: Copy>(chunks: &[(K, Chunk)]) -> Vec<Joined<K>> {
             with_before[at + 1] = true;
         }
     }
-    // Each small one makes one link, so that a chain of them never reaches from one large one to the next.
+    // Each small one makes one link, so that a chain of them never reaches from one large one to
+    // the next.
     let mut joined = Vec::new();
     let mut first = 0;
     while first < found.len() {

@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use std::sync::Arc;
 
 impl<M> Dispatched<M> {
-    /// [`run`](Self::run) of a pass in which `observer` is shown what goes into every matrix whose layer
-    /// [tells](Streamed::observe).
+    /// [`run`](Self::run) of a pass in which `observer` is shown what goes into every matrix whose
+    /// layer [tells](Streamed::observe).
     ///
     /// # Errors
     /// As [`run`](Self::run).

@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatType {
     /// As the checkpoint stores them. For modules that take weights of any type, such as those of
-    /// `outsize-models`. Weights in [blocks](Options::format) stay so if [`Options::access`] says that they
-    /// are read by tiles or rows, and are cast to 32-bit floats if not.
+    /// `outsize-models`. Weights in [blocks](Options::format) stay so if [`Options::access`] says
+    /// that they are read by tiles or rows, and are cast to 32-bit floats if not.
     AsStored,
     /// All in this one, cast on the way in. Unmodified modules want the type of their activations.
     Cast(DType),
@@ -43,12 +43,14 @@ pub struct Planning {
 /// [`Self::strict`], [`Self::allow_extra`], [`Self::allow_missing`] and [`Self::ignore`].
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes that outsize may hold on each device. What [`needs`](Self::needs) does not say is not counted.
+    /// Bytes that outsize may hold on each device. What [`needs`](Self::needs) does not say is not
+    /// counted.
     pub budget: Budget,
     /// What of the budget is needed besides weights: nothing unless said. With
-    /// [`memory_overhead`](crate::memory_overhead) of [`process_bytes`](crate::process_bytes) and the module's activations, a
-    /// budget of main memory is one for the whole process. [`MemoryOverhead::overflow`] is for modules that hold more weights
-    /// at once than the two largest of one layer.
+    /// [`memory_overhead`](crate::memory_overhead) of [`process_bytes`](crate::process_bytes) and
+    /// the module's activations, a budget of main memory is one for the whole process.
+    /// [`MemoryOverhead::overflow`] is for modules that hold more weights at once than the two
+    /// largest of one layer.
     pub needs: MemoryOverhead,
     /// How places are chosen, and what the predicted speed is made of.
     pub planning: Planning,
@@ -65,14 +67,14 @@ pub struct Options {
     /// The parameters of experts, by path, with how a router chooses: a pass that comes to them
     /// [announces](crate::Streamed::announce) those that it needs, and no other is read for it.
     pub routed: HashMap<String, Routed>,
-    /// The paths of the parameters in the order in which a pass needs them, if it is known. The order of
-    /// declaration is taken otherwise, and the true one is learned by the first pass.
+    /// The paths of the parameters in the order in which a pass needs them, if it is known. The
+    /// order of declaration is taken otherwise, and the true one is learned by the first pass.
     pub order: Option<Vec<String>>,
-    /// The largest tile of a parameter that is read by tiles, in bytes. With the rest of the blocks in which it begins and ends
-    /// it should be no longer than one read.
+    /// The largest tile of a parameter that is read by tiles, in bytes. With the rest of the blocks
+    /// in which it begins and ends it should be no longer than one read.
     pub tile_bytes: u64,
-    /// Parameters of fewer bytes than this always stay in memory: reading them for each pass costs more time
-    /// than they take memory.
+    /// Parameters of fewer bytes than this always stay in memory: reading them for each pass costs
+    /// more time than they take memory.
     pub small_tensor_bytes: u64,
     /// The least size of the ring in bytes, if anything is streamed.
     pub min_ring_bytes: u64,
@@ -82,24 +84,25 @@ pub struct Options {
     pub read_bytes: usize,
     /// Do not complain about tensors that the module does not know.
     pub allow_extra: bool,
-    /// Tensors whose names end in one of these are left alone: buffers that some versions of a software
-    /// saved and nobody needs.
+    /// Tensors whose names end in one of these are left alone: buffers that some versions of a
+    /// software saved and nobody needs.
     pub ignore: Vec<String>,
-    /// Do not complain about parameters that the checkpoint lacks: they keep their own initialisation,
-    /// which is made when they are first used and is no part of the budget. Parameters whose tensor has another
-    /// shape or type are an error nevertheless.
+    /// Do not complain about parameters that the checkpoint lacks: they keep their own
+    /// initialisation, which is made when they are first used and is no part of the budget.
+    /// Parameters whose tensor has another shape or type are an error nevertheless.
     pub allow_missing: bool,
     /// The GPU that all of the module computes on, which is initialised there unless it [moves its
     /// activations](Self::moves_activations): weights in main memory and
     /// on disk are copied to it for each use. Without it the module computes on the processors.
     pub gpu: Option<usize>,
-    /// What that GPU holds besides weights and slots, in bytes; as many activations as `needs` has if it is not said.
+    /// What that GPU holds besides weights and slots, in bytes; as many activations as `needs` has
+    /// if it is not said.
     pub gpu_activations: Option<u64>,
     /// Whether the module moves its activations to where each block computes, as those of
     /// `outsize-models` do: [`Streamed::device`](crate::Streamed::device) says where that is.
     pub moves_activations: bool,
-    /// Once another thread or a signal sets it, the pass under way ends with [`Error::Stopped`] at the next weight
-    /// that it asks for, and so does every later one until it is cleared.
+    /// Once another thread or a signal sets it, the pass under way ends with [`Error::Stopped`] at
+    /// the next weight that it asks for, and so does every later one until it is cleared.
     ///
     /// [`Error::Stopped`]: crate::Error::Stopped
     pub stop: Option<Arc<AtomicBool>>,
@@ -136,8 +139,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets [`Self::allow_extra`] and [`Self::allow_missing`] together, as PyTorch's `strict` does: neither
-    /// if `strict`, which is the default; both if not.
+    /// Sets [`Self::allow_extra`] and [`Self::allow_missing`] together, as PyTorch's `strict` does:
+    /// neither if `strict`, which is the default; both if not.
     pub fn strict(mut self, strict: bool) -> Self {
         self.allow_extra = !strict;
         self.allow_missing = !strict;

@@ -31,8 +31,8 @@ pub struct Parameter {
     pub dtype: DType,
     /// Whether a reparameterization is attached to it.
     pub hooked: bool,
-    /// Whether one can be. Integers, booleans and running state, such as a `BatchNorm`'s, cannot be streamed:
-    /// they are always resident.
+    /// Whether one can be. Integers, booleans and running state, such as a `BatchNorm`'s, cannot be
+    /// streamed: they are always resident.
     pub streams: bool,
     /// Whether it is on an autodiff device.
     pub autodiff: bool,
@@ -228,8 +228,8 @@ impl ModuleVisitor for List {
     }
 }
 
-/// Whether the parameter's load mapper transposes: tried on a tensor of two numbers, since the mapper
-/// itself cannot be looked into.
+/// Whether the parameter's load mapper transposes: tried on a tensor of two numbers, since the
+/// mapper itself cannot be looked into.
 fn flips<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     let mut shape = [1; D];
     shape[D - 1] = 2;

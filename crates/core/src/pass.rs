@@ -16,9 +16,9 @@ pub enum PassKind {
 
 /// The pass that a dispatched module is making, if any: whose turn it is, and what went wrong.
 ///
-/// Burn's hooks cannot return errors. A failure is noted here and the thread that met it unwinds; whatever
-/// becomes of that unwinding on its way through the module (a scope of threads replaces the payload, a
-/// `join` may drop it), the pass ends with the error that was noted.
+/// Burn's hooks cannot return errors. A failure is noted here and the thread that met it unwinds;
+/// whatever becomes of that unwinding on its way through the module (a scope of threads replaces
+/// the payload, a `join` may drop it), the pass ends with the error that was noted.
 #[derive(Default)]
 pub(crate) struct Pass {
     /// Passes do not interleave: the schedule and the ring are made for one at a time.

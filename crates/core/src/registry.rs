@@ -24,8 +24,9 @@ pub(crate) fn in_order<'a>(matched: &'a [Matched<'a>], options: &Options) -> Vec
 /// Burn's layers that go through their weights once for each step of a sequence.
 pub(crate) const RECURRENT: [&str; 3] = ["Lstm", "Gru", "Rnn"];
 
-/// How often the first schedule goes through a recurrent layer: as a guess at the number of steps it only has
-/// to be large enough for the layer's weights not to seem done with after each. Later passes know.
+/// How often the first schedule goes through a recurrent layer: as a guess at the number of steps
+/// it only has to be large enough for the layer's weights not to seem done with after each. Later
+/// passes know.
 const STEPS: usize = 32;
 
 /// The path of the recurrent layer that the parameter belongs to.
@@ -158,8 +159,8 @@ pub(crate) fn tile_rows(entry: &Matched, stored: &Stored, options: &Options) -> 
     let Some(grid) = weight.format().scales.filter(|_| entry.in_blocks) else {
         return height.div_ceil(height.div_ceil(most).max(1)).max(1);
     };
-    // A tile takes the rows of scales that it needs, perhaps one more than if it began with the first of them; and its own zero
-    // points.
+    // A tile takes the rows of scales that it needs, perhaps one more than if it began with the
+    // first of them; and its own zero points.
     let one = weight.slice(0..1);
     let (scale_row, [.., zero_row]) =
         (one.scales().map_or(0, |row| row.len), one.bytes_in_memory());

@@ -35,7 +35,8 @@ pub enum Change {
     MinusOne,
     /// Floats below zero become the logarithms of what they are without their sign.
     LogOfNegated,
-    /// Within each row, columns of so many heads, which have so many groups in turns, go to their groups.
+    /// Within each row, columns of so many heads, which have so many groups in turns, go to their
+    /// groups.
     Groups {
         /// Heads.
         heads: usize,
@@ -78,7 +79,8 @@ impl Rewrite {
     /// A weight that becomes floats of `dtype`, dequantised if it is in blocks.
     ///
     /// # Errors
-    /// If it is stored as something that cannot become that, or has not as many rows as `change` needs.
+    /// If it is stored as something that cannot become that, or has not as many rows as `change`
+    /// needs.
     pub fn new(weight: StoredWeight, dtype: Dtype, change: Option<Change>) -> Result<Self, Error> {
         let rows = weight.rows();
         if let Some(Change::Halves(head)) = change
@@ -100,10 +102,12 @@ impl Rewrite {
         Ok(rewrite)
     }
 
-    /// Rows of weights that become the tensor `name` of floats of `dtype`, below one another; elements may change one by one.
+    /// Rows of weights that become the tensor `name` of floats of `dtype`, below one another;
+    /// elements may change one by one.
     ///
     /// # Errors
-    /// If there are none, if they are not equally wide, or if they are stored as something that cannot become that.
+    /// If there are none, if they are not equally wide, or if they are stored as something that
+    /// cannot become that.
     pub fn rows(
         name: String,
         parts: Vec<(StoredWeight, Option<Change>)>,
@@ -140,12 +144,13 @@ impl Rewrite {
         Ok(self)
     }
 
-    /// A stack of modules that becomes the tensor `name` of floats of `dtype`: of each the weights `[out, in]`, all of one
-    /// shape, become `[in, weights · out]`, with the outputs of the weights in turns or behind one another. Of biases `[out]` there
-    /// is no `in`.
+    /// A stack of modules that becomes the tensor `name` of floats of `dtype`: of each the weights
+    /// `[out, in]`, all of one shape, become `[in, weights · out]`, with the outputs of the weights
+    /// in turns or behind one another. Of biases `[out]` there is no `in`.
     ///
     /// # Errors
-    /// If there are none, if their shapes differ, or if they are stored as something that cannot become that.
+    /// If there are none, if their shapes differ, or if they are stored as something that cannot
+    /// become that.
     pub fn stacked(
         name: String,
         modules: Vec<Vec<StoredWeight>>,
@@ -167,11 +172,12 @@ impl Rewrite {
         Ok(rewrite)
     }
 
-    /// Modules below one another that become the tensor `name` of floats of `dtype`: of each a weight `[in, out]`, which becomes
-    /// `[out, in]`, and below it one `[more, in]`.
+    /// Modules below one another that become the tensor `name` of floats of `dtype`: of each a
+    /// weight `[in, out]`, which becomes `[out, in]`, and below it one `[more, in]`.
     ///
     /// # Errors
-    /// If there are none, if their shapes do not fit each other, or if they are stored as something that cannot become that.
+    /// If there are none, if their shapes do not fit each other, or if they are stored as something
+    /// that cannot become that.
     pub fn turned(
         name: String,
         modules: Vec<[StoredWeight; 2]>,
@@ -227,7 +233,8 @@ impl Rewrite {
             .chain(modules.iter().flatten().map(|weight| (weight, None)))
     }
 
-    /// How the tensors that it is written as are declared to a [`ShardWriter`], in the order in which they come.
+    /// How the tensors that it is written as are declared to a [`ShardWriter`], in the order in
+    /// which they come.
     pub fn specs(&self) -> Vec<TensorSpec> {
         let spec = self.spec();
         let kept = match self.dtype {
@@ -244,7 +251,8 @@ impl Rewrite {
         }
     }
 
-    /// The weight: its name, its shape, and the type that its values have before they are packed or quantised.
+    /// The weight: its name, its shape, and the type that its values have before they are packed or
+    /// quantised.
     pub fn spec(&self) -> TensorSpec {
         match &self.source {
             Source::Weight(weight, _) => {
@@ -276,8 +284,9 @@ impl Rewrite {
         self.dtype
     }
 
-    /// Writes the weight, a few megabytes at a time, of which two copies are in memory; of one whose rows change places, at
-    /// least a head, and of a stack a module. `go_on` is asked before each is written.
+    /// Writes the weight, a few megabytes at a time, of which two copies are in memory; of one
+    /// whose rows change places, at least a head, and of a stack a module. `go_on` is asked before
+    /// each is written.
     ///
     /// # Errors
     /// If reading or writing fails; [`Error::Stopped`] if `go_on` said no.

@@ -3,14 +3,15 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Bool, Int, Tensor};
 
-/// Has running statistics take over their latest update. Burn keeps it aside until the next one: visitors and mappers do not see
-/// it, and it would replace a value that is loaded.
+/// Has running statistics take over their latest update. Burn keeps it aside until the next one:
+/// visitors and mappers do not see it, and it would replace a value that is loaded.
 pub(crate) fn settle<M: Module>(module: &M) {
     // What leaves training is settled first; the rest of it copies handles alone.
     drop(module.valid());
 }
 
-/// Whether all values are there. What `settle` does would make the others; and a module that lacks some has not been trained.
+/// Whether all values are there. What `settle` does would make the others; and a module that lacks
+/// some has not been trained.
 pub(crate) fn is_initialized<M: Module>(module: &M) -> bool {
     let mut all = AllInitialized(true);
     module.visit(&mut all);

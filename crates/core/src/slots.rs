@@ -7,14 +7,15 @@ use outsize_kernels::WeightTensor;
 use outsize_kernels::gpu::{Fence, UploadStream, failure};
 use std::sync::{Mutex, PoisonError};
 
-/// The fewest slots and the most: one is filled while another is read, and a third waits for neither.
+/// The fewest slots and the most: one is filled while another is read, and a third waits for
+/// neither.
 pub(crate) const SLOTS: [u64; 2] = [2, 3];
 
 /// Slots for tiles of about one size, taken in turn.
 ///
 /// Each has a stream, and so memory, of its own: a tile that is uploaded waits for nothing but the
-/// products that read the slot's last tile. A slot keeps hold of its tile, so that its memory is not
-/// given to another before these are done, whatever became of the tile elsewhere.
+/// products that read the slot's last tile. A slot keeps hold of its tile, so that its memory is
+/// not given to another before these are done, whatever became of the tile elsewhere.
 pub(crate) struct Slots {
     share: GpuShare,
     slots: Mutex<Vec<Slot>>,
@@ -39,7 +40,8 @@ impl Slots {
         Self { share, slots }
     }
 
-    /// Copies a matrix to the next slot, as `copy` does it; gives `copy` back if the tiles of all slots are still held.
+    /// Copies a matrix to the next slot, as `copy` does it; gives `copy` back if the tiles of all
+    /// slots are still held.
     ///
     /// # Errors
     /// What the device says.
@@ -107,8 +109,8 @@ impl Drop for Slots {
 }
 
 impl Slot {
-    /// Takes note of it if nobody else holds the tile any more: all products that read it were given to
-    /// the device before.
+    /// Takes note of it if nobody else holds the tile any more: all products that read it were
+    /// given to the device before.
     fn look(&mut self, device: &Device) {
         if let Some(tile) = self.tile.take_if(|_| self.done.is_none()) {
             let (tile, alone) = tile.is_alone();

@@ -3,9 +3,10 @@
 use crate::Location;
 use outsize_checkpoint::TensorInfo;
 
-/// A convolution of one place, `[out, in, 1, 1]` or one of patches that do not overlap, `[out, in, frames, rows, columns]`, as
-/// the linear layer that it is, if a matrix is wanted; and as a vector what is longer than one along a single axis,
-/// `[channels, 1, 1]`, or is a number; and as a matrix one that is alone in a stack, `[1, rows, columns]`.
+/// A convolution of one place, `[out, in, 1, 1]` or one of patches that do not overlap,
+/// `[out, in, frames, rows, columns]`, as the linear layer that it is, if a matrix is wanted; and
+/// as a vector what is longer than one along a single axis, `[channels, 1, 1]`, or is a number; and
+/// as a matrix one that is alone in a stack, `[1, rows, columns]`.
 pub(crate) fn flat(tensor: &TensorInfo, wanted: &[usize], location: &Location) -> TensorInfo {
     let mut tensor = tensor.clone();
     let beyond_one =
@@ -31,8 +32,8 @@ pub(crate) fn flat(tensor: &TensorInfo, wanted: &[usize], location: &Location) -
     tensor
 }
 
-/// Takes the frames out of the shape of a convolution of films, if one of pictures is wanted. Returns how many it has; one of
-/// all else.
+/// Takes the frames out of the shape of a convolution of films, if one of pictures is wanted.
+/// Returns how many it has; one of all else.
 pub(crate) fn without_frames(tensor: &mut TensorInfo, wanted: &[usize]) -> usize {
     match tensor.shape[..] {
         [outputs, inputs, frames, rows, columns]
@@ -45,7 +46,8 @@ pub(crate) fn without_frames(tensor: &mut TensorInfo, wanted: &[usize]) -> usize
     }
 }
 
-/// A stack of so many parts, or of modules that have some each, as rows of one behind those of the other.
+/// A stack of so many parts, or of modules that have some each, as rows of one behind those of the
+/// other.
 pub(crate) fn as_rows(tensor: &TensorInfo, wanted: &[usize], parts: usize) -> TensorInfo {
     let mut tensor = tensor.clone();
     if let [count, rows, ..] = tensor.shape[..]

@@ -136,8 +136,9 @@ impl Streamed {
         }
     }
 
-    /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by [`Self::weight`],
-    /// [`Self::value_alone`] or [`Self::tiles`] adds it to what is computed with that.
+    /// What an adapter adds to the weight. `Param::val()` has it added; who takes the weight by
+    /// [`Self::weight`], [`Self::value_alone`] or [`Self::tiles`] adds it to what is computed with
+    /// that.
     pub fn low_rank(&self) -> Option<LowRank> {
         let low_rank = self.inner.low_rank.read().unwrap_or_else(PoisonError::into_inner);
         low_rank.as_deref().cloned()
@@ -172,8 +173,8 @@ impl Streamed {
         &self.inner.weight.data().shape
     }
 
-    /// The whole matrix `[rows, columns]`, as it is held. (`Param::val()` is its value: in floats, made anew each time if
-    /// it is held in blocks.)
+    /// The whole matrix `[rows, columns]`, as it is held. (`Param::val()` is its value: in floats,
+    /// made anew each time if it is held in blocks.)
     ///
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with
@@ -188,9 +189,9 @@ impl Streamed {
         })
     }
 
-    /// The rows of a matrix `[rows, columns]`, as stored in the checkpoint, tile after tile: the range
-    /// of rows and these rows `[range.len(), columns]`; of a tensor of more dimensions, all but the first
-    /// count as columns. Hold one at a time: the next may need its memory.
+    /// The rows of a matrix `[rows, columns]`, as stored in the checkpoint, tile after tile: the
+    /// range of rows and these rows `[range.len(), columns]`; of a tensor of more dimensions, all
+    /// but the first count as columns. Hold one at a time: the next may need its memory.
     ///
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with
@@ -219,9 +220,10 @@ impl Streamed {
         })
     }
 
-    /// Says that the pass will ask for these parameters next, in this order, where that is not always the same, as with
-    /// experts of which a router chooses some: they are read ahead of need. What was said before and is not asked for yet
-    /// does not count any more. The parameters are of one dispatched module.
+    /// Says that the pass will ask for these parameters next, in this order, where that is not
+    /// always the same, as with experts of which a router chooses some: they are read ahead of
+    /// need. What was said before and is not asked for yet does not count any more. The parameters
+    /// are of one dispatched module.
     pub fn announce<'a>(parameters: impl Iterator<Item = &'a Self>) {
         let mut stream = None;
         let mut chunks = Vec::new();
@@ -243,10 +245,12 @@ impl Streamed {
         }
     }
 
-    /// Single rows of a matrix `[rows, columns]`, read by themselves: `[ids.len(), columns]`, in floats.
+    /// Single rows of a matrix `[rows, columns]`, read by themselves: `[ids.len(), columns]`, in
+    /// floats.
     ///
     /// # Unwinds
-    /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with [`Error::Row`].
+    /// To [`Dispatched::run`](crate::Dispatched::run) with what the read said, or with
+    /// [`Error::Row`].
     pub fn rows(&self, ids: &[usize]) -> Tensor<2> {
         self.inner.or_raise(self.inner.rows(ids))
     }

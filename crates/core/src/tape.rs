@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Takes the gradients of a dispatched module's parameters, as a backward pass finds them.
 pub trait GradientSink: Send + Sync {
-    /// Adds `gradient` to that of the values from `start` on of a tensor, or of the part of one that is a parameter, as the
-    /// checkpoint stores it.
+    /// Adds `gradient` to that of the values from `start` on of a tensor, or of the part of one
+    /// that is a parameter, as the checkpoint stores it.
     ///
     /// # Errors
     /// What keeps it from being kept.

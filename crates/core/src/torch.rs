@@ -2,7 +2,8 @@
 
 use crate::{Location, Parameter};
 
-/// Burn's classes whose scale and shift are called `gamma` and `beta`, and `weight` and `bias` by PyTorch.
+/// Burn's classes whose scale and shift are called `gamma` and `beta`, and `weight` and `bias` by
+/// PyTorch.
 const NORMS: [&str; 5] = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RmsNorm"];
 
 /// The last component of the parameter's path as PyTorch writes it.
@@ -19,9 +20,9 @@ pub(crate) fn field(parameter: &Parameter) -> &str {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NormOrder;
 
-/// Where `torch.nn`'s counterpart of the module that holds the parameter keeps it: `MultiheadAttention`,
-/// `LSTM`, `GRU`, `RNN` and the layers of a transformer name and pack their parameters in their own way. The
-/// path with [`field`] for everything else.
+/// Where `torch.nn`'s counterpart of the module that holds the parameter keeps it:
+/// `MultiheadAttention`, `LSTM`, `GRU`, `RNN` and the layers of a transformer name and pack their
+/// parameters in their own way. The path with [`field`] for everything else.
 pub(crate) fn location(
     parameter: &Parameter,
     norm_first: Option<bool>,
@@ -89,8 +90,8 @@ enum Packed {
     Hidden,
 }
 
-/// PyTorch numbers a layer's norms in the order of its sublayers. Burn does so only if they come after them:
-/// with `norm_first` the first sublayer's norm is the one with the highest number.
+/// PyTorch numbers a layer's norms in the order of its sublayers. Burn does so only if they come
+/// after them: with `norm_first` the first sublayer's norm is the one with the highest number.
 fn transformer_norm(norm: &str, decoder: bool, norm_first: bool) -> &'static str {
     match (norm, decoder, norm_first) {
         ("norm_1", _, false) | ("norm_2", false, true) | ("norm_3", true, true) => "norm1",

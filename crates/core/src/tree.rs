@@ -8,8 +8,8 @@ use outsize_checkpoint::{Checkpoint, Dtype};
 use outsize_plan::{Block, DeviceMap, Tensor, TensorKind, Tree, unit_footprint};
 use std::collections::{BTreeMap, HashMap};
 
-/// What of `module` is to be placed, in the order in which it is used as far as that is known. Reads no
-/// weight and allocates none.
+/// What of `module` is to be placed, in the order in which it is used as far as that is known.
+/// Reads no weight and allocates none.
 ///
 /// # Errors
 /// [`Error::Mismatch`] with all that does not fit between the module and the checkpoint;
@@ -22,7 +22,8 @@ pub fn tree<M: Module>(
     tree_of(&parameters(module), &checkpoint.into(), options)
 }
 
-/// [`tree()`] of a module that is known by its parameters, and tensors that are known by their headers.
+/// [`tree()`] of a module that is known by its parameters, and tensors that are known by their
+/// headers.
 ///
 /// # Errors
 /// As there.
@@ -34,8 +35,9 @@ pub fn tree_of(
     Ok(build(&match_parameters(parameters, tensors, options)?, options))
 }
 
-/// Where each weight of `module` lives: [`tree`] and [`decide`](crate::decide), with a ring that holds all of a recurrent
-/// layer if the budget allows it, since such a layer asks for its weights at every step.
+/// Where each weight of `module` lives: [`tree`] and [`decide`](crate::decide), with a ring that
+/// holds all of a recurrent layer if the budget allows it, since such a layer asks for its weights
+/// at every step.
 ///
 /// # Errors
 /// As these two.

@@ -7,9 +7,10 @@ use std::thread::{self, ThreadId};
 
 use crate::{Dispatched, Error};
 
-/// Lets modules take turns in memory, such as the text encoder, denoiser and decoder of a text-to-image model: of those that
-/// belong to one `Turns`, at most one is dispatched at a time, so that each may have the whole budget. The counterpart of
-/// Accelerate's `cpu_offload_with_hook`, for any modules in any order.
+/// Lets modules take turns in memory, such as the text encoder, denoiser and decoder of a
+/// text-to-image model: of those that belong to one `Turns`, at most one is dispatched at a time,
+/// so that each may have the whole budget. The counterpart of Accelerate's `cpu_offload_with_hook`,
+/// for any modules in any order.
 ///
 /// ```no_run
 /// # use burn::nn::LinearConfig;
@@ -126,11 +127,13 @@ pub struct InTurn<'a, M> {
 }
 
 impl<M: Send + 'static> InTurn<'_, M> {
-    /// Runs `work` with the dispatched module. If it was another one's turn before, that one's memory comes back first; if it
-    /// was this one's, nothing is dispatched anew. Waits while another thread has its turn.
+    /// Runs `work` with the dispatched module. If it was another one's turn before, that one's
+    /// memory comes back first; if it was this one's, nothing is dispatched anew. Waits while
+    /// another thread has its turn.
     ///
     /// # Errors
-    /// What dispatching says; [`Error::Nested`] for a call from within the `work` of any module of the same [`Turns`].
+    /// What dispatching says; [`Error::Nested`] for a call from within the `work` of any module of
+    /// the same [`Turns`].
     pub fn run<R>(&self, work: impl FnOnce(&Dispatched<M>) -> R) -> Result<R, Error> {
         let mut current = self.turns.lock()?;
         let mut slot = self.slot.lock();

@@ -1,4 +1,5 @@
-//! Refuses to be built where panics do not unwind. A file of its own, so that a test can compile it by itself.
+//! Refuses to be built where panics do not unwind. A file of its own, so that a test can compile it
+//! by itself.
 
 #[cfg(panic = "abort")]
 compile_error!(

@@ -1,5 +1,5 @@
-//! A GPU whose memory is full says how much to leave to others. One test: it narrows its own process, in which a software
-//! adapter takes the GPU's memory from.
+//! A GPU whose memory is full says how much to leave to others. One test: it narrows its own
+//! process, in which a software adapter takes the GPU's memory from.
 // Linted without a GPU's feature too.
 #![cfg(all(target_os = "linux", any(feature = "gpu", clippy)))]
 

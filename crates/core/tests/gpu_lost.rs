@@ -1,4 +1,5 @@
-//! A GPU that is lost is one error wherever it is met, and nothing waits for it for ever. One test: the device is the process's.
+//! A GPU that is lost is one error wherever it is met, and nothing waits for it for ever. One test:
+//! the device is the process's.
 #![cfg(feature = "wgpu")]
 
 mod common;

@@ -1,4 +1,5 @@
-//! What a GPU's pools hold for an unmodified module stays below what the plan says. One test: the pools are the process's.
+//! What a GPU's pools hold for an unmodified module stays below what the plan says. One test: the
+//! pools are the process's.
 // Linted without a GPU's feature too.
 #![cfg(any(feature = "gpu", clippy))]
 

@@ -15,8 +15,9 @@ pub(crate) struct ResizedImage {
 }
 
 impl ResizedImage {
-    /// The picture in so many columns and rows, of which `scale` make a side of a latent. A denoiser that sees what is kept has so
-    /// many values of the mask for each latent, of its first pixels.
+    /// The picture in so many columns and rows, of which `scale` make a side of a latent. A
+    /// denoiser that sees what is kept has so many values of the mask for each latent, of its first
+    /// pixels.
     pub fn new(
         image: &InitialImage,
         [width, height]: [usize; 2],
@@ -48,7 +49,8 @@ impl ResizedImage {
 pub(crate) struct BegunLatents {
     /// Its latents.
     pub image: LatentDistribution,
-    /// What is made anew: 1 for each of `[rows, columns, values]` where it is, 0 where the picture is kept.
+    /// What is made anew: 1 for each of `[rows, columns, values]` where it is, 0 where the picture
+    /// is kept.
     pub mask: Option<Vec<f32>>,
     /// Whether a denoiser that sees the mask has it behind what is kept.
     pub mask_last: bool,
@@ -60,7 +62,8 @@ pub(crate) struct BegunLatents {
 
 /// Latents as the autoencoder gives them: normal distributions.
 pub(crate) struct LatentDistribution {
-    /// Of each pixel the means and the logarithms of the variances, `[rows, columns, 2 · channels]`.
+    /// Of each pixel the means and the logarithms of the variances,
+    /// `[rows, columns, 2 · channels]`.
     pub moments: Vec<f32>,
     pub channels: usize,
     /// What each channel of a denoiser's latents is multiplied with.
@@ -112,7 +115,8 @@ impl BegunLatents {
                 Beside::Seen(seen.collect(), values + channels)
             }
             (None, Some(mask), Some(latents)) => {
-                // Diffusers draws the latents of what is kept, and leaves them: what schedulers add is drawn behind them.
+                // Diffusers draws the latents of what is kept, and leaves them: what schedulers add
+                // is drawn behind them.
                 draw();
                 Beside::Kept { mask: mask.clone(), latents, noise }
             }

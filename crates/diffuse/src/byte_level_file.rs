@@ -15,7 +15,8 @@ const MOST_ADDED: usize = 1 << 12;
 /// Where texts are cut.
 const PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// A tokenizer.json of vocab.json, merges.txt and the tokens that tokenizer_config.json adds, as transformers makes one of them.
+/// A tokenizer.json of vocab.json, merges.txt and the tokens that tokenizer_config.json adds, as
+/// transformers makes one of them.
 ///
 /// # Errors
 /// A file that is missing, cannot be read or is damaged.
@@ -55,8 +56,8 @@ pub(crate) fn byte_level_tokenizer_file(
     Ok(put_together(folder, [&around, &model, &vocabulary, &merged_pairs(folder)?]))
 }
 
-/// The tokens that are added, in the order of their ids, or what is wrong with them: those behind the vocabulary follow it without
-/// gaps, as their ids are counted.
+/// The tokens that are added, in the order of their ids, or what is wrong with them: those behind
+/// the vocabulary follow it without gaps, as their ids are counted.
 fn added_tokens(
     added: &Map<String, Value>,
     ids: &HashMap<String, u32>,

@@ -28,7 +28,8 @@ pub(crate) enum Denoiser {
     Flux(Box<Part<FluxTransformer2dModel>>),
     /// Of tokens of two by two latents.
     ZImage(Box<Part<ZImageTransformer2dModel>>),
-    /// The same, beside any number of pictures to go by, and whether it is told how closely to follow the text.
+    /// The same, beside any number of pictures to go by, and whether it is told how closely to
+    /// follow the text.
     Flux2(Box<Part<Flux2Transformer2dModel>>, bool),
     /// The same.
     QwenImage(Box<Part<QwenImageTransformer2dModel>>),
@@ -36,7 +37,8 @@ pub(crate) enum Denoiser {
 
 use Denoiser::{Flux, Flux2, QwenImage, Sd3, Unet, ZImage};
 
-/// Latents that a transformer was trained with, where its configuration does not say: rows, and columns.
+/// Latents that a transformer was trained with, where its configuration does not say: rows, and
+/// columns.
 const SAMPLE_SIZE: usize = 128;
 
 /// Rows of latents, and columns, that make a token of a transformer.
@@ -60,7 +62,8 @@ pub(crate) struct Conditions {
 pub(crate) struct Guidance {
     /// How much more.
     pub scale: f32,
-    /// Whether that is counted from what is made of the prompt, instead of from what is made of the negative one.
+    /// Whether that is counted from what is made of the prompt, instead of from what is made of the
+    /// negative one.
     pub from_prompt: bool,
     /// Whether each token is then made as long as that which is made of the prompt.
     pub keeps_lengths: bool,
@@ -159,7 +162,8 @@ impl Denoiser {
         }
     }
 
-    /// Whether it is told how closely to follow the text, instead of looking at a negative prompt too.
+    /// Whether it is told how closely to follow the text, instead of looking at a negative prompt
+    /// too.
     pub fn is_guided(&self) -> bool {
         match self {
             Unet(part) => part.config.config.guidance_channels.is_some(),

@@ -23,7 +23,8 @@ use crate::settings::ImageRequest;
 /// The pictures of a request, to be freed from noise.
 pub(crate) struct Denoising<'a> {
     pub request: &'a ImageRequest,
-    /// How much more the prompt counts than the negative one, which is the first of two texts. `None`: there is one text.
+    /// How much more the prompt counts than the negative one, which is the first of two texts.
+    /// `None`: there is one text.
     pub guidance: Option<Guidance>,
     /// What a denoiser that is told how closely to follow the text is told.
     pub guidance_scale: f32,
@@ -131,7 +132,8 @@ impl Denoising<'_> {
         Some(Tensor::from_data(data, (self.device, DType::F32)))
     }
 
-    /// Latents as tokens, with those of pictures to go by behind them; and rows and columns of each in tokens.
+    /// Latents as tokens, with those of pictures to go by behind them; and rows and columns of each
+    /// in tokens.
     fn beside_references(
         &self,
         latents: Tensor<4>,
@@ -168,8 +170,9 @@ impl Denoising<'_> {
         Ok((latents, module.run(|module| module.stats())?))
     }
 
-    /// The latents of one of the pictures, `[rows, columns, channels]`. `pass` is one of the denoiser: of latents
-    /// `[texts, rows, columns, channels]` at a time of the training's schedule to what the scheduler takes.
+    /// The latents of one of the pictures, `[rows, columns, channels]`. `pass` is one of the
+    /// denoiser: of latents `[texts, rows, columns, channels]` at a time of the training's schedule
+    /// to what the scheduler takes.
     fn latents(
         &self,
         picture: usize,
@@ -223,7 +226,8 @@ impl Denoising<'_> {
     }
 }
 
-/// Noise in the order of `[rows, columns, channels]`, drawn in the order of `[channels, rows, columns]` as diffusers does.
+/// Noise in the order of `[rows, columns, channels]`, drawn in the order of
+/// `[channels, rows, columns]` as diffusers does.
 fn drawn(noise: &mut Noise, [rows, columns, channels]: [usize; 3]) -> Vec<f32> {
     let pixels = rows * columns;
     let mut drawn = vec![0.0; pixels * channels];

@@ -76,7 +76,8 @@ impl PipelineFiles {
         Self::choose(folder, &index(folder)?, variant, |name| folder.join(name).is_file())
     }
 
-    /// The same of a pipeline whose weights of some parts are elsewhere, and need not be in the folder.
+    /// The same of a pipeline whose weights of some parts are elsewhere, and need not be in the
+    /// folder.
     ///
     /// # Errors
     /// As there.
@@ -86,9 +87,10 @@ impl PipelineFiles {
         })
     }
 
-    /// Chooses from the files that a pipeline has, at `place`, whose `model_index.json` holds `index`. Safetensors are preferred
-    /// to `.bin` files. With a `variant`, such as `fp16`, only weights of that variant are taken; else plain ones, or those of
-    /// `fp16` if there are no others.
+    /// Chooses from the files that a pipeline has, at `place`, whose `model_index.json` holds
+    /// `index`. Safetensors are preferred to `.bin` files. With a `variant`, such as `fp16`, only
+    /// weights of that variant are taken; else plain ones, or those of `fp16` if there are no
+    /// others.
     ///
     /// # Errors
     /// A file that is missing, or a pipeline that is not built in.
@@ -222,7 +224,8 @@ fn class_of<'a>(index: &'a Map<String, Value>, part: &str) -> Option<&'a str> {
     index.get(part)?.as_array()?.get(1)?.as_str()
 }
 
-/// The first that is there of the names that weights can have: in one file or in shards with an index.
+/// The first that is there of the names that weights can have: in one file or in shards with an
+/// index.
 fn weights(
     part: &str,
     [base, pickled]: [&str; 2],

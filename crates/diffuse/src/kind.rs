@@ -96,7 +96,8 @@ impl PipelineKind {
         }
     }
 
-    /// Its parts, in the order in which they take turns: text encoders, the denoiser, the autoencoder.
+    /// Its parts, in the order in which they take turns: text encoders, the denoiser, the
+    /// autoencoder.
     pub fn parts(self) -> &'static [PipelinePart] {
         use PipelinePart::{TextEncoder, TextEncoder2, TextEncoder3, Transformer, Unet, Vae};
         match self {
@@ -215,8 +216,8 @@ impl PipelineKind {
         }
     }
 
-    /// How much of a picture to begin with is lost in noise if nobody says it, as in diffusers: of one with a mask, and of
-    /// others.
+    /// How much of a picture to begin with is lost in noise if nobody says it, as in diffusers: of
+    /// one with a mask, and of others.
     pub fn strength(self, has_mask: bool) -> f32 {
         match (self, has_mask) {
             (StableDiffusion | LatentConsistency, false) => 0.8,
@@ -233,8 +234,8 @@ impl PipelineKind {
         }
     }
 
-    /// Steps if nobody says how many, as in diffusers; of models that were distilled to need fewer see
-    /// [`ImageModel::steps`](crate::ImageModel::steps).
+    /// Steps if nobody says how many, as in diffusers; of models that were distilled to need fewer
+    /// see [`ImageModel::steps`](crate::ImageModel::steps).
     pub fn steps(self) -> usize {
         match self {
             StableDiffusion | StableDiffusionXl | FluxFill | ZImage | Flux2 | Flux2Klein

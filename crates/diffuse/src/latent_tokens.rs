@@ -17,7 +17,8 @@ pub(crate) enum TokenOrder {
 
 use TokenOrder::{Channels, Pixels};
 
-/// Latents `[batch, rows, columns, channels]` as tokens `[batch, rows · columns / 4, 4 · channels]`.
+/// Latents `[batch, rows, columns, channels]` as tokens
+/// `[batch, rows · columns / 4, 4 · channels]`.
 pub(crate) fn packed(latents: Tensor<4>, order: TokenOrder) -> Tensor<3> {
     let [batch, rows, columns, channels] = latents.dims();
     let (rows, columns) = (rows / PACKING, columns / PACKING);
@@ -29,7 +30,8 @@ pub(crate) fn packed(latents: Tensor<4>, order: TokenOrder) -> Tensor<3> {
     tokens.reshape([batch, rows * columns, channels * PACKING * PACKING])
 }
 
-/// Values of so many rows and columns of tokens, in the order of channels, as those of latents `[rows, columns, channels]`.
+/// Values of so many rows and columns of tokens, in the order of channels, as those of latents
+/// `[rows, columns, channels]`.
 pub(crate) fn latents_of(tokens: &[f32], [rows, columns]: [usize; 2]) -> Vec<f32> {
     let values = tokens.len() / (rows * columns);
     let channels = values / (PACKING * PACKING);
@@ -65,7 +67,8 @@ pub(crate) fn unpacked(
     latents.reshape([batch, PACKING * rows, PACKING * columns, channels])
 }
 
-/// Multiplies each token of latents `[rows, columns, channels]` so that it is as long as that of others.
+/// Multiplies each token of latents `[rows, columns, channels]` so that it is as long as that of
+/// others.
 pub(crate) fn scale_tokens(
     latents: &mut [f32],
     others: &[f32],

@@ -1,9 +1,11 @@
 //! Noise in, pictures out: schedulers, text-to-image pipelines.
 //!
-//! - [`ImageModel`] is such a model as its configurations and headers describe it: what it can make, and what that takes.
-//! - [`ImagePipeline`] makes pictures of prompts with a model as diffusers saves it: its text encoders, denoiser and autoencoder
-//!   take turns in memory, within one budget.
-//! - [`Scheduler`] takes a sample from noise to a picture, step by step, as its [`SchedulerConfig`] says.
+//! - [`ImageModel`] is such a model as its configurations and headers describe it: what it can
+//!   make, and what that takes.
+//! - [`ImagePipeline`] makes pictures of prompts with a model as diffusers saves it: its text
+//!   encoders, denoiser and autoencoder take turns in memory, within one budget.
+//! - [`Scheduler`] takes a sample from noise to a picture, step by step, as its [`SchedulerConfig`]
+//!   says.
 //! - [`Noise`] is what it begins with: the same as PyTorch's.
 //! - [`PromptTokenizer`] turns prompts into the ids that the text encoder reads.
 //! - [`Picture`] is what comes out, and can be written as a PNG.

@@ -1,4 +1,5 @@
-//! What a pipeline's configurations and the headers of its weights say of it: what it can make, and what that takes.
+//! What a pipeline's configurations and the headers of its weights say of it: what it can make, and
+//! what that takes.
 
 mod check;
 mod size;
@@ -68,7 +69,8 @@ pub struct ImageModel {
 }
 
 impl ImageModel {
-    /// Describes the pipeline in `folder`; of weights only headers are read. For `variant` see [`PipelineFiles::choose`].
+    /// Describes the pipeline in `folder`; of weights only headers are read. For `variant` see
+    /// [`PipelineFiles::choose`].
     ///
     /// # Errors
     /// What is missing, damaged or not built in, and parts that do not belong together.
@@ -85,7 +87,8 @@ impl ImageModel {
         Self::described(folder, files, |_, files, _| open(folder, files))
     }
 
-    /// Describes a checkpoint in one `file`, with the configurations, tokenizers and other parts in the folder `base`.
+    /// Describes a checkpoint in one `file`, with the configurations, tokenizers and other parts in
+    /// the folder `base`.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -108,7 +111,8 @@ impl ImageModel {
         })
     }
 
-    /// A pipeline whose configurations are in `folder`, and whose weights `open` finds for each part with its configuration.
+    /// A pipeline whose configurations are in `folder`, and whose weights `open` finds for each
+    /// part with its configuration.
     fn described(
         folder: &Path,
         files: PipelineFiles,
@@ -204,8 +208,8 @@ impl ImageModel {
         Ok(model)
     }
 
-    /// Adds a LoRA adapter, a file or a [folder of one](crate::adapter_file()), to what layers give; `scale` says how
-    /// much of it. Of several the sum is added.
+    /// Adds a LoRA adapter, a file or a [folder of one](crate::adapter_file()), to what layers
+    /// give; `scale` says how much of it. Of several the sum is added.
     ///
     /// # Errors
     /// [`Error::Adapter`]: what is no such adapter, or has matrices that are not for this model.
@@ -223,7 +227,8 @@ impl ImageModel {
         self.kind
     }
 
-    /// A request that says nothing: of a model that changes pictures, with one that is as large as those that it was trained with.
+    /// A request that says nothing: of a model that changes pictures, with one that is as large as
+    /// those that it was trained with.
     pub fn usual_request(&self) -> ImageRequest {
         let side = self.denoiser.sample_size().unwrap_or_default() * self.scale();
         let blank = Picture { width: side, height: side, rgb: vec![0; COLOURS * side * side] };
@@ -307,7 +312,8 @@ impl ImageModel {
         self.vae.config.config.latent_channels == PREVIEW_CHANNELS
     }
 
-    /// Whether it does nothing but fill in what a mask shows, so that a request needs a picture to begin with and a mask.
+    /// Whether it does nothing but fill in what a mask shows, so that a request needs a picture to
+    /// begin with and a mask.
     pub fn fills_masks(&self) -> bool {
         self.mask_values().is_some()
     }
@@ -331,7 +337,8 @@ impl ImageModel {
     /// The scheduler as it begins.
     ///
     /// # Errors
-    /// What is not built in, steps that it cannot make, and a strength beyond 0 to 1, or that leaves no step.
+    /// What is not built in, steps that it cannot make, and a strength beyond 0 to 1, or that
+    /// leaves no step.
     pub(crate) fn begun_scheduler(&self, request: &ImageRequest) -> Result<Scheduler, Error> {
         let (mut config, _) = self.scheduler(request)?;
         let (steps, strength) = (self.steps(request), self.strength(request));
@@ -395,8 +402,8 @@ impl ImageModel {
         if self.looks_at_negative_prompts(request) { 2 } else { 1 }
     }
 
-    /// The scheduler's configuration as it is run, and the names of fields whose values diffusers overrides for such a
-    /// pipeline.
+    /// The scheduler's configuration as it is run, and the names of fields whose values diffusers
+    /// overrides for such a pipeline.
     ///
     /// # Errors
     /// What is not built in.
@@ -451,7 +458,8 @@ fn open(folder: &Path, files: &PartFiles) -> Result<Checkpoint, Error> {
     Ok(opened.map_err(outsize_core::Error::from)?)
 }
 
-/// Channels that go into a denoiser which fills in masks: its own latents, the mask, and the latents of what is kept.
+/// Channels that go into a denoiser which fills in masks: its own latents, the mask, and the
+/// latents of what is kept.
 fn with_mask(latent: usize) -> usize {
     2 * latent + 1
 }

@@ -7,8 +7,9 @@ use rand_mt::Mt;
 /// Values that torch draws together from its length on: eight pairs of uniform numbers.
 const BLOCK: usize = 16;
 
-/// What `torch.Generator("cpu").manual_seed(seed)` draws normal noise from: a Mersenne Twister of the lower 32 bits of `seed`.
-/// Cosine and logarithm are this machine's, so that the last bits may differ.
+/// What `torch.Generator("cpu").manual_seed(seed)` draws normal noise from: a Mersenne Twister of
+/// the lower 32 bits of `seed`. Cosine and logarithm are this machine's, so that the last bits may
+/// differ.
 pub struct Noise(Mt);
 
 impl Noise {
@@ -17,7 +18,8 @@ impl Noise {
         Self(Mt::new(seed as u32))
     }
 
-    /// Fills `values` as `torch.randn(n, generator=self)` does, in 32-bit floats: by the Box-Muller transform in torch's order.
+    /// Fills `values` as `torch.randn(n, generator=self)` does, in 32-bit floats: by the Box-Muller
+    /// transform in torch's order.
     pub fn fill(&mut self, values: &mut [f32]) {
         let Self(engine) = self;
         if values.len() < BLOCK {
@@ -42,7 +44,8 @@ fn uniform(engine: &mut Mt) -> f32 {
     (engine.next_u32() & ((1 << 24) - 1)) as f32 * (1.0 / (1 << 24) as f32)
 }
 
-/// Turns uniform numbers into normal ones: the first half gives the radii, the second half the angles.
+/// Turns uniform numbers into normal ones: the first half gives the radii, the second half the
+/// angles.
 fn box_muller(block: &mut [f32]) {
     let (first, second) = block.split_at_mut(BLOCK / 2);
     for (one, other) in first.iter_mut().zip(second) {
@@ -53,7 +56,8 @@ fn box_muller(block: &mut [f32]) {
     }
 }
 
-/// Short sequences are drawn one by one in 64-bit floats, each pair of uniform numbers giving two values.
+/// Short sequences are drawn one by one in 64-bit floats, each pair of uniform numbers giving two
+/// values.
 fn serial(engine: &mut Mt, values: &mut [f32]) {
     let mut uniform = || {
         let (high, low) = (u64::from(engine.next_u32()), u64::from(engine.next_u32()));

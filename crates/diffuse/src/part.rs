@@ -91,11 +91,13 @@ pub(crate) trait AnyPart {
     /// Fields of its configuration that nobody here knows.
     fn unknown_fields(&self) -> &[String];
 
-    /// The most that packed activations of one linear layer take, in bytes; of at most so many `rows`.
+    /// The most that packed activations of one linear layer take, in bytes; of at most so many
+    /// `rows`.
     fn packed_bytes(&self, settings: &ImageSettings, rows: u64) -> u64;
 
-    /// Where it lives for such passes, and how fast it is: computed by one of the GPUs that the budget has or by the
-    /// processors, whichever is predicted to be the fastest of those that have room for it.
+    /// Where it lives for such passes, and how fast it is: computed by one of the GPUs that the
+    /// budget has or by the processors, whichever is predicted to be the fastest of those that have
+    /// room for it.
     fn plan(
         &self,
         settings: &ImageSettings,
@@ -278,7 +280,8 @@ impl<C: Component> AnyPart for Part<C> {
         let (mut matrices, mut activations, mut on_gpu) = (0, 0, 0);
         for AdaptedLayer { path, outputs, rank, bytes } in self.adapted.iter() {
             let rows = C::weight_use(&self.config.config, path, pass).rows;
-            // What goes from the one matrix to the other, what that is scaled to, and what it is packed into.
+            // What goes from the one matrix to the other, what that is scaled to, and what it is
+            // packed into.
             let inner = 4 * 3 * rank * rows;
             let more = 4 * outputs * rows;
             // What convolutions give is added to in place.

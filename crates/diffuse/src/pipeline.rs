@@ -51,8 +51,9 @@ impl ImagePipeline {
         Ok(Self { model, checkpoints, settings })
     }
 
-    /// Opens a checkpoint in one file, as it is published for other software; configurations, tokenizers and parts that it does not
-    /// have are those in the folder `base`, as diffusers saves a model of the same kind: see [`SingleFile::usual_base`].
+    /// Opens a checkpoint in one file, as it is published for other software; configurations,
+    /// tokenizers and parts that it does not have are those in the folder `base`, as diffusers
+    /// saves a model of the same kind: see [`SingleFile::usual_base`].
     ///
     /// # Errors
     /// What is missing, damaged or not built in, and what does not belong together.
@@ -86,7 +87,8 @@ impl ImagePipeline {
     /// Makes the pictures that are asked for, in the order of their seeds.
     ///
     /// # Errors
-    /// What is wrong with the request, how many bytes of budget would do, and what a read says. See [`Error::is_stopped`].
+    /// What is wrong with the request, how many bytes of budget would do, and what a read says. See
+    /// [`Error::is_stopped`].
     pub fn generate(&self, request: &ImageRequest) -> Result<Vec<Picture>, Error> {
         self.generate_watched(request, |_| {})
     }
@@ -288,7 +290,8 @@ impl ImagePipeline {
         Ok(begun)
     }
 
-    /// What the autoencoder makes of pictures to go by, of which width, height and values are given.
+    /// What the autoencoder makes of pictures to go by, of which width, height and values are
+    /// given.
     fn refer(
         &self,
         pictures: Vec<([usize; 2], Vec<f32>)>,

@@ -32,8 +32,9 @@ pub struct ImagePrediction {
 }
 
 impl ImageModel {
-    /// Where the weights of each part live while it is its turn. Each has the whole budget, but for what is kept beside it: the
-    /// process, the tokenizer, what the parts pass on, and the pictures.
+    /// Where the weights of each part live while it is its turn. Each has the whole budget, but for
+    /// what is kept beside it: the process, the tokenizer, what the parts pass on, and the
+    /// pictures.
     ///
     /// # Errors
     /// How many bytes of budget would do, and what is wrong with the request.
@@ -52,7 +53,8 @@ impl ImageModel {
         }
     }
 
-    /// What each part takes for such a request, with weights as they are stored: all in memory, and the least with which it runs.
+    /// What each part takes for such a request, with weights as they are stored: all in memory, and
+    /// the least with which it runs.
     ///
     /// # Errors
     /// What is wrong with the request.
@@ -230,7 +232,8 @@ impl ImageModel {
         // Beside a band, its pixels.
         let bands = vae.activation_bytes(decoder.latents, threads);
         all.push(in_bands(bands, vae.band_activation_bytes(decoder.latents)));
-        // Eight copies of latents cover what schedulers remember and what goes in and out of the denoiser.
+        // Eight copies of latents cover what schedulers remember and what goes in and out of the
+        // denoiser.
         let texts = denoiser.latents.batch as u64;
         let latents = decoder.latents.pixels() * self.denoiser.channels() as u64;
         passed_on +=
@@ -261,7 +264,8 @@ fn told(references: &[ReferenceSize]) -> Vec<[usize; 2]> {
     references.iter().filter_map(|size| size.told).collect()
 }
 
-/// Of budgets that are too small, the refusal that asks for most, which does for all parts; before it, what else is wrong.
+/// Of budgets that are too small, the refusal that asks for most, which does for all parts; before
+/// it, what else is wrong.
 fn largest(errors: impl Iterator<Item = Error>) -> Error {
     let least = |error: &Error| match error {
         Error::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(shortfall))) => {

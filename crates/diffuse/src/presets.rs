@@ -137,7 +137,8 @@ impl PipelinePreset {
         Some(Self::new(kind, &changes, &scheduler, dtype))
     }
 
-    /// Stable Diffusion 1.5 with these changes to the configurations of its parts and its scheduler.
+    /// Stable Diffusion 1.5 with these changes to the configurations of its parts and its
+    /// scheduler.
     fn new(
         kind: PipelineKind,
         changes: &[Value],

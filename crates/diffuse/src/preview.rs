@@ -5,9 +5,10 @@ use outsize_picture::Picture;
 /// Channels of latents that a preview is made of.
 pub(crate) const PREVIEW_CHANNELS: usize = 4;
 
-/// What the four channels of Stable Diffusion's latents add to red, green and blue: Kevin Turner's fit to the decoder of version
-/// 1.4 ("Decoding latents to RGB without upscaling", discuss.huggingface.co, 2022), as other software has it. It is not fitted to
-/// the model at hand: another decoder's colours may differ.
+/// What the four channels of Stable Diffusion's latents add to red, green and blue: Kevin Turner's
+/// fit to the decoder of version 1.4 ("Decoding latents to RGB without upscaling",
+/// discuss.huggingface.co, 2022), as other software has it. It is not fitted to the model at hand:
+/// another decoder's colours may differ.
 const LATENT_COLOURS: [[f32; 3]; PREVIEW_CHANNELS] = [
     [0.298, 0.207, 0.208],
     [0.187, 0.286, 0.173],
@@ -15,8 +16,8 @@ const LATENT_COLOURS: [[f32; 3]; PREVIEW_CHANNELS] = [
     [-0.184, -0.271, -0.473],
 ];
 
-/// A small picture of latents `[rows, columns, 4]`, one pixel for each: a linear approximation of what the decoder would
-/// make of them. `None` for latents of another number of channels.
+/// A small picture of latents `[rows, columns, 4]`, one pixel for each: a linear approximation of
+/// what the decoder would make of them. `None` for latents of another number of channels.
 pub fn preview(latents: &[f32], rows: usize, columns: usize) -> Option<Picture> {
     if latents.len() != PREVIEW_CHANNELS * rows * columns {
         return None;

@@ -4,7 +4,8 @@ use crate::error::Error;
 use crate::kind::PipelineKind;
 use outsize_picture::{COLOURS, Picture, PictureFilter};
 
-/// The most pixels of which all are seen: of a larger picture as many, in its shape. Qwen-Image sees about as many of any picture.
+/// The most pixels of which all are seen: of a larger picture as many, in its shape. Qwen-Image
+/// sees about as many of any picture.
 const MOST_PIXELS: usize = 1 << 20;
 
 /// About as many does the text encoder of those that go by several pictures see.
@@ -122,7 +123,8 @@ impl ReferenceSize {
         self.told.map(|[width, height]| picture.resized(width, height, PictureFilter::Lanczos))
     }
 
-    /// An upper bound on the bytes that [`values`](Self::values) or [`told`](Self::told) takes at once, its result included.
+    /// An upper bound on the bytes that [`values`](Self::values) or [`told`](Self::told) takes at
+    /// once, its result included.
     pub fn work_bytes(&self, picture: &Picture) -> u64 {
         let resizing = |[width, height]: [usize; 2]| picture.resizing_bytes(width, height);
         let told = self.told.map_or(0, resizing);
@@ -141,7 +143,8 @@ fn whole_units(size: [usize; 2], unit: usize) -> [usize; 2] {
     size.map(|side| (side / unit).max(1) * unit)
 }
 
-/// The size of FLUX.1 Kontext whose shape is nearest to that of a picture, of two as near the narrower one.
+/// The size of FLUX.1 Kontext whose shape is nearest to that of a picture, of two as near the
+/// narrower one.
 fn of_kontext(picture: &Picture) -> [usize; 2] {
     let ratio = |[width, height]: [usize; 2]| width as f64 / height as f64;
     let own = ratio([picture.width, picture.height]);

@@ -14,14 +14,15 @@ use outsize_picture::Picture;
 /// What a pipeline is run with.
 #[derive(Debug, Clone)]
 pub struct ImageSettings {
-    /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak resident set. A GPU is
-    /// only used if it is named.
+    /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak
+    /// resident set. A GPU is only used if it is named.
     pub max_memory: Budget,
     /// The type in which activations are multiplied with weights.
     pub compute: ActivationDtype,
     /// What the process takes by itself, in bytes; what it is found to take counts if that is more.
     pub process: u64,
-    /// What drivers take of a GPU's memory, in bytes; what they are found to take counts if that is more.
+    /// What drivers take of a GPU's memory, in bytes; what they are found to take counts if that is
+    /// more.
     pub gpu_context: u64,
     /// How places are chosen.
     pub planning: Planning,
@@ -63,14 +64,15 @@ pub struct ImageRequest {
     pub prompt: String,
     /// What is not to be seen; heard with guidance only.
     pub negative_prompt: String,
-    /// How much more the prompt counts than the negative one; what is usual for the [kind](crate::PipelineKind) if it is not
-    /// said. Up to 1 there is no guidance, and half of the work; for Z-Image at 0, for Qwen-Image without a negative
-    /// prompt. Of a distilled FLUX.2 there never is.
+    /// How much more the prompt counts than the negative one; what is usual for the
+    /// [kind](crate::PipelineKind) if it is not said. Up to 1 there is no guidance, and half of the
+    /// work; for Z-Image at 0, for Qwen-Image without a negative prompt. Of a distilled FLUX.2
+    /// there never is.
     pub guidance_scale: Option<f32>,
     /// Steps of the scheduler; what is usual for the kind if it is not said.
     pub steps: Option<usize>,
-    /// Pixels of a row. If it is not said, those of the picture to begin with or of the first one to go by, or what the model
-    /// was trained with.
+    /// Pixels of a row. If it is not said, those of the picture to begin with or of the first one
+    /// to go by, or what the model was trained with.
     pub width: Option<usize>,
     /// Rows, by the same rule.
     pub height: Option<usize>,
@@ -91,8 +93,8 @@ pub struct InitialImage {
     pub picture: Picture,
     /// Where it is made anew, in a picture of any size: white. What is black is kept.
     pub mask: Option<Picture>,
-    /// How much of it is lost in noise, from 0 to 1, and how large a part of the steps is made; what is usual for the
-    /// [kind](crate::PipelineKind) if it is not said.
+    /// How much of it is lost in noise, from 0 to 1, and how large a part of the steps is made;
+    /// what is usual for the [kind](crate::PipelineKind) if it is not said.
     pub strength: Option<f32>,
 }
 

@@ -44,12 +44,14 @@ impl ImageTask {
         Self { variant: Some(name.into()), ..self }
     }
 
-    /// With weights in one file, which is the model's path, and all else in this folder: see [`ImagePipeline::open_file`].
+    /// With weights in one file, which is the model's path, and all else in this folder: see
+    /// [`ImagePipeline::open_file`].
     pub fn base(self, folder: impl Into<PathBuf>) -> Self {
         Self { base: Some(folder.into()), ..self }
     }
 
-    /// With a LoRA adapter, of which so much is added: see [`ImageModel::adapt`](crate::ImageModel::adapt).
+    /// With a LoRA adapter, of which so much is added: see
+    /// [`ImageModel::adapt`](crate::ImageModel::adapt).
     pub fn adapter(mut self, path: impl Into<PathBuf>, scale: f64) -> Self {
         self.adapters.push((path.into(), scale));
         self

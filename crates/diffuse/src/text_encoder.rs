@@ -28,7 +28,8 @@ pub(crate) enum TextEncoder {
     T5(Box<Part<T5EncoderModel>>, usize),
     /// Of Qwen3, without its last layer.
     Qwen3(Box<Part<DecoderTextEncoder>>),
-    /// The same, or what of Mistral 3 reads text, up to a layer in its middle, of texts that are filled up in what stands around them.
+    /// The same, or what of Mistral 3 reads text, up to a layer in its middle, of texts that are
+    /// filled up in what stands around them.
     Filled(Box<Part<DecoderTextEncoder>>, ChatAround),
     /// What of Qwen2.5-VL reads text, in what stands around a prompt.
     QwenVl(Box<Part<DecoderTextEncoder>>, &'static QwenImagePrompt),
@@ -36,13 +37,15 @@ pub(crate) enum TextEncoder {
 
 use TextEncoder::{Clip, Filled, Qwen3, QwenVl, T5};
 
-/// Tokens of a text of T5, and the most of one of Qwen, as diffusers' pipelines read it; to so many some fill it up.
+/// Tokens of a text of T5, and the most of one of Qwen, as diffusers' pipelines read it; to so many
+/// some fill it up.
 const MOST_TOKENS: usize = 512;
 
 /// Tokens of a text of T5 for Stable Diffusion 3.
 const SD3_TOKENS: usize = 256;
 
-/// Layers of Qwen3 after which FLUX.2 klein takes hidden states, and those of Mistral 3 after which FLUX.2 dev does.
+/// Layers of Qwen3 after which FLUX.2 klein takes hidden states, and those of Mistral 3 after which
+/// FLUX.2 dev does.
 pub(crate) const KLEIN_STATES: [usize; 3] = [9, 18, 27];
 pub(crate) const FLUX2_STATES: [usize; 3] = [10, 20, 30];
 
@@ -148,8 +151,8 @@ impl TextEncoder {
         }
     }
 
-    /// How many times what it makes of each token is held at once: of CLIP, that of the last layer and of that before it, and once
-    /// more when both encoders' come together.
+    /// How many times what it makes of each token is held at once: of CLIP, that of the last layer
+    /// and of that before it, and once more when both encoders' come together.
     pub fn copies(&self) -> u64 {
         if matches!(self, Filled(..)) { 1 } else { 3 }
     }
@@ -205,8 +208,9 @@ impl TextEncoder {
         alone.and(self.any().adapter_bytes(pass))
     }
 
-    /// Reads texts, of which these are the ids, when it is its turn. `filling` is what fills up those that are filled up here. Of
-    /// pictures in all of them the first id and the features are given.
+    /// Reads texts, of which these are the ids, when it is its turn. `filling` is what fills up
+    /// those that are filled up here. Of pictures in all of them the first id and the features are
+    /// given.
     pub fn encode(
         &self,
         turn: &Turn<'_>,
@@ -288,7 +292,8 @@ where
     })?
 }
 
-/// Texts `[texts, tokens, width]` f32 one behind the other, with zeros before those that are shorter.
+/// Texts `[texts, tokens, width]` f32 one behind the other, with zeros before those that are
+/// shorter.
 fn left_padded(states: Vec<Tensor<3>>) -> Tensor<3> {
     let longest = states.iter().map(|states| states.dims()[1]).max().unwrap_or_default();
     let padded = states.into_iter().map(|states| {

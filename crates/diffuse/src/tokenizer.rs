@@ -15,7 +15,8 @@ use crate::tokenizer_parts::{merged_pairs, put_together, vocabulary};
 /// Tokens that CLIP was trained with, where the configuration does not say.
 const LENGTH: usize = 77;
 
-/// The most tokens of a prompt that a configuration may ask for. Some write numbers beyond any meaning for "no limit".
+/// The most tokens of a prompt that a configuration may ask for. Some write numbers beyond any
+/// meaning for "no limit".
 const MOST_TOKENS: u64 = 1 << 16;
 
 /// The tokenizer of a text encoder.
@@ -54,8 +55,8 @@ enum AroundPrompt {
 /// A prompt as the text encoder reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedPrompt {
-    /// As many as the text encoder reads: the tokens between those of beginning and end, and padding. Within a template those of
-    /// the text that it makes, without padding.
+    /// As many as the text encoder reads: the tokens between those of beginning and end, and
+    /// padding. Within a template those of the text that it makes, without padding.
     pub ids: Vec<u32>,
     /// The text of what there was no room for.
     pub cut: Option<String>,
@@ -67,18 +68,20 @@ pub struct PromptTokenizerFiles {
     file: TokenizerFile,
     pad: String,
     pad_path: PathBuf,
-    /// Whether padding stands before a text (`padding_side`, or what is usual for the tokenizer's class).
+    /// Whether padding stands before a text (`padding_side`, or what is usual for the tokenizer's
+    /// class).
     pads_left: bool,
     folder: PathBuf,
     length: usize,
 }
 
 impl PromptTokenizerFiles {
-    /// Reads the tokenizer in `folder`: tokenizer.json, or vocab.json and merges.txt as CLIP has them; and what tokenizer_config.json and
-    /// special_tokens_map.json say of its special tokens.
+    /// Reads the tokenizer in `folder`: tokenizer.json, or vocab.json and merges.txt as CLIP has
+    /// them; and what tokenizer_config.json and special_tokens_map.json say of its special tokens.
     ///
     /// # Errors
-    /// A file that is missing, cannot be read or is damaged; a special token that is not in the vocabulary.
+    /// A file that is missing, cannot be read or is damaged; a special token that is not in the
+    /// vocabulary.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let config_path = folder.join("tokenizer_config.json");
         let config = read_object(&config_path)?.unwrap_or_default();
@@ -212,7 +215,8 @@ impl PromptTokenizer {
         self.filling
     }
 
-    /// The tokens of a prompt, cut or padded to [`length`](Self::length); in a chat template cut alone.
+    /// The tokens of a prompt, cut or padded to [`length`](Self::length); in a chat template cut
+    /// alone.
     ///
     /// # Errors
     /// What the tokenizer or the template says.
@@ -247,7 +251,8 @@ impl PromptTokenizer {
         Ok(EncodedPrompt { ids, cut })
     }
 
-    /// The same of a prompt within what is `written` around it, and maybe special tokens around that.
+    /// The same of a prompt within what is `written` around it, and maybe special tokens around
+    /// that.
     fn encode_written(
         &self,
         text: &str,
@@ -275,7 +280,8 @@ struct SpecialToken {
 }
 
 impl SpecialToken {
-    /// Of the `key` of the file at `path`: a string, or an object with the content and how it is matched.
+    /// Of the `key` of the file at `path`: a string, or an object with the content and how it is
+    /// matched.
     fn new(path: &Path, key: &'static str, value: &Value) -> Result<Self, Error> {
         let Some(content) = value.get("content").unwrap_or(value).as_str() else {
             let found = shown(&value.to_string(), 80);

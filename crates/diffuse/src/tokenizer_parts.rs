@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use crate::error::Error;
 
-/// The most bytes read from vocab.json and from merges.txt. Those of CLIP have about 1 MB, those of Qwen2 some more.
+/// The most bytes read from vocab.json and from merges.txt. Those of CLIP have about 1 MB, those of
+/// Qwen2 some more.
 const LIMIT: u64 = 64 << 20;
 
 /// A file in the folder, and its path.
@@ -47,8 +48,8 @@ pub(crate) fn merged_pairs(folder: &Path) -> Result<String, Error> {
     Ok(pairs)
 }
 
-/// A tokenizer.json of an object that lacks its model, the model that lacks its vocabulary, that as it stands (a tree of it would
-/// take more memory than all else), and its pairs.
+/// A tokenizer.json of an object that lacks its model, the model that lacks its vocabulary, that as
+/// it stands (a tree of it would take more memory than all else), and its pairs.
 pub(crate) fn put_together(
     folder: &Path,
     [around, model, vocabulary, pairs]: [&str; 4],

@@ -1,4 +1,5 @@
-//! What a text encoder sees of pictures: its own encoder of them, and how they are cut into patches.
+//! What a text encoder sees of pictures: its own encoder of them, and how they are cut into
+//! patches.
 
 use std::path::Path;
 
@@ -32,8 +33,8 @@ pub(crate) struct SeenPicture {
 }
 
 impl Vision {
-    /// That of the pipeline at `place`, whose text encoder is described; `processor` is the path and the text of the file that
-    /// says how pictures are seen.
+    /// That of the pipeline at `place`, whose text encoder is described; `processor` is the path
+    /// and the text of the file that says how pictures are seen.
     pub fn new(
         place: &Path,
         description: &PartDescription,

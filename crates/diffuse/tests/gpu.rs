@@ -1,5 +1,5 @@
-//! Pictures on a GPU, or on a software adapter that acts as one: those of the processors, and the same wherever weights are
-//! kept.
+//! Pictures on a GPU, or on a software adapter that acts as one: those of the processors, and the
+//! same wherever weights are kept.
 
 mod common;
 

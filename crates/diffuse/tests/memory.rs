@@ -1,4 +1,5 @@
-//! The budget holds for a built pipeline, over two calls: its peak of memory, measured in a process of its own.
+//! The budget holds for a built pipeline, over two calls: its peak of memory, measured in a process
+//! of its own.
 
 #[path = "../../checkpoint/tests/common/gguf.rs"]
 mod gguf;
@@ -72,7 +73,8 @@ fn write_adapter(name: &str, file: &Path) {
 const MARK: &str = "double_blocks.0.img_mod.lin.weight";
 const OWN: &str = "transformer_blocks.0.norm1.linear.weight";
 
-/// Puts in place of a transformer's weights a file of GGUF, whose matrices are in blocks of 8 bits; all others keep diffusers' names.
+/// Puts in place of a transformer's weights a file of GGUF, whose matrices are in blocks of 8 bits;
+/// all others keep diffusers' names.
 fn quantize(folder: &Path) {
     let weights = folder.join("transformer/diffusion_pytorch_model.safetensors");
     let whole = Checkpoint::open(&weights).unwrap();

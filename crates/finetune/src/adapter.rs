@@ -30,8 +30,9 @@ pub struct LearningAdapter {
 }
 
 impl LearningAdapter {
-    /// An adapter that changes nothing yet: what is multiplied first is drawn uniformly from `±1/√in`, as PEFT draws it, and
-    /// what is multiplied second is zero. The same seed gives the same values.
+    /// An adapter that changes nothing yet: what is multiplied first is drawn uniformly from
+    /// `±1/√in`, as PEFT draws it, and what is multiplied second is zero. The same seed gives the
+    /// same values.
     pub fn new(targets: Vec<LoraTarget>, seed: u64) -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let layers = targets.iter().map(|target| {
@@ -46,7 +47,8 @@ impl LearningAdapter {
         Self { layers: layers.collect(), targets }
     }
 
-    /// The same with the matrices of an adapter by the paths of weights, such as one that was learned before.
+    /// The same with the matrices of an adapter by the paths of weights, such as one that was
+    /// learned before.
     ///
     /// # Errors
     /// A target that has none, by its path.
@@ -88,8 +90,9 @@ impl LearningAdapter {
 
     /// What an adapter takes while it learns, in bytes.
     pub fn learning_bytes(targets: &[LoraTarget]) -> u64 {
-        /// Copies of its values in f32 that exist at most: the values, gradients of a pass and of those before it in a step, the
-        /// two moments of AdamW, and what a step makes of one matrix before it forgets the last.
+        /// Copies of its values in f32 that exist at most: the values, gradients of a pass and of
+        /// those before it in a step, the two moments of AdamW, and what a step makes of one matrix
+        /// before it forgets the last.
         const COPIES: u64 = 6;
         targets.iter().map(LoraTarget::parameter_count).sum::<u64>() * 4 * COPIES
     }

@@ -24,8 +24,8 @@ pub struct FinetuneBuilder {
     pub(crate) settings: FinetuneSettings,
 }
 
-/// An adapter of the model in folder `model` that is to learn: one of rank 16 for all linear layers, with alpha 32, if nothing
-/// else is said.
+/// An adapter of the model in folder `model` that is to learn: one of rank 16 for all linear
+/// layers, with alpha 32, if nothing else is said.
 pub fn finetune(model: impl Into<PathBuf>) -> FinetuneBuilder {
     let settings = FinetuneSettings {
         model: model.into(),
@@ -55,8 +55,8 @@ impl FinetuneBuilder {
         self
     }
 
-    /// The most memory to hold, in bytes, the process itself included: by default nine tenths of the main memory that is
-    /// available.
+    /// The most memory to hold, in bytes, the process itself included: by default nine tenths of
+    /// the main memory that is available.
     pub fn max_memory(mut self, budget: Budget) -> Self {
         self.settings.max_memory = Some(budget);
         self
@@ -74,7 +74,8 @@ impl FinetuneBuilder {
         self
     }
 
-    /// Tokens of the longest example, of which a longer one is cut: by default 512, or as many as the model can have.
+    /// Tokens of the longest example, of which a longer one is cut: by default 512, or as many as
+    /// the model can have.
     pub fn context(mut self, tokens: usize) -> Self {
         self.settings.context = Some(tokens);
         self
@@ -92,18 +93,20 @@ impl FinetuneBuilder {
         self
     }
 
-    /// A flag that ends training and evaluation between two passes, once another thread or a signal sets it.
+    /// A flag that ends training and evaluation between two passes, once another thread or a signal
+    /// sets it.
     pub fn stop(mut self, flag: Arc<AtomicBool>) -> Self {
         self.settings.stop = Some(flag);
         self
     }
 
-    /// Opens the model: all but its weights. Examples that are read before it is [placed](OpenedFinetune::build) are counted in
-    /// the budget.
+    /// Opens the model: all but its weights. Examples that are read before it is
+    /// [placed](OpenedFinetune::build) are counted in the budget.
     ///
     /// # Errors
-    /// A model that cannot learn so; a file that is missing, broken, or asks for something that is not built in; settings out of
-    /// range; a budget that is too small, and how many bytes would do.
+    /// A model that cannot learn so; a file that is missing, broken, or asks for something that is
+    /// not built in; settings out of range; a budget that is too small, and how many bytes would
+    /// do.
     pub fn open(self) -> Result<OpenedFinetune, FinetuneError> {
         OpenedFinetune::new(self.settings)
     }

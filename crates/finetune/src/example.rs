@@ -52,7 +52,8 @@ pub(crate) struct ExampleReader {
 }
 
 impl ExampleReader {
-    /// At most the first tokens of what a line says, and whether it has more. `now` is what templates take for the time.
+    /// At most the first tokens of what a line says, and whether it has more. `now` is what
+    /// templates take for the time.
     pub fn example(
         &self,
         format: &ExampleFormat,
@@ -129,7 +130,8 @@ impl ExampleReader {
         &text[..text.floor_char_boundary(most)]
     }
 
-    /// An example ended by the first of the tokens that end a text, if there are such and it does not end with one.
+    /// An example ended by the first of the tokens that end a text, if there are such and it does
+    /// not end with one.
     fn ended(&self, mut example: Example) -> Example {
         let is_ended = example.tokens.last().is_some_and(|last| self.eos.contains(last));
         if let Some(first) = self.eos.first().filter(|_| !is_ended) {

@@ -31,7 +31,8 @@ impl Examples {
     pub(crate) fn read(path: &Path, reader: &ExampleReader) -> Result<Self, FinetuneError> {
         let failed = |source| FinetuneError::Data { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
-        // Templates may write down the date: that of the file, so that it gives the same examples tomorrow.
+        // Templates may write down the date: that of the file, so that it gives the same examples
+        // tomorrow.
         let written =
             file.metadata().and_then(|it| it.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
         let now = Zoned::try_from(written).unwrap_or_default();

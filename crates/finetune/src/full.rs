@@ -1,7 +1,8 @@
 //! All of a model's weights learn, from files to files.
 //!
-//! Weights, AdamW's moments and gradients are in a folder. Passes read the weights from there like those of any checkpoint, and
-//! add gradients to a file as they come to them; a step then goes from file to file, some values at a time.
+//! Weights, AdamW's moments and gradients are in a folder. Passes read the weights from there like
+//! those of any checkpoint, and add gradients to a file as they come to them; a step then goes from
+//! file to file, some values at a time.
 
 mod adamw;
 mod builder;

@@ -1,8 +1,9 @@
 //! LoRA adapters, or all weights, learn from texts, on models bigger than memory.
 //!
-//! While an adapter learns, the model's own weights stay as they are: resident or streamed, in whatever format they are stored.
-//! A step runs the blocks forward and keeps what each of them takes; then, from the last to the first, it runs each block once
-//! more and backward. So of all activations those of one block exist at a time, and of the weights one tile. If there is room,
+//! While an adapter learns, the model's own weights stay as they are: resident or streamed, in
+//! whatever format they are stored. A step runs the blocks forward and keeps what each of them
+//! takes; then, from the last to the first, it runs each block once more and backward. So of all
+//! activations those of one block exist at a time, and of the weights one tile. If there is room,
 //! activations of some blocks are kept instead.
 //!
 //! ```no_run
@@ -28,10 +29,11 @@
 //! # }
 //! ```
 //!
-//! All weights learn likewise, with [`FinetuneBuilder::full`]: AdamW's moments, gradients and the weights as they are learned are
-//! then on the disk.
+//! All weights learn likewise, with [`FinetuneBuilder::full`]: AdamW's moments, gradients and the
+//! weights as they are learned are then on the disk.
 //!
-//! [`FinetuneBuilder::calibration`] has weights become integers, chosen by what texts give rise to in the model.
+//! [`FinetuneBuilder::calibration`] has weights become integers, chosen by what texts give rise to
+//! in the model.
 #![forbid(unsafe_code)]
 
 mod adapter;

@@ -7,8 +7,8 @@ use outsize_lora::LoraTarget;
 use outsize_models::{ActivationDtype, CacheOptions, Logits, ModelConfig};
 use outsize_plan::{Budget, DeviceMap, Tree, infer};
 
-/// What a pass over `batch` examples of `context` tokens takes that keeps activations of so many blocks, in bytes; nothing if
-/// the model cannot learn.
+/// What a pass over `batch` examples of `context` tokens takes that keeps activations of so many
+/// blocks, in bytes; nothing if the model cannot learn.
 pub(crate) fn pass_bytes(
     config: &ModelConfig,
     targets: &[LoraTarget],
@@ -17,7 +17,8 @@ pub(crate) fn pass_bytes(
     kept: usize,
 ) -> Option<u64> {
     let rows = (batch as u64).saturating_mul(context as u64);
-    // What an adapter makes of activations, and their gradients: more than a block has. Rows go to several experts.
+    // What an adapter makes of activations, and their gradients: more than a block has. Rows go to
+    // several experts.
     let widest = targets.iter().map(|target| {
         let values = (2 * target.rank + 2 * target.shape[0]) as u64;
         values * config.routed(&target.path).map_or(1, |routed| u64::from(routed.per_token))
@@ -31,8 +32,8 @@ pub(crate) fn pass_bytes(
     Some(learning.saturating_add(of_adapter).saturating_add(packed))
 }
 
-/// What a pass takes in which all weights learn, over `batch` examples of `context` tokens, in bytes; nothing if the model cannot
-/// learn.
+/// What a pass takes in which all weights learn, over `batch` examples of `context` tokens, in
+/// bytes; nothing if the model cannot learn.
 pub(crate) fn full_pass_bytes(
     config: &ModelConfig,
     compute: ActivationDtype,
@@ -43,8 +44,8 @@ pub(crate) fn full_pass_bytes(
     Some(config.full_learning_bytes(batch, context)?.saturating_add(packed))
 }
 
-/// What passes over so many batches of so many sequences of so many tokens take whose inputs of layers are seen, in bytes; nothing
-/// if the model cannot be run block by block.
+/// What passes over so many batches of so many sequences of so many tokens take whose inputs of
+/// layers are seen, in bytes; nothing if the model cannot be run block by block.
 pub(crate) fn observed_pass_bytes(
     config: &ModelConfig,
     compute: ActivationDtype,
@@ -72,7 +73,8 @@ pub(crate) fn infer_learning(
 ) -> Result<DeviceMap, outsize_plan::Error> {
     let options = outsize_plan::Options { no_split: Vec::new(), ..options.plan() };
     let with_ring = |min_ring| outsize_plan::Options { min_ring, ..options.clone() };
-    // A block that stays in the ring from its pass forward to the one backward is read once for both.
+    // A block that stays in the ring from its pass forward to the one backward is read once for
+    // both.
     let large = with_ring(LEAST_RING.saturating_add(largest_block(config, tree)));
     infer(tree, budget, &large).or_else(|_| infer(tree, budget, &with_ring(LEAST_RING)))
 }

@@ -50,7 +50,8 @@ impl OpenedFinetune {
         Ok(Self { model, lora, targets, start })
     }
 
-    /// Reads a file of examples: JSON, one object a line, each an [`ExampleFormat`](crate::ExampleFormat).
+    /// Reads a file of examples: JSON, one object a line, each an
+    /// [`ExampleFormat`](crate::ExampleFormat).
     ///
     /// # Errors
     /// A line that is none, with its number.
@@ -82,7 +83,8 @@ impl OpenedFinetune {
         Ok(Finetuner { model, config, lora, adapter, reader, kept, settings })
     }
 
-    /// Where the weights live, and of how many blocks activations are kept: as is predicted to be the fastest.
+    /// Where the weights live, and of how many blocks activations are kept: as is predicted to be
+    /// the fastest.
     fn placed(&self) -> Result<(DeviceMap, usize), FinetuneError> {
         let (model, targets) = (&self.model, &self.targets);
         let OpenedModel { settings, config, checkpoint, tree, reader, .. } = model;

@@ -19,7 +19,8 @@ pub enum LearningRateSchedule {
     Cosine,
 }
 
-/// How an adapter, or all of a model, learns: by AdamW, with the settings of transformers' trainer where nothing is said, but for the learning rate.
+/// How an adapter, or all of a model, learns: by AdamW, with the settings of transformers' trainer
+/// where nothing is said, but for the learning rate.
 #[derive(Debug, Clone)]
 pub struct FinetuneOptions {
     /// How often all examples are learned from.
@@ -44,8 +45,8 @@ pub struct FinetuneOptions {
     pub max_grad_norm: Option<f64>,
     /// Draws the order of the examples in each epoch; none for that of the file.
     pub shuffle: Option<u64>,
-    /// Where the state is saved now and then, and when the caller ends the training: from there the same training goes on. One
-    /// with other settings or examples is refused.
+    /// Where the state is saved now and then, and when the caller ends the training: from there the
+    /// same training goes on. One with other settings or examples is refused.
     pub states: Option<PathBuf>,
     /// The least time between two states.
     pub save_after: Duration,
@@ -77,7 +78,8 @@ impl FinetuneOptions {
         Self { learning_rate: 1e-5, ..Self::default() }
     }
 
-    /// The learning rate of step `step` of `steps`, counted from 0, as transformers' schedules have it.
+    /// The learning rate of step `step` of `steps`, counted from 0, as transformers' schedules have
+    /// it.
     pub fn rate(&self, step: usize, steps: usize) -> f64 {
         if step < self.warmup_steps {
             return self.learning_rate * step as f64 / self.warmup_steps as f64;
@@ -148,7 +150,8 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_transformers() {
-        // get_scheduler("linear" and "cosine", AdamW of 1.0, num_warmup_steps=2, num_training_steps=6).
+        // get_scheduler("linear" and "cosine", AdamW of 1.0, num_warmup_steps=2,
+        // num_training_steps=6).
         let rates = |schedule| {
             let options = FinetuneOptions {
                 learning_rate: 1.0,

@@ -66,12 +66,12 @@ impl Batcher<Example, Vec<Example>> for ExampleBatcher {
 impl Finetuner {
     /// Learns from the examples. `observe` is told of every step.
     ///
-    /// A training with [states](FinetuneOptions::states) goes on from the last one there, with the bits of one that was not
-    /// interrupted.
+    /// A training with [states](FinetuneOptions::states) goes on from the last one there, with the
+    /// bits of one that was not interrupted.
     ///
     /// # Errors
-    /// Settings out of range, a loss that is no number, states that cannot be read or written or that are of another training,
-    /// and what reading said.
+    /// Settings out of range, a loss that is no number, states that cannot be read or written or
+    /// that are of another training, and what reading said.
     pub fn train(
         &mut self,
         examples: &Examples,

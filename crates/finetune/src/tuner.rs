@@ -34,8 +34,9 @@ pub struct Evaluation {
 }
 
 impl Finetuner {
-    /// Reads a file of examples, as [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does; what it holds is
-    /// not counted in the budget.
+    /// Reads a file of examples, as
+    /// [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does; what it holds
+    /// is not counted in the budget.
     ///
     /// # Errors
     /// A line that is none, with its number.
@@ -43,8 +44,8 @@ impl Finetuner {
         Examples::read(path.as_ref(), &self.reader)
     }
 
-    /// The sum of the cross-entropies of the targets of some examples, and its gradients, in one pass over the weights forward
-    /// and one backward.
+    /// The sum of the cross-entropies of the targets of some examples, and its gradients, in one
+    /// pass over the weights forward and one backward.
     ///
     /// # Errors
     /// What reading said; tokens that the model does not have.
@@ -65,8 +66,8 @@ impl Finetuner {
         })
     }
 
-    /// Writes the adapter as PEFT does: `adapter_config.json` and `adapter_model.safetensors`, in f32. The folder appears complete
-    /// or not at all; it must not exist, or be empty.
+    /// Writes the adapter as PEFT does: `adapter_config.json` and `adapter_model.safetensors`, in
+    /// f32. The folder appears complete or not at all; it must not exist, or be empty.
     ///
     /// # Errors
     /// A folder that cannot be written.
@@ -84,8 +85,9 @@ impl Finetuner {
         self.reader.context
     }
 
-    /// Of how many blocks activations are kept instead of computed again, which gradient checkpointing does of the others: as
-    /// many as make a step faster as predicted. The adapter learns the same.
+    /// Of how many blocks activations are kept instead of computed again, which gradient
+    /// checkpointing does of the others: as many as make a step faster as predicted. The adapter
+    /// learns the same.
     pub fn kept_blocks(&self) -> usize {
         self.kept
     }

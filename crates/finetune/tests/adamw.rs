@@ -1,4 +1,5 @@
-//! Steps of AdamW on adapters against those of PEFT and torch in float32 (`scripts/fixtures/lora_training.py`).
+//! Steps of AdamW on adapters against those of PEFT and torch in float32
+//! (`scripts/fixtures/lora_training.py`).
 
 #[path = "../../models/tests/low_rank/fixtures.rs"]
 mod fixtures;

@@ -4,9 +4,10 @@
 //! cargo run --release -p outsize-generate --example prefill -- MODEL [f32|bf16] [TOKENS,TOKENS,…] [BUDGET …]
 //! ```
 //!
-//! Prints, for each number of tokens and each budget, the median and the least of five passes, after one that loads and warms up.
-//! Budgets take turns pass by pass: what disturbs one disturbs the others. If weights are read in these passes, it also prints
-//! how much of them a pass reads, and how long it waits for that.
+//! Prints, for each number of tokens and each budget, the median and the least of five passes,
+//! after one that loads and warms up. Budgets take turns pass by pass: what disturbs one disturbs
+//! the others. If weights are read in these passes, it also prints how much of them a pass reads,
+//! and how long it waits for that.
 
 use std::path::Path;
 use std::time::Instant;

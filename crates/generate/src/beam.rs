@@ -11,16 +11,18 @@ use crate::language_model::LanguageModel;
 use crate::request::{Finish, GenerateError, Request, limit, longest};
 use crate::sampling::{Sampler, Sampling, discouraged, first_maximum};
 
-/// Searches for the likeliest answers to each prompt, as transformers does: of every text `num_beams` sequences go on side by
-/// side, and those that end are ranked by their score. Gives the best of each text, the best first.
+/// Searches for the likeliest answers to each prompt, as transformers does: of every text
+/// `num_beams` sequences go on side by side, and those that end are ranked by their score. Gives
+/// the best of each text, the best first.
 ///
-/// `ends` says whether a text, by its index, ends with these new tokens, beside tokens that end it. The decoder must be able to
-/// hold as many sequences as there are texts times beams; it runs each prompt once. It counts nothing as seen but for the
-/// repetition penalty, which is applied to log-probabilities, as in transformers.
+/// `ends` says whether a text, by its index, ends with these new tokens, beside tokens that end it.
+/// The decoder must be able to hold as many sequences as there are texts times beams; it runs each
+/// prompt once. It counts nothing as seen but for the repetition penalty, which is applied to
+/// log-probabilities, as in transformers.
 ///
 /// # Errors
-/// A search that is impossible, sampling at a temperature above 0, and what [`Generation`](crate::Generation) refuses; what the
-/// model returns, and what `ends` says.
+/// A search that is impossible, sampling at a temperature above 0, and what
+/// [`Generation`](crate::Generation) refuses; what the model returns, and what `ends` says.
 pub fn beam_search<D: LanguageModel>(
     decoder: &mut D,
     requests: &[Request],
@@ -128,7 +130,8 @@ struct Text<'r> {
 }
 
 impl Text<'_> {
-    /// The likeliest continuations of all beams, by logits `[rows, vocabulary]`: enough for all beams to go on, however many end.
+    /// The likeliest continuations of all beams, by logits `[rows, vocabulary]`: enough for all
+    /// beams to go on, however many end.
     fn continuations(
         &self,
         search: &BeamSearch,
@@ -181,8 +184,9 @@ struct Moves {
 }
 
 impl Moves {
-    /// Gives each beam of a text, whose row is still that of the beam it goes on from, a row of its own: that one for the first
-    /// that goes on from it, a copy for others. `held` are the text's rows so far.
+    /// Gives each beam of a text, whose row is still that of the beam it goes on from, a row of its
+    /// own: that one for the first that goes on from it, a copy for others. `held` are the text's
+    /// rows so far.
     fn assign(&mut self, held: Vec<usize>, beams: &mut Beams) {
         let mut taken = HashSet::new();
         let went_on: HashSet<usize> = beams.running.iter().map(|beam| beam.row).collect();

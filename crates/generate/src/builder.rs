@@ -68,8 +68,9 @@ pub struct PipelineBuilder<T: PipelineTask> {
 
 /// A pipeline for a task, of the model in folder `model`.
 ///
-/// A model of text is a folder with `config.json`, weights, `tokenizer.json`, and `generation_config.json` if there is one; or
-/// one file of weights beside these. One of pictures is a folder with `model_index.json`.
+/// A model of text is a folder with `config.json`, weights, `tokenizer.json`, and
+/// `generation_config.json` if there is one; or one file of weights beside these. One of pictures
+/// is a folder with `model_index.json`.
 ///
 /// ```no_run
 /// use outsize_generate::{GenerateOptions, TextTask, pipeline};
@@ -109,8 +110,8 @@ impl<T: PipelineTask> PipelineBuilder<T> {
         self
     }
 
-    /// The most memory to hold, in bytes, the process itself included: by default nine tenths of the main memory that is
-    /// available.
+    /// The most memory to hold, in bytes, the process itself included: by default nine tenths of
+    /// the main memory that is available.
     pub fn max_memory(mut self, budget: Budget) -> Self {
         self.max_memory = Some(budget);
         self
@@ -137,8 +138,8 @@ impl<T: PipelineTask> PipelineBuilder<T> {
     /// Opens the model and places it within the budget.
     ///
     /// # Errors
-    /// A model that is for another task; a file that is missing, broken, or asks for something that is not built in; a budget
-    /// that is too small, and how many bytes would do.
+    /// A model that is for another task; a file that is missing, broken, or asks for something that
+    /// is not built in; a budget that is too small, and how many bytes would do.
     pub fn build(self) -> Result<T::Pipeline, T::Error> {
         T::build(self)
     }

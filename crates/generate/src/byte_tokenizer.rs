@@ -14,19 +14,23 @@ const MOST: usize = 1 << 22;
 const CONSONANTS: &[u8] = b"bdfgklmnprstvz";
 const VOWELS: &[u8] = b"aeiou";
 const SYLLABLES: usize = CONSONANTS.len() * VOWELS.len();
-/// Shares no factor with [`SYLLABLES`], so that multiplying by it only reorders the words of one length.
+/// Shares no factor with [`SYLLABLES`], so that multiplying by it only reorders the words of one
+/// length.
 const STRIDE: usize = 7919;
 
-/// A tokenizer.json with exactly `vocab_size` tokens, at least 256: a byte-level BPE tokenizer in which every text is made of
-/// tokens and every token has a text.
+/// A tokenizer.json with exactly `vocab_size` tokens, at least 256: a byte-level BPE tokenizer in
+/// which every text is made of tokens and every token has a text.
 ///
-/// - From 259 tokens on, 0, 1 and 2 are the special tokens `<unk>`, `<s>` and `</s>`; smaller vocabularies have none.
+/// - From 259 tokens on, 0, 1 and 2 are the special tokens `<unk>`, `<s>` and `</s>`; smaller
+///   vocabularies have none.
 /// - The next 256 are the bytes 0 to 255 in order.
-/// - All others are made-up words with a space in front (` ba`, ` fumosi`), so that a model with random weights prints words.
-///   They are also recognised where they occur in a text. A larger vocabulary has the same words first.
+/// - All others are made-up words with a space in front (` ba`, ` fumosi`), so that a model with
+///   random weights prints words. They are also recognised where they occur in a text. A larger
+///   vocabulary has the same words first.
 ///
-/// No special token is put around a text. There are no merges. 128,000 tokens take less than 0.1 s and 2.2 MB of text. The
-/// `tokenizers` crate and transformers load the result; its tokenizer_config.json is [`byte_level_tokenizer_config`].
+/// No special token is put around a text. There are no merges. 128,000 tokens take less than 0.1 s
+/// and 2.2 MB of text. The `tokenizers` crate and transformers load the result; its
+/// tokenizer_config.json is [`byte_level_tokenizer_config`].
 ///
 /// # Errors
 /// [`Error::VocabularySize`] below 256 or above 4,194,304 tokens.
@@ -101,8 +105,8 @@ fn special_tokens(vocab_size: usize) -> Result<&'static [&'static str]> {
     }
 }
 
-/// How byte-level BPE spells the bytes 0 to 255: printable Latin-1 characters stand for themselves, the others for characters
-/// from U+0100 on, as in GPT-2's `bytes_to_unicode`.
+/// How byte-level BPE spells the bytes 0 to 255: printable Latin-1 characters stand for themselves,
+/// the others for characters from U+0100 on, as in GPT-2's `bytes_to_unicode`.
 fn byte_tokens() -> impl Iterator<Item = String> {
     let mut others = '\u{100}'..='\u{1FF}';
     (0..=u8::MAX)
@@ -113,7 +117,8 @@ fn byte_tokens() -> impl Iterator<Item = String> {
         .map(String::from)
 }
 
-/// The `index`-th word, spelled as a token: a space (`Ġ`) and syllables, first all words of one, then of two, and so on.
+/// The `index`-th word, spelled as a token: a space (`Ġ`) and syllables, first all words of one,
+/// then of two, and so on.
 fn word(index: usize) -> String {
     let (mut rest, mut length, mut words) = (index, 1, SYLLABLES);
     while rest >= words {

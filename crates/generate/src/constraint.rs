@@ -42,7 +42,8 @@ pub(crate) enum Constrained {
     Open,
     /// Nothing may follow.
     Complete,
-    /// Nothing can follow, although the text is not complete: the vocabulary lacks what would, or it takes too much to compute.
+    /// Nothing can follow, although the text is not complete: the vocabulary lacks what would, or
+    /// it takes too much to compute.
     Stuck,
 }
 
@@ -85,7 +86,8 @@ impl ConstrainedText {
         }
     }
 
-    /// Excludes tokens that may not come next; one that ends a text may come once the text is complete.
+    /// Excludes tokens that may not come next; one that ends a text may come once the text is
+    /// complete.
     pub fn mask(&mut self, logits: &mut [f32], eos: &[u32]) -> Constrained {
         let complete = self.matcher.is_accepting().unwrap_or(false);
         let ends = eos.iter().any(|token| (*token as usize) < logits.len());

@@ -21,11 +21,13 @@ use crate::tokenizer_file::TokenizerFile;
 /// A model as the planner sees it.
 #[derive(Debug, Clone)]
 pub struct Described {
-    /// Its blocks and their tensors. What they do besides holding weights is said by [`set_cache`](Self::set_cache).
+    /// Its blocks and their tensors. What they do besides holding weights is said by
+    /// [`set_cache`](Self::set_cache).
     pub tree: Tree,
     /// Its configuration, if it is of an architecture that can be run.
     pub config: Option<ModelConfig>,
-    /// What its configuration calls its architecture (`model_type`), built in or not; fit for a terminal.
+    /// What its configuration calls its architecture (`model_type`), built in or not; fit for a
+    /// terminal.
     pub architecture: Option<String>,
     /// What the sizes come from.
     pub source: SizeSource,
@@ -66,15 +68,17 @@ pub struct ConfigText {
     pub bytes: Vec<u8>,
 }
 
-/// Describes the model at `path`: a folder with a `config.json`, a checkpoint, or both; a checkpoint's `.safetensors` or
-/// `.bin` file or index; or a configuration (another `.json` file). Of weights nothing but the headers is read.
+/// Describes the model at `path`: a folder with a `config.json`, a checkpoint, or both; a
+/// checkpoint's `.safetensors` or `.bin` file or index; or a configuration (another `.json` file).
+/// Of weights nothing but the headers is read.
 ///
-/// A model of an architecture that can be run is described as [`outsize_core::tree`] would describe it. One of another
-/// architecture, or whose tensors are not those of its configuration, is described by the names of its tensors, without classes.
+/// A model of an architecture that can be run is described as [`outsize_core::tree`] would describe
+/// it. One of another architecture, or whose tensors are not those of its configuration, is
+/// described by the names of its tensors, without classes.
 ///
 /// # Errors
-/// [`DescribeError`]: nothing that describes a model, a file that cannot be read or is damaged, or a configuration that
-/// cannot be run and no tensors that would tell the sizes.
+/// [`DescribeError`]: nothing that describes a model, a file that cannot be read or is damaged, or
+/// a configuration that cannot be run and no tensors that would tell the sizes.
 pub fn describe(path: &Path) -> Result<Described, DescribeError> {
     let is_folder = path.is_dir();
     let folder = model_folder(path);
@@ -124,7 +128,8 @@ fn read(path: &Path) -> Result<Option<ConfigText>, Error> {
 }
 
 impl Described {
-    /// Describes the model of a configuration, of a checkpoint's tensors, or of both. `place` is where messages say it is.
+    /// Describes the model of a configuration, of a checkpoint's tensors, or of both. `place` is
+    /// where messages say it is.
     ///
     /// # Errors
     /// As [`describe`].
@@ -225,7 +230,8 @@ impl Described {
         Ok(Self { tree, config: known, architecture, source, tokenizer_bytes: 0, notes })
     }
 
-    /// Says of each block what it keeps in a KV cache that is made for `cache`; does nothing if the architecture is not built in.
+    /// Says of each block what it keeps in a KV cache that is made for `cache`; does nothing if the
+    /// architecture is not built in.
     pub fn set_cache(&mut self, cache: &CacheOptions) {
         if let Some(config) = &self.config {
             config.add_work(&mut self.tree, cache, Logits::Last);

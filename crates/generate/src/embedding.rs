@@ -16,12 +16,13 @@ use crate::pipeline::{Pipeline, PipelineError};
 /// How texts are embedded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EmbedOptions<'a> {
-    /// The name of the prompt that is put before each text, such as `query`; else the model's default one, if it has any.
+    /// The name of the prompt that is put before each text, such as `query`; else the model's
+    /// default one, if it has any.
     pub prompt_name: Option<&'a str>,
     /// What is put before each text instead.
     pub prompt: Option<&'a str>,
-    /// How many of the first values to keep, for models that were trained for that; the vector is made of length 1 again if it
-    /// was.
+    /// How many of the first values to keep, for models that were trained for that; the vector is
+    /// made of length 1 again if it was.
     pub dimensions: Option<usize>,
 }
 
@@ -36,7 +37,8 @@ pub struct TextEmbedding {
     pub cut: usize,
 }
 
-/// A model within a memory budget that makes vectors of texts: made by [`pipeline`](crate::pipeline()) for an [`EmbeddingTask`].
+/// A model within a memory budget that makes vectors of texts: made by
+/// [`pipeline`](crate::pipeline()) for an [`EmbeddingTask`].
 ///
 /// ```no_run
 /// use outsize_generate::{EmbedOptions, EmbeddingTask, cosine_similarity, pipeline};
@@ -67,12 +69,12 @@ impl EmbeddingPipeline {
         Self { pipeline, tokenizer }
     }
 
-    /// The vectors of some texts, in their order. As many run side by side as the pipeline was built for; a vector has the bits
-    /// that it has alone.
+    /// The vectors of some texts, in their order. As many run side by side as the pipeline was
+    /// built for; a vector has the bits that it has alone.
     ///
     /// # Errors
-    /// A prompt that the model does not have, a text that the tokenizer refuses, more dimensions than there are, and what the
-    /// model or a read said.
+    /// A prompt that the model does not have, a text that the tokenizer refuses, more dimensions
+    /// than there are, and what the model or a read said.
     pub fn embed(
         &mut self,
         texts: &[&str],
@@ -160,7 +162,8 @@ fn shortened(
     Ok(values)
 }
 
-/// How much two vectors point the same way, from -1 to 1; 0 if one of them has no length. Values that only one has do not count.
+/// How much two vectors point the same way, from -1 to 1; 0 if one of them has no length. Values
+/// that only one has do not count.
 pub fn cosine_similarity(one: &[f32], other: &[f32]) -> f64 {
     let product: f64 = one.iter().zip(other).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
     let lengths = length(one) * length(other);

@@ -10,8 +10,8 @@ use crate::json_value::bad_key;
 
 const KEY: &str = "eos_token_id";
 
-/// The ids in the config.json of `folder`: of the top level before those of `text_config`, where models that also see or hear
-/// keep the language part. Empty if there are none.
+/// The ids in the config.json of `folder`: of the top level before those of `text_config`, where
+/// models that also see or hear keep the language part. Empty if there are none.
 pub(crate) fn model_eos(folder: &Path) -> Result<Vec<u32>> {
     let path = folder.join("config.json");
     let config = read_object(&path)?.unwrap_or_default();
@@ -25,8 +25,8 @@ pub(crate) fn model_eos(folder: &Path) -> Result<Vec<u32>> {
     Ok(Vec::new())
 }
 
-/// The ids in one JSON object, ascending: one id, a list or null; a negative id is an old spelling of
-/// "none".
+/// The ids in one JSON object, ascending: one id, a list or null; a negative id is an old spelling
+/// of "none".
 pub(crate) fn eos_of(config: &Map<String, Value>, path: &Path) -> Result<Vec<u32>> {
     let value = match config.get(KEY) {
         None | Some(Value::Null) => return Ok(Vec::new()),

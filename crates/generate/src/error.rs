@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use outsize_checkpoint::ConfigFileError;
 
-/// Why text, tokens or logits could not be processed. Every message names the file or field at fault.
+/// Why text, tokens or logits could not be processed. Every message names the file or field at
+/// fault.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

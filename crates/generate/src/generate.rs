@@ -15,8 +15,8 @@ use crate::sampling::{Sampler, SamplerScratch};
 /// Rows and their new tokens.
 pub type NewTokens = Vec<(usize, u32)>;
 
-/// Texts that grow side by side, each as it would alone, by a token at every [`advance`](Self::advance). One that ends leaves
-/// the others.
+/// Texts that grow side by side, each as it would alone, by a token at every
+/// [`advance`](Self::advance). One that ends leaves the others.
 #[derive(Debug)]
 pub struct Generation<'d, D> {
     decoder: &'d mut D,
@@ -44,8 +44,8 @@ struct GenerationRow {
 impl<'d, D: LanguageModel> Generation<'d, D> {
     /// Texts that go on from the prompts of `requests`. Nothing is computed yet.
     ///
-    /// The prompts and the new tokens together never exceed [`LanguageModel::context`], if there is one. Of several texts each
-    /// counts as long as the longest prompt and its own new tokens.
+    /// The prompts and the new tokens together never exceed [`LanguageModel::context`], if there is
+    /// one. Of several texts each counts as long as the longest prompt and its own new tokens.
     ///
     /// # Errors
     /// An empty prompt, a prompt that leaves no room in the context, sampling values out of range.
@@ -62,7 +62,8 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
     }
 
     /// Begins another text, in the place of one that has ended or as a further row, where texts
-    /// [are replaced](LanguageModel::replaces_rows) or all have ended. Gives what the one before has.
+    /// [are replaced](LanguageModel::replaces_rows) or all have ended. Gives what the one before
+    /// has.
     ///
     /// # Errors
     /// As [`new`](Self::new); the row stays as it was.
@@ -93,12 +94,14 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         self.rows[row].constraint = constraint;
     }
 
-    /// Has the tokens of a text that has not begun be scored, each with so many of the likeliest ones.
+    /// Has the tokens of a text that has not begun be scored, each with so many of the likeliest
+    /// ones.
     pub(crate) fn score(&mut self, row: usize, top: Option<usize>) {
         self.rows[row].scored = top;
     }
 
-    /// Has numbers added to the logits of tokens of a text that has not begun: as [`Sampler::bias`].
+    /// Has numbers added to the logits of tokens of a text that has not begun: as
+    /// [`Sampler::bias`].
     pub(crate) fn bias(&mut self, row: usize, biases: Vec<(u32, f32)>) {
         self.rows[row].sampler.bias(biases);
     }
@@ -108,13 +111,15 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         self.decoder
     }
 
-    /// Which of the decoder's sequences a row is, from its first pass on until another one begins or ends.
+    /// Which of the decoder's sequences a row is, from its first pass on until another one begins
+    /// or ends.
     pub(crate) fn sequence(&self, row: usize) -> Option<usize> {
         self.live.iter().position(|live| *live == row)
     }
 
-    /// Runs one pass. Gives the row and the new token of each text that has one, except tokens that end a text; `None` if all
-    /// have ended. The last new token of a text is not given to the model.
+    /// Runs one pass. Gives the row and the new token of each text that has one, except tokens that
+    /// end a text; `None` if all have ended. The last new token of a text is not given to the
+    /// model.
     ///
     /// # Errors
     /// What the model returns, and logits that are not numbers. All texts have then ended.
@@ -174,7 +179,8 @@ impl<'d, D: LanguageModel> Generation<'d, D> {
         Ok(Some(chosen))
     }
 
-    /// Takes the rows that ended, or that begin anew beside others, out of the decoder. The last ones take their places.
+    /// Takes the rows that ended, or that begin anew beside others, out of the decoder. The last
+    /// ones take their places.
     fn leave(&mut self) -> Result<(), D::Error> {
         let beside = self.decoder.replaces_rows();
         let leaves = |row: &GenerationRow| row.ended || beside && row.is_recomputed(&*self.decoder);
@@ -300,11 +306,13 @@ impl GenerationRow {
     }
 }
 
-/// Generates tokens until the text ends, the request's or the context's limit is reached, or `on_token` breaks.
+/// Generates tokens until the text ends, the request's or the context's limit is reached, or
+/// `on_token` breaks.
 ///
-/// `on_token` gets each new token as soon as it is chosen, except a token that ends the text. The prompt and the new tokens
-/// together never exceed [`LanguageModel::context`], if there is one. The last new token is not given to the model, so the
-/// decoder's position ends one short of the text. Nothing is computed if `max_new_tokens` is 0.
+/// `on_token` gets each new token as soon as it is chosen, except a token that ends the text. The
+/// prompt and the new tokens together never exceed [`LanguageModel::context`], if there is one. The
+/// last new token is not given to the model, so the decoder's position ends one short of the text.
+/// Nothing is computed if `max_new_tokens` is 0.
 ///
 /// # Errors
 /// As [`Generation`].

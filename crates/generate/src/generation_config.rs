@@ -16,8 +16,8 @@ use crate::stop::StopStrings;
 /// What transformers samples from where nobody says how many of the likeliest tokens.
 const DEFAULT_TOP_K: usize = 50;
 
-/// What a checkpoint asks for where the caller does not. Fields carry the names of transformers; what the file leaves out is
-/// `None` or empty.
+/// What a checkpoint asks for where the caller does not. Fields carry the names of transformers;
+/// what the file leaves out is `None` or empty.
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct GenerationConfig {
@@ -116,8 +116,8 @@ const HARMLESS: [&str; 32] = [
     "use_model_defaults",
 ];
 
-/// Fields that would change the text, and the values with which they do not. Of the other fields of transformers, some only
-/// change how the same text is computed (caches, assistants).
+/// Fields that would change the text, and the values with which they do not. Of the other fields of
+/// transformers, some only change how the same text is computed (caches, assistants).
 const NEUTRAL: [(&str, &[f64]); 25] = [
     ("bad_words_ids", &[]),
     ("begin_suppress_tokens", &[]),
@@ -147,12 +147,13 @@ const NEUTRAL: [(&str, &[f64]); 25] = [
 ];
 
 impl GenerationConfig {
-    /// Reads generation_config.json in the checkpoint's `folder`; where it is missing or names no token that ends a text,
-    /// config.json is asked for one, its top level before `text_config`.
+    /// Reads generation_config.json in the checkpoint's `folder`; where it is missing or names no
+    /// token that ends a text, config.json is asked for one, its top level before `text_config`.
     ///
     /// # Errors
-    /// A file that cannot be read, is larger than 16 MiB or is not a JSON object; a field of the wrong type or out of range;
-    /// [`Error::UnsupportedKey`] for a field that would change the text and is not built in.
+    /// A file that cannot be read, is larger than 16 MiB or is not a JSON object; a field of the
+    /// wrong type or out of range; [`Error::UnsupportedKey`] for a field that would change the text
+    /// and is not built in.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let path = folder.as_ref().join("generation_config.json");
         match read_object(&path)? {
@@ -184,8 +185,9 @@ impl GenerationConfig {
         Self::default().or_eos_of(folder.as_ref())
     }
 
-    /// How tokens are chosen: as transformers chooses them with this file and no other options. Greedy unless `do_sample` is
-    /// true; then at temperature 1 and among the 50 likeliest tokens where the file does not say.
+    /// How tokens are chosen: as transformers chooses them with this file and no other options.
+    /// Greedy unless `do_sample` is true; then at temperature 1 and among the 50 likeliest tokens
+    /// where the file does not say.
     pub fn sampling(&self, seed: u64) -> Sampling {
         let sampled = self.do_sample == Some(true);
         let top_k = self.top_k.or(sampled.then_some(DEFAULT_TOP_K));
@@ -200,7 +202,8 @@ impl GenerationConfig {
         }
     }
 
-    /// The beam search that the file asks for: as transformers searches with it. None if `num_beams` is 1 or missing.
+    /// The beam search that the file asks for: as transformers searches with it. None if
+    /// `num_beams` is 1 or missing.
     pub fn beam_search(&self) -> Option<BeamSearch> {
         let default = BeamSearch::new(self.num_beams.filter(|beams| *beams > 1)?);
         Some(BeamSearch {

@@ -7,9 +7,10 @@ use burn::tensor::{DType, Tensor};
 use outsize_kernels::gpu::{BACKENDS, download, gpus};
 use outsize_machine::gpu_free_memory;
 
-/// Bytes of each GPU's memory that its driver took when this process opened it and ran a first kernel, by its number: free
-/// memory before less that behind. GPUs whose free memory no driver tells are left out. The first call opens all GPUs; where
-/// the process opened them before, nothing is seen of it.
+/// Bytes of each GPU's memory that its driver took when this process opened it and ran a first
+/// kernel, by its number: free memory before less that behind. GPUs whose free memory no driver
+/// tells are left out. The first call opens all GPUs; where the process opened them before, nothing
+/// is seen of it.
 pub fn gpu_contexts() -> &'static BTreeMap<usize, u64> {
     static TAKEN: OnceLock<BTreeMap<usize, u64>> = OnceLock::new();
     TAKEN.get_or_init(|| {

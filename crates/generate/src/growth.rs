@@ -3,13 +3,15 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// The most by which one part of a tokenizer may multiply the bytes of a text. Real ones stay below 20.
+/// The most by which one part of a tokenizer may multiply the bytes of a text. Real ones stay
+/// below 20.
 const MOST: u64 = 256;
 
 /// The most bytes of a precompiled character map. The largest in use have 400 kB.
 const MOST_CHARSMAP: usize = 1 << 20;
 
-/// The parts that rewrite text. A step of a few bytes can double it, and a file has room for a thousand steps.
+/// The parts that rewrite text. A step of a few bytes can double it, and a file has room for a
+/// thousand steps.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Rewriting {
     #[serde(default)]
@@ -21,7 +23,8 @@ pub(crate) struct Rewriting {
 }
 
 impl Rewriting {
-    /// Refuses what would turn a short text into one that fills the memory; the reason names the part.
+    /// Refuses what would turn a short text into one that fills the memory; the reason names the
+    /// part.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (name, part) in [
             ("normalizer", &self.normalizer),
@@ -49,7 +52,8 @@ fn growth(part: &Value) -> u64 {
     }
 }
 
-/// The factor of one step, without those inside it. Older files do not name a step's type, so its fields tell.
+/// The factor of one step, without those inside it. Older files do not name a step's type, so its
+/// fields tell.
 fn step_growth(step: &Map<String, Value>) -> u64 {
     let length = |key: &str| {
         let text = step.get(key).and_then(Value::as_str);

@@ -1,19 +1,22 @@
 //! What generating needs from a model.
 
-/// What the loops need from a model: sequences side by side, often one, with a memory of the tokens that they have seen.
+/// What the loops need from a model: sequences side by side, often one, with a memory of the tokens
+/// that they have seen.
 pub trait LanguageModel {
     /// Why a forward pass failed.
     type Error;
 
-    /// Appends `rows[i]` to sequence `i`; returns the logits after the last token of each, shape `[rows, vocab]`. No row is
-    /// empty. There are as many rows as sequences; if there are none yet, each row begins one, and they may differ in length.
+    /// Appends `rows[i]` to sequence `i`; returns the logits after the last token of each, shape
+    /// `[rows, vocab]`. No row is empty. There are as many rows as sequences; if there are none
+    /// yet, each row begins one, and they may differ in length.
     ///
     /// # Errors
     /// The model's own.
     fn forward_rows(&mut self, rows: &[&[u32]]) -> Result<Vec<f32>, Self::Error>;
 
-    /// Begins sequences behind the first `held`, which wait and stay as they are; returns the logits after the last token of each
-    /// new one. Where sequences are [not replaced](Self::replaces_rows) none is held.
+    /// Begins sequences behind the first `held`, which wait and stay as they are; returns the
+    /// logits after the last token of each new one. Where sequences are [not
+    /// replaced](Self::replaces_rows) none is held.
     ///
     /// # Errors
     /// The model's own.
@@ -31,17 +34,19 @@ pub trait LanguageModel {
         None
     }
 
-    /// Whether a text of `prompt` tokens and `new` ones has just grown beyond that length, so that all of it is computed anew.
+    /// Whether a text of `prompt` tokens and `new` ones has just grown beyond that length, so that
+    /// all of it is computed anew.
     fn recomputes(&self, prompt: usize, new: usize) -> bool {
         let beyond = self.recomputed_beyond();
         beyond.is_some_and(|beyond| prompt <= beyond && prompt + new == beyond + 1)
     }
 
-    /// Forgets all sequences, so that they begin anew. Only where texts are [computed anew](Self::recomputes).
+    /// Forgets all sequences, so that they begin anew. Only where texts are [computed
+    /// anew](Self::recomputes).
     fn forget_rows(&mut self) {}
 
-    /// Copies sequences, one after the other: of each pair the second becomes what the first is, and may be one past those there
-    /// are. Then the first `rows` stay.
+    /// Copies sequences, one after the other: of each pair the second becomes what the first is,
+    /// and may be one past those there are. Then the first `rows` stay.
     ///
     /// # Errors
     /// The model's own.
@@ -71,8 +76,8 @@ pub trait LanguageModel {
         "shorten the prompt".to_owned()
     }
 
-    /// Whether a forward pass failed only because somebody wants it to end: generation then ends as if
-    /// the caller had asked.
+    /// Whether a forward pass failed only because somebody wants it to end: generation then ends as
+    /// if the caller had asked.
     fn is_stopped(_error: &Self::Error) -> bool {
         false
     }

@@ -1,16 +1,21 @@
 //! Tokens in, tokens out: tokenizer, sampling, pipelines.
 //!
-//! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token at a time.
-//! - [`pipeline()`] opens a checkpoint for a [`TextTask`] within a budget: text in, text out, streamed, in batches, with beams.
+//! - [`Tokenizer`] turns text into token ids and back; [`TextStream`] does the way back one token
+//!   at a time.
+//! - [`pipeline()`] opens a checkpoint for a [`TextTask`] within a budget: text in, text out,
+//!   streamed, in batches, with beams.
 //! - [`EmbeddingPipeline`] makes vectors of texts.
-//! - [`ChatSession`] is a conversation: a [`ChatTemplate`] makes its prompts, and the KV cache is kept from turn to turn.
-//! - [`Pipeline::perplexity`] says how well a model predicts a text, [`Pipeline::score`] how likely its tokens are.
+//! - [`ChatSession`] is a conversation: a [`ChatTemplate`] makes its prompts, and the KV cache is
+//!   kept from turn to turn.
+//! - [`Pipeline::perplexity`] says how well a model predicts a text, [`Pipeline::score`] how likely
+//!   its tokens are.
 //! - [`Sampler`] picks a token from logits, as [`Sampling`] says.
-//! - [`generate()`] is the loop around any [`LanguageModel`], [`Generation`] that of several texts side by side, and
-//!   [`beam_search`] that which looks for the likeliest ones.
+//! - [`generate()`] is the loop around any [`LanguageModel`], [`Generation`] that of several texts
+//!   side by side, and [`beam_search`] that which looks for the likeliest ones.
 //! - [`generate_text`] is the same loop with text at its end; [`StopStrings`] end it.
 //! - [`GenerationConfig`] is what a checkpoint asks for: sampling, lengths, tokens that end a text.
-//! - [`byte_level_tokenizer`] makes a tokenizer for a checkpoint that has none, such as a synthetic one.
+//! - [`byte_level_tokenizer`] makes a tokenizer for a checkpoint that has none, such as a synthetic
+//!   one.
 #![forbid(unsafe_code)]
 
 mod beam;

@@ -1,4 +1,5 @@
-//! Many prompts: as many side by side as there is room for, the next one in the place of each that ends.
+//! Many prompts: as many side by side as there is room for, the next one in the place of each that
+//! ends.
 
 use std::ops::ControlFlow;
 
@@ -11,14 +12,16 @@ use crate::tokenizer::Tokenizer;
 /// Texts begin once so much of the batch has ended: a pass over their prompts lets the others wait.
 const REFILL_SHARE: usize = 8;
 
-/// Generates the texts of all `requests`, `batch` of them side by side, each what it would be alone. Where one ends the next one
-/// begins, a few at a time; where an encoder reads the prompts, once all have ended. Requests are taken as there is room.
+/// Generates the texts of all `requests`, `batch` of them side by side, each what it would be
+/// alone. Where one ends the next one begins, a few at a time; where an encoder reads the prompts,
+/// once all have ended. Requests are taken as there is room.
 ///
-/// `done` gets the number of each request, counted from 0, and its text as soon as it has ended, in the order in which they end;
-/// or why it cannot be generated. Gives whether all were generated: `done` may break, and the caller may stop a pass.
+/// `done` gets the number of each request, counted from 0, and its text as soon as it has ended, in
+/// the order in which they end; or why it cannot be generated. Gives whether all were generated:
+/// `done` may break, and the caller may stop a pass.
 ///
-/// The decoder is [made](outsize_models::WhenFull::Replace) for texts that are replaced, and for at least `batch` of them.
-/// Without a tokenizer the text is the tokens' numbers.
+/// The decoder is [made](outsize_models::WhenFull::Replace) for texts that are replaced, and for at
+/// least `batch` of them. Without a tokenizer the text is the tokens' numbers.
 ///
 /// # Errors
 /// What the model returns, and logits that are not numbers.

@@ -11,8 +11,8 @@ use crate::pipeline::{Pipeline, PipelineError, ScoredText};
 pub struct ScoreWindows {
     /// Tokens of a window, at least 2.
     pub context: usize,
-    /// Tokens from the beginning of one window to that of the next. If it is less than the context, windows overlap, and of
-    /// each only those tokens are scored that none before it has.
+    /// Tokens from the beginning of one window to that of the next. If it is less than the context,
+    /// windows overlap, and of each only those tokens are scored that none before it has.
     pub stride: usize,
     /// Windows that run side by side.
     pub batch: usize,
@@ -47,7 +47,8 @@ impl Perplexity {
         self.loss().exp()
     }
 
-    /// The standard error of the perplexity, as if tokens were independent; 0 of fewer than two tokens.
+    /// The standard error of the perplexity, as if tokens were independent; 0 of fewer than two
+    /// tokens.
     pub fn standard_error(&self) -> f64 {
         let tokens = self.tokens as f64;
         let variance = (self.squares / tokens - self.loss().powi(2)).max(0.0);
@@ -74,9 +75,10 @@ impl ScoreWindows {
 }
 
 impl Pipeline {
-    /// How well the model predicts a text: [windows](ScoreWindows) of it are [scored](Self::score), each token by those before it
-    /// in its window. That is how transformers' documentation measures it. `observe` is told after each pass how many tokens
-    /// there are so far, and may end it.
+    /// How well the model predicts a text: [windows](ScoreWindows) of it are [scored](Self::score),
+    /// each token by those before it in its window. That is how transformers' documentation
+    /// measures it. `observe` is told after each pass how many tokens there are so far, and may end
+    /// it.
     ///
     /// # Errors
     /// As [`score`](Self::score).

@@ -36,12 +36,14 @@ use crate::planning::GenerationWorkload;
 /// What a model is opened with.
 #[derive(Debug, Clone)]
 pub struct PipelineSettings {
-    /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak resident set.
+    /// The most that may be held, in bytes. For `cpu` it counts the whole process: its peak
+    /// resident set.
     pub max_memory: Budget,
-    /// For what the model is run: the context is at most what it was made for, and a longer prompt is run in several passes.
-    /// What the process takes is counted as it is found, if that is more.
+    /// For what the model is run: the context is at most what it was made for, and a longer prompt
+    /// is run in several passes. What the process takes is counted as it is found, if that is more.
     pub workload: GenerationWorkload,
-    /// How places are chosen, and what the predicted speed is made of. The workload in it does not count.
+    /// How places are chosen, and what the predicted speed is made of. The workload in it does not
+    /// count.
     pub planning: Planning,
     /// Once another thread or a signal sets it, the pass under way ends in the middle.
     pub stop: Option<Arc<AtomicBool>>,
@@ -71,7 +73,8 @@ pub enum Step<'a> {
     Dispatched,
 }
 
-/// A language model, dispatched within a budget, with its KV cache. It runs as many texts side by side as that was made for.
+/// A language model, dispatched within a budget, with its KV cache. It runs as many texts side by
+/// side as that was made for.
 #[derive(Debug)]
 pub struct Pipeline {
     model: DispatchedDecoder,
@@ -79,14 +82,16 @@ pub struct Pipeline {
     vocab_size: usize,
     /// What the decoder begins with, if an encoder reads the prompt.
     start: Option<[u32; 1]>,
-    /// Tokens of each text that one pass takes at most: what the budget's activations were counted for.
+    /// Tokens of each text that one pass takes at most: what the budget's activations were counted
+    /// for.
     chunk: usize,
     prediction: Prediction,
     /// Tokens of all prompts that it is a prediction for.
     predicted_tokens: u64,
     streamed: Option<(PathBuf, Range<u64>)>,
     spec: CacheSpec,
-    /// Bytes in which activations' memory may be kept from layer to layer of a pass, that in use included.
+    /// Bytes in which activations' memory may be kept from layer to layer of a pass, that in use
+    /// included.
     reusable: usize,
     /// What guesses tokens, if they are drafted.
     drafts: Option<Drafts>,
@@ -163,14 +168,15 @@ impl Pipeline {
         move || done.load(Ordering::Relaxed)
     }
 
-    /// How many tokens of a text of `tokens` tokens are run for its next one: the last ones, as far back as the next one
-    /// depends on them, or all if an encoder reads them.
+    /// How many tokens of a text of `tokens` tokens are run for its next one: the last ones, as far
+    /// back as the next one depends on them, or all if an encoder reads them.
     pub fn tokens_to_run(&self, tokens: usize) -> usize {
         self.spec.tokens_to_run(tokens, self.cache.options())
     }
 
-    /// Whether the keys of tokens are the same whether a text of up to `longest` tokens is run at once or goes on from a part of
-    /// it: not where an encoder reads the text, nor where rotations depend on the text's length.
+    /// Whether the keys of tokens are the same whether a text of up to `longest` tokens is run at
+    /// once or goes on from a part of it: not where an encoder reads the text, nor where rotations
+    /// depend on the text's length.
     pub(crate) fn keeps_keys(&self, longest: usize) -> bool {
         self.start.is_none() && self.spec.rescaled_beyond.is_none_or(|length| longest <= length)
     }
@@ -202,8 +208,8 @@ impl Pipeline {
         self.chunk.max(self.cache.options().prompt)
     }
 
-    /// The file of which most is streamed, and the range of its bytes that streamed weights lie in: what
-    /// the disk's speed should be measured on.
+    /// The file of which most is streamed, and the range of its bytes that streamed weights lie in:
+    /// what the disk's speed should be measured on.
     pub fn streamed_range(&self) -> Option<(PathBuf, Range<u64>)> {
         self.streamed.clone()
     }
@@ -218,8 +224,9 @@ impl Pipeline {
         self.go_back(0);
     }
 
-    /// Forgets the tokens from `position` on, so that the text can go on differently from there; nothing happens if there are
-    /// fewer. What is generated then is what would have been generated without the tokens forgotten.
+    /// Forgets the tokens from `position` on, so that the text can go on differently from there;
+    /// nothing happens if there are fewer. What is generated then is what would have been generated
+    /// without the tokens forgotten.
     ///
     /// # Errors
     /// The context slid so far that tokens which `position` would need are forgotten.
@@ -244,13 +251,14 @@ impl Pipeline {
         self.cache.retain_images(keep);
     }
 
-    /// Has the pass that goes on from `position`, or across it, take a [snapshot](KvCache::snapshot_at) there.
+    /// Has the pass that goes on from `position`, or across it, take a
+    /// [snapshot](KvCache::snapshot_at) there.
     pub fn snapshot_at(&mut self, position: usize) {
         self.cache.snapshot_at(position);
     }
 
-    /// Forgets the tokens from `position` on, or where that cannot be done, [from the snapshot on](KvCache::go_back), or else
-    /// all. Gives how many are held then.
+    /// Forgets the tokens from `position` on, or where that cannot be done, [from the snapshot
+    /// on](KvCache::go_back), or else all. Gives how many are held then.
     pub fn go_back(&mut self, position: usize) -> usize {
         // What cannot be done is not done to an empty cache.
         let gone = self.without_drafts(&[], |pipeline| Ok(pipeline.cache.go_back(position)));
@@ -260,8 +268,9 @@ impl Pipeline {
         })
     }
 
-    /// Lets the encoder read a prompt; what was there before is forgotten. [`logits`](Self::logits) are then those of a
-    /// decoder's ids. Not needed before [`forward`](crate::LanguageModel::forward), whose first ids are the prompt.
+    /// Lets the encoder read a prompt; what was there before is forgotten. [`logits`](Self::logits)
+    /// are then those of a decoder's ids. Not needed before
+    /// [`forward`](crate::LanguageModel::forward), whose first ids are the prompt.
     ///
     /// # Errors
     /// A model without an encoder, and what the model or a read said.
@@ -282,8 +291,8 @@ impl Pipeline {
         self.done.fetch_add(tokens as u64, Ordering::Relaxed);
     }
 
-    /// Appends `ids` and gives the logits of each position to `take`, in order: slices of whole rows
-    /// `[vocabulary]`, one after the other.
+    /// Appends `ids` and gives the logits of each position to `take`, in order: slices of whole
+    /// rows `[vocabulary]`, one after the other.
     ///
     /// # Errors
     /// What the model or a read said. The text is then as it was before the pass that failed.
@@ -342,7 +351,8 @@ impl Pipeline {
     }
 }
 
-/// Columns in pieces of at most `longest`, none of which ends within one that is not to be cut, if it can be longer than that.
+/// Columns in pieces of at most `longest`, none of which ends within one that is not to be cut, if
+/// it can be longer than that.
 fn cuts(columns: usize, longest: usize, uncut: &[Range<usize>]) -> Vec<Range<usize>> {
     let (mut cuts, mut start) = (Vec::new(), 0);
     while start < columns {

@@ -16,10 +16,11 @@ use outsize_plan::{
 /// For what a model is planned, and run.
 #[derive(Debug, Clone)]
 pub struct GenerationWorkload {
-    /// What the KV cache is made for. Where an encoder reads the prompt, the context is that of the answer.
+    /// What the KV cache is made for. Where an encoder reads the prompt, the context is that of the
+    /// answer.
     pub cache: CacheOptions,
-    /// Tokens of the prompt of each sequence, or those that the decoder begins with if an encoder reads the prompt. A longer one
-    /// is run in several passes.
+    /// Tokens of the prompt of each sequence, or those that the decoder begins with if an encoder
+    /// reads the prompt. A longer one is run in several passes.
     pub prompt: usize,
     /// Tokens of a sequence when the token is generated whose speed is predicted.
     pub position: usize,
@@ -44,7 +45,8 @@ pub struct GenerationWorkload {
 }
 
 impl GenerationWorkload {
-    /// The last position's logits of one sequence, in the command's own process, without a tokenizer.
+    /// The last position's logits of one sequence, in the command's own process, without a
+    /// tokenizer.
     pub fn new(cache: CacheOptions, prompt: usize) -> Self {
         Self {
             cache,
@@ -62,8 +64,9 @@ impl GenerationWorkload {
         }
     }
 
-    /// The same for a model of this configuration: where an encoder reads the prompt, it is the cache's, and the decoder
-    /// begins with one token. Does nothing if the cache has a prompt already.
+    /// The same for a model of this configuration: where an encoder reads the prompt, it is the
+    /// cache's, and the decoder begins with one token. Does nothing if the cache has a prompt
+    /// already.
     pub fn for_model(mut self, config: &ModelConfig) -> Self {
         if config.decoder_start().is_some() && self.cache.prompt == 0 {
             self.cache.prompt = self.prompt;
@@ -72,7 +75,8 @@ impl GenerationWorkload {
         self
     }
 
-    /// Tokens of each text in the longest pass over the prompts, and over texts that are computed anew, if there is room for it.
+    /// Tokens of each text in the longest pass over the prompts, and over texts that are computed
+    /// anew, if there is room for it.
     fn longest_pass(&self, config: Option<&ModelConfig>) -> usize {
         let anew = config.and_then(|config| config.cache().recomputed_beyond());
         let anew =
@@ -97,8 +101,8 @@ impl GenerationWorkload {
         of_all.max(bytes(config, tokens.saturating_mul(cache.batch), &few))
     }
 
-    /// What of the activations of passes of `tokens` tokens is in buffers that layers can use again, in bytes: what is sure
-    /// to be, whatever else a pass holds at the same time.
+    /// What of the activations of passes of `tokens` tokens is in buffers that layers can use
+    /// again, in bytes: what is sure to be, whatever else a pass holds at the same time.
     pub(crate) fn reusable_bytes(&self, config: &ModelConfig, tokens: usize) -> u64 {
         let most = |bytes: fn(&ModelConfig, usize, &CacheOptions, Logits) -> u64| {
             self.most(config, tokens, |config, tokens, cache| {
@@ -185,9 +189,10 @@ pub struct Plan {
 }
 
 impl Planner {
-    /// For a model as its tree says, its configuration, what it is to do, and what else the plan depends on: overhead, workload and what depends on the
-    /// architecture are filled in. Without classes in [`Options::no_split`], strategies of Accelerate's do not split blocks
-    /// that are numbered, such as decoder layers.
+    /// For a model as its tree says, its configuration, what it is to do, and what else the plan
+    /// depends on: overhead, workload and what depends on the architecture are filled in. Without
+    /// classes in [`Options::no_split`], strategies of Accelerate's do not split blocks that are
+    /// numbered, such as decoder layers.
     pub fn new(
         mut tree: Tree,
         config: Option<ModelConfig>,
@@ -240,8 +245,8 @@ impl Planner {
         self.manual = Some(map);
     }
 
-    /// The names that a checkpoint's modules have for tensors which are there under another one: a tied head's weight, and the
-    /// table that it is.
+    /// The names that a checkpoint's modules have for tensors which are there under another one: a
+    /// tied head's weight, and the table that it is.
     pub fn aliases(&self) -> Vec<(String, String)> {
         let tensors = self.tree.blocks.iter().flat_map(|block| &block.tensors);
         let names: HashSet<&str> = tensors.map(|tensor| tensor.name.as_str()).collect();
@@ -259,7 +264,8 @@ impl Planner {
         &self.tree
     }
 
-    /// The plan for a budget, as a pipeline would make it: with passes over the prompt as long as the budget allows.
+    /// The plan for a budget, as a pipeline would make it: with passes over the prompt as long as
+    /// the budget allows.
     ///
     /// # Errors
     /// As [`infer`], [`assign`] and [`from_assignment`].

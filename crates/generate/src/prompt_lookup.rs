@@ -6,8 +6,9 @@ const LONGEST: usize = 8;
 /// The shortest.
 const SHORTEST: usize = 2;
 
-/// Guesses what comes after `text`, at most `count` tokens: what came after its ending the last time, of the longest ending that
-/// was there before ([prompt lookup decoding](https://github.com/apoorvumang/prompt-lookup-decoding)). Often nothing.
+/// Guesses what comes after `text`, at most `count` tokens: what came after its ending the last
+/// time, of the longest ending that was there before ([prompt lookup
+/// decoding](https://github.com/apoorvumang/prompt-lookup-decoding)). Often nothing.
 pub(crate) fn look_up(text: &[u32], count: usize) -> Vec<u32> {
     let end = text.len();
     let same_before = |at: usize| {

@@ -14,10 +14,11 @@ pub struct Request {
     pub ids: Vec<u32>,
     /// The most tokens to generate.
     pub max_new_tokens: usize,
-    /// Tokens that end the text; see [`GenerationConfig::eos_token_id`](crate::GenerationConfig::eos_token_id).
+    /// Tokens that end the text; see
+    /// [`GenerationConfig::eos_token_id`](crate::GenerationConfig::eos_token_id).
     pub eos: Vec<u32>,
-    /// How tokens are chosen. A repetition penalty counts the tokens of this request: new ones, and those of the prompt unless
-    /// an encoder reads it.
+    /// How tokens are chosen. A repetition penalty counts the tokens of this request: new ones, and
+    /// those of the prompt unless an encoder reads it.
     pub sampling: Sampling,
 }
 
@@ -35,7 +36,8 @@ pub enum Finish {
     StopString,
     /// The text is whole: its constraint has nothing follow.
     Complete,
-    /// The text is not what its constraint has it be, and no token leads there, or it takes too much to tell.
+    /// The text is not what its constraint has it be, and no token leads there, or it takes too
+    /// much to tell.
     Stuck,
     /// The caller asked to stop, between tokens or in the middle of a pass.
     Stopped,
@@ -44,14 +46,15 @@ pub enum Finish {
 /// What was generated, and how long it took.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// The new tokens, without the prompt. As in transformers, a token that ended the text is the last of them.
+    /// The new tokens, without the prompt. As in transformers, a token that ended the text is the
+    /// last of them.
     pub tokens: Vec<u32>,
     /// Why there are no more.
     pub finish: Finish,
     /// From the start to the first new token, in seconds.
     pub prefill_seconds: f64,
-    /// For each new token after the first, from the call of the model to the choice of the token, in seconds. The caller's own
-    /// work on tokens does not count.
+    /// For each new token after the first, from the call of the model to the choice of the token,
+    /// in seconds. The caller's own work on tokens does not count.
     pub token_seconds: Vec<f64>,
     /// How likely each token was, if [asked for](crate::TextOptions::logprobs).
     pub scores: Vec<TokenScore>,
@@ -88,8 +91,8 @@ pub enum GenerateError<E> {
     Model(E),
 }
 
-/// How many tokens may be generated of a request beside others, of which the longest begins with `longest` tokens; and what it
-/// means to reach that number.
+/// How many tokens may be generated of a request beside others, of which the longest begins with
+/// `longest` tokens; and what it means to reach that number.
 pub(crate) fn limit<D: LanguageModel>(
     decoder: &D,
     request: &Request,

@@ -9,25 +9,27 @@ use crate::error::{Error, Result};
 
 /// How a token is chosen. The default is greedy: always the likeliest token.
 ///
-/// What is set applies in the order [biases](Sampler::bias), repetition penalty, the other penalties, temperature, top-k, top-p, min-p, as in transformers,
-/// which has no other penalties.
+/// What is set applies in the order [biases](Sampler::bias), repetition penalty, the other
+/// penalties, temperature, top-k, top-p, min-p, as in transformers, which has no other penalties.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Sampling {
-    /// The logits of tokens that were seen are divided by this where they are positive and multiplied where they are negative,
-    /// as in [CTRL](https://arxiv.org/abs/1909.05858): above 1 discourages repetition, below 1 encourages it. Applies at any
-    /// temperature.
+    /// The logits of tokens that were seen are divided by this where they are positive and
+    /// multiplied where they are negative, as in [CTRL](https://arxiv.org/abs/1909.05858): above 1
+    /// discourages repetition, below 1 encourages it. Applies at any temperature.
     pub repetition_penalty: Option<f32>,
-    /// Taken from the logit of a token for each time that it was chosen, as OpenAI's models do; a prompt does not count. Below 0
-    /// encourages repetition. Applies at any temperature.
+    /// Taken from the logit of a token for each time that it was chosen, as OpenAI's models do; a
+    /// prompt does not count. Below 0 encourages repetition. Applies at any temperature.
     pub frequency_penalty: Option<f32>,
     /// The same once, however often a token was chosen.
     pub presence_penalty: Option<f32>,
-    /// Logits are divided by this before they become probabilities; 0 takes the likeliest token and only the repetition
-    /// penalty matters beside it.
+    /// Logits are divided by this before they become probabilities; 0 takes the likeliest token and
+    /// only the repetition penalty matters beside it.
     pub temperature: f32,
-    /// Choose among this many of the likeliest tokens, and those exactly as likely as the last of them.
+    /// Choose among this many of the likeliest tokens, and those exactly as likely as the last of
+    /// them.
     pub top_k: Option<usize>,
-    /// Choose among the likeliest tokens whose probabilities first add up to this share, in [0, 1]. There is always one.
+    /// Choose among the likeliest tokens whose probabilities first add up to this share, in [0, 1].
+    /// There is always one.
     pub top_p: Option<f32>,
     /// Choose among the tokens that are at least this share as likely as the likeliest, in [0, 1].
     pub min_p: Option<f32>,
@@ -37,9 +39,9 @@ pub struct Sampling {
 
 /// Chooses tokens one after the other.
 ///
-/// Random numbers come from xoshiro256++ seeded through SplitMix64, one 64-bit number for each token chosen at a temperature
-/// above 0; both are fixed algorithms on integers, so the numbers are the same on every platform. Probabilities are computed in
-/// double precision.
+/// Random numbers come from xoshiro256++ seeded through SplitMix64, one 64-bit number for each
+/// token chosen at a temperature above 0; both are fixed algorithms on integers, so the numbers are
+/// the same on every platform. Probabilities are computed in double precision.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
@@ -53,7 +55,8 @@ pub struct Sampler {
     scratch: SamplerScratch,
 }
 
-/// Memory that a sampler works in, as large as a few rows of logits: one sampler after the other can have it.
+/// Memory that a sampler works in, as large as a few rows of logits: one sampler after the other
+/// can have it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SamplerScratch {
     /// Logits after penalties.
@@ -84,8 +87,8 @@ impl Sampler {
     /// A sampler at the start of its random numbers.
     ///
     /// # Errors
-    /// A temperature that is negative or not finite, a repetition penalty that is not finite and above 0, a top-k of 0, a top-p
-    /// or min-p outside [0, 1].
+    /// A temperature that is negative or not finite, a repetition penalty that is not finite and
+    /// above 0, a top-k of 0, a top-p or min-p outside [0, 1].
     pub fn new(sampling: Sampling) -> Result<Self> {
         let Sampling { repetition_penalty, temperature, top_k, top_p, min_p, seed, .. } = sampling;
         let share = |value: &Option<f32>| value.is_none_or(|value| (0.0..=1.0).contains(&value));
@@ -134,16 +137,16 @@ impl Sampler {
         token
     }
 
-    /// Counts `ids` among the tokens that the repetition penalty applies to. Each token that [`sample`](Self::sample) chooses is
-    /// counted by itself; a prompt has to be told.
+    /// Counts `ids` among the tokens that the repetition penalty applies to. Each token that
+    /// [`sample`](Self::sample) chooses is counted by itself; a prompt has to be told.
     pub fn see(&mut self, ids: &[u32]) {
         if self.sampling.repetition_penalty.is_some() {
             self.seen.extend(ids);
         }
     }
 
-    /// Has a number added to the logit of each of these tokens, if there is such a token, before all else; to no others'. It
-    /// should be finite: what a constraint excludes stays so.
+    /// Has a number added to the logit of each of these tokens, if there is such a token, before
+    /// all else; to no others'. It should be finite: what a constraint excludes stays so.
     pub fn bias(&mut self, biases: Vec<(u32, f32)>) {
         self.biases = biases;
     }
@@ -165,8 +168,8 @@ impl Sampler {
         Ok(token)
     }
 
-    /// The tokens that [`sample`](Self::sample) would choose from and their probabilities, by ascending token. No random number
-    /// is taken, and nothing counts as seen.
+    /// The tokens that [`sample`](Self::sample) would choose from and their probabilities, by
+    /// ascending token. No random number is taken, and nothing counts as seen.
     ///
     /// # Errors
     /// As [`sample`](Self::sample).
@@ -184,7 +187,8 @@ impl Sampler {
             .collect())
     }
 
-    /// Fills the candidates, at a temperature above 0, with what all filters leave; returns the likeliest token.
+    /// Fills the candidates, at a temperature above 0, with what all filters leave; returns the
+    /// likeliest token.
     fn weigh(&mut self, logits: &[f32]) -> Result<u32> {
         let (mut likeliest, mut max) = first_maximum(logits)?;
         let penalized = self.penalize(logits);
@@ -211,7 +215,8 @@ impl Sampler {
         Ok(likeliest)
     }
 
-    /// The logits after penalties, in the scratch memory, if there are any. What is finite stays so.
+    /// The logits after penalties, in the scratch memory, if there are any. What is finite stays
+    /// so.
     fn penalize(&mut self, logits: &[f32]) -> Option<Vec<f32>> {
         let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } =
             self.sampling;
@@ -266,12 +271,14 @@ impl Sampler {
         );
     }
 
-    /// Drops the candidates beyond the likeliest ones that together reach the share `top_p`; one always stays.
+    /// Drops the candidates beyond the likeliest ones that together reach the share `top_p`; one
+    /// always stays.
     fn keep_top_p(&mut self, top_p: f64) {
         let wanted = top_p * self.total();
         self.scratch.likeliest.clear();
         self.scratch.likeliest.extend_from_slice(&self.scratch.candidates);
-        // Few tokens carry most of the probability: rank only so many as are needed, in growing batches.
+        // Few tokens carry most of the probability: rank only so many as are needed, in growing
+        // batches.
         let (mut sum, mut ranked, mut batch) = (0.0, 0, 256);
         while ranked < self.scratch.likeliest.len() {
             let rest = &mut self.scratch.likeliest[ranked..];
@@ -298,8 +305,8 @@ impl Sampler {
         self.scratch.candidates.iter().map(|candidate| candidate.weight).sum()
     }
 
-    /// One candidate, each with its share of the total weight. Rounding can leave the sum short of the number drawn; then it is
-    /// `likeliest`.
+    /// One candidate, each with its share of the total weight. Rounding can leave the sum short of
+    /// the number drawn; then it is `likeliest`.
     fn draw(&mut self, likeliest: u32) -> u32 {
         // The top 53 bits: a multiple of 2^-53 in [0, 1).
         let uniform = (self.rng.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64);

@@ -8,8 +8,8 @@ const MOST: f64 = 20_000.0;
 /// The deepest that parts lead to other parts.
 const DEEPEST: usize = 150;
 
-/// Whether a grammar can be made of a schema in short time. Alternatives multiply: those of `anyOf` with what stands beside it,
-/// and those of the parts of `allOf` with each other.
+/// Whether a grammar can be made of a schema in short time. Alternatives multiply: those of `anyOf`
+/// with what stands beside it, and those of the parts of `allOf` with each other.
 pub(crate) fn is_affordable(schema: &Value) -> bool {
     let mut cost = SchemaCost { root: schema, total: 0.0 };
     cost.add(schema, 1.0, 0).is_some()

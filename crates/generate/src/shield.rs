@@ -7,10 +7,11 @@ thread_local! {
     static SHIELDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a call whose panic would be caught and become an [`Error`](crate::Error).
+/// Whether this thread is in a call whose panic would be caught and become an
+/// [`Error`](crate::Error).
 ///
-/// Rust writes the message of every panic to standard error, caught or not. A program that wants only the error there can ask
-/// this in its panic hook:
+/// Rust writes the message of every panic to standard error, caught or not. A program that wants
+/// only the error there can ask this in its panic hook:
 ///
 /// ```
 /// let report = std::panic::take_hook();
@@ -24,8 +25,8 @@ pub fn panic_is_caught() -> bool {
     SHIELDED.get()
 }
 
-/// Calls the `tokenizers` library, which panics on some files that are valid JSON and no valid tokenizer; that becomes an error
-/// with the panic's message.
+/// Calls the `tokenizers` library, which panics on some files that are valid JSON and no valid
+/// tokenizer; that becomes an error with the panic's message.
 pub(crate) fn shielded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     /// Puts back what was, also if the call panics.
     struct Restore(bool);
@@ -36,7 +37,8 @@ pub(crate) fn shielded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> Resul
     }
     let result = {
         let _restore = Restore(SHIELDED.replace(true));
-        // Nothing half-changed is seen afterwards: the calls here only build a value of their own or read.
+        // Nothing half-changed is seen afterwards: the calls here only build a value of their own
+        // or read.
         panic::catch_unwind(AssertUnwindSafe(call))
     };
     match result {

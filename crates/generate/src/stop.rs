@@ -6,11 +6,13 @@ use crate::error::{Error, Result};
 const MOST_STRINGS: usize = 256;
 const MOST_BYTES: usize = 1024;
 
-/// Strings that end a generated text. The text is cut before the first of them; none of it is ever handed out.
+/// Strings that end a generated text. The text is cut before the first of them; none of it is ever
+/// handed out.
 ///
-/// The first is the one that is complete first, and of several that are complete at the same character the longest. So it does
-/// not matter how the text is split into tokens. Strings are compared byte by byte, without any normalization. (In transformers
-/// the same strings end a text at the same token; there they stay in the text.)
+/// The first is the one that is complete first, and of several that are complete at the same
+/// character the longest. So it does not matter how the text is split into tokens. Strings are
+/// compared byte by byte, without any normalization. (In transformers the same strings end a text
+/// at the same token; there they stay in the text.)
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StopStrings {
     strings: Vec<String>,
@@ -20,7 +22,8 @@ impl StopStrings {
     /// These strings, in any order.
     ///
     /// # Errors
-    /// [`Error::StopString`] for an empty string, one of more than 1024 bytes, or more than 256 strings.
+    /// [`Error::StopString`] for an empty string, one of more than 1024 bytes, or more than 256
+    /// strings.
     pub fn new<S: Into<String>>(strings: impl IntoIterator<Item = S>) -> Result<Self> {
         let strings: Vec<String> = strings.into_iter().map(Into::into).collect();
         let refused = |reason: &str| Error::StopString { reason: reason.to_owned() };
@@ -61,8 +64,9 @@ pub struct StopScan {
 }
 
 impl StopScan {
-    /// Takes the next part of the text. Returns the text before it and of it that is certainly not part of a stop string; and
-    /// the string that ends the text, once it is complete; the rest of the part is dropped, and what is pushed then is another text.
+    /// Takes the next part of the text. Returns the text before it and of it that is certainly not
+    /// part of a stop string; and the string that ends the text, once it is complete; the rest of
+    /// the part is dropped, and what is pushed then is another text.
     pub fn push(&mut self, part: &str) -> (String, Option<String>) {
         let start = self.held.len();
         self.held.push_str(part);
@@ -105,7 +109,8 @@ struct Matcher {
     string: String,
     /// For each number of matched bytes, how many still match if the next one does not.
     fallback: Vec<usize>,
-    /// Bytes of the string that the text ends with. Both are UTF-8, so these are whole characters after whole characters.
+    /// Bytes of the string that the text ends with. Both are UTF-8, so these are whole characters
+    /// after whole characters.
     matched: usize,
 }
 
@@ -124,7 +129,8 @@ impl Matcher {
         Self { string: string.to_owned(), fallback, matched: 0 }
     }
 
-    /// Takes the next byte of the text; whether the string is complete with it. Then `matched` must go back to 0.
+    /// Takes the next byte of the text; whether the string is complete with it. Then `matched` must
+    /// go back to 0.
     fn advance(&mut self, byte: u8) -> bool {
         let bytes = self.string.as_bytes();
         while self.matched > 0 && bytes[self.matched] != byte {
@@ -195,7 +201,8 @@ mod tests {
         assert!(StopStrings::new(["x".repeat(1024)]).is_ok());
     }
 
-    /// The same by its definition: every end in order, and of the strings that end there the longest.
+    /// The same by its definition: every end in order, and of the strings that end there the
+    /// longest.
     fn reference(stops: &[String], text: &str) -> (String, Option<String>) {
         for (index, character) in text.char_indices() {
             let seen = &text[..index + character.len_utf8()];
@@ -210,7 +217,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// An alphabet so small that strings overlap with themselves and each other; `é` and `è` share their first byte.
+        /// An alphabet so small that strings overlap with themselves and each other; `é` and `è`
+        /// share their first byte.
         #[test]
         fn any_split_gives_the_same_text(
             stops in proptest::collection::vec("[abéè]{1,5}", 0..4),
@@ -240,7 +248,8 @@ mod tests {
                 if found.is_some() {
                     break;
                 }
-                // What is held back is a beginning of the string, and the longest that the text ends with.
+                // What is held back is a beginning of the string, and the longest that the text
+                // ends with.
                 let held = &seen[given.len()..];
                 prop_assert!(stop.starts_with(held));
                 for (longer, _) in seen.char_indices().filter(|(index, _)| *index < given.len()) {

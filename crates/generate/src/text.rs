@@ -16,16 +16,20 @@ use crate::tokenizer::Tokenizer;
 pub struct TextOptions {
     /// Strings that end the text; they are cut off.
     pub stop: StopStrings,
-    /// Whether special tokens among the new tokens are part of the text. The token that ends a text never is.
+    /// Whether special tokens among the new tokens are part of the text. The token that ends a text
+    /// never is.
     pub show_special_tokens: bool,
-    /// Special tokens that are part of the text even if others are not, as tokenizer.json spells them.
+    /// Special tokens that are part of the text even if others are not, as tokenizer.json spells
+    /// them.
     pub shown_tokens: Vec<String>,
     /// What the text has to be.
     pub constraint: Option<JsonConstraint>,
-    /// Has [`Outcome::scores`] say how likely each token was by the model's logits, whatever sampling makes of them, with so
-    /// many of the likeliest tokens. Those that a constraint excludes have no probability.
+    /// Has [`Outcome::scores`] say how likely each token was by the model's logits, whatever
+    /// sampling makes of them, with so many of the likeliest tokens. Those that a constraint
+    /// excludes have no probability.
     pub logprobs: Option<usize>,
-    /// What is added to the logits of tokens before one is chosen, as OpenAI's models do: see [`Sampler::bias`](crate::Sampler::bias).
+    /// What is added to the logits of tokens before one is chosen, as OpenAI's models do: see
+    /// [`Sampler::bias`](crate::Sampler::bias).
     pub logit_bias: Vec<(u32, f32)>,
 }
 
@@ -71,8 +75,8 @@ impl<'t> GrowingText<'t> {
         };
         let part = match stream.push(token)? {
             None if self.scan.is_empty() => None,
-            // What more tokens would make of these does not matter if a stop string is there by now. What may be the beginning of
-            // a character is none.
+            // What more tokens would make of these does not matter if a stop string is there by
+            // now. What may be the beginning of a character is none.
             None => {
                 let waiting = stream.waiting()?.unwrap_or_default();
                 let whole = waiting.trim_end_matches(char::REPLACEMENT_CHARACTER);
@@ -136,7 +140,8 @@ impl<'a, D: LanguageModel> TextGeneration<'a, D> {
         Ok(Self { tokens, tokenizer, rows })
     }
 
-    /// The text that is certain by one more token of each row, or by the end of some; `None` at the end of all.
+    /// The text that is certain by one more token of each row, or by the end of some; `None` at the
+    /// end of all.
     pub fn advance(&mut self) -> Result<Option<NewTexts>, GenerateError<D::Error>> {
         let parts = self.parts();
         if parts.is_err() {
@@ -263,7 +268,8 @@ fn text_outcome(text: String, stop_string: Option<String>, mut outcome: Outcome)
     TextOutcome { text, stop_string, outcome }
 }
 
-/// The text of a prompt's answer in parts, as they become certain: an iterator that computes when it is asked.
+/// The text of a prompt's answer in parts, as they become certain: an iterator that computes when
+/// it is asked.
 ///
 /// No part is empty. After an error there are none. Dropping it ends the generation.
 #[derive(Debug)]
@@ -278,7 +284,8 @@ impl<'a, D: LanguageModel> TextParts<'a, D> {
         Ok(Self(TextGeneration::new(decoder, Some(tokenizer), vec![request])?))
     }
 
-    /// What was generated so far: the reason for which it ended is [`Finish::Stopped`] if it has not.
+    /// What was generated so far: the reason for which it ended is [`Finish::Stopped`] if it has
+    /// not.
     pub fn into_outcome(mut self) -> TextOutcome {
         self.0.end(0);
         self.0.into_outcomes().remove(0)
@@ -301,10 +308,12 @@ impl<D: LanguageModel> Iterator for TextParts<'_, D> {
 
 /// Generates text as [`generate`](crate::generate()) does tokens, until a stop string as well.
 ///
-/// `on_text` is called once for every token but one that ends the text, with the text that has become certain by it: often
-/// none, while a character or a possible stop string is not complete; and once more at the end if there is a rest. The parts
-/// together are [`TextOutcome::text`]. If it breaks, what was certain until then is the text. Stop strings are looked for in
-/// the generated text alone, not across the end of the prompt. Without a tokenizer the text is the tokens' numbers.
+/// `on_text` is called once for every token but one that ends the text, with the text that has
+/// become certain by it: often none, while a character or a possible stop string is not complete;
+/// and once more at the end if there is a rest. The parts together are [`TextOutcome::text`]. If it
+/// breaks, what was certain until then is the text. Stop strings are looked for in the generated
+/// text alone, not across the end of the prompt. Without a tokenizer the text is the tokens'
+/// numbers.
 ///
 /// # Errors
 /// As [`Generation`], and tokens that the tokenizer cannot decode.

@@ -23,7 +23,8 @@ pub const DEFAULT_NEW_TOKENS: usize = 64;
 pub struct GenerateOptions {
     /// The most tokens to generate; else 64.
     pub max_new_tokens: Option<usize>,
-    /// How tokens are chosen; else the likeliest. See [`GenerationConfig::sampling`] for that of the file with another seed.
+    /// How tokens are chosen; else the likeliest. See [`GenerationConfig::sampling`] for that of
+    /// the file with another seed.
     pub sampling: Option<Sampling>,
     /// How beam search goes; with `num_beams` of 1 there is none.
     pub beams: Option<BeamSearch>,
@@ -65,7 +66,8 @@ pub struct BeamText {
 /// The errors of a [`TextPipeline`].
 pub type TextResult<T> = Result<T, GenerateError<PipelineError>>;
 
-/// A model within a memory budget, with its tokenizer and its makers' defaults: made by [`pipeline`](crate::pipeline()).
+/// A model within a memory budget, with its tokenizer and its makers' defaults: made by
+/// [`pipeline`](crate::pipeline()).
 ///
 /// Each call begins new texts.
 #[derive(Debug)]
@@ -77,11 +79,12 @@ pub struct TextPipeline {
 }
 
 impl TextPipeline {
-    /// The text that follows `prompt`, or answers it. Of a beam search it is the best sequence, without times.
+    /// The text that follows `prompt`, or answers it. Of a beam search it is the best sequence,
+    /// without times.
     ///
     /// # Errors
-    /// A prompt without tokens or too long, options out of range, more beams than the pipeline was built for, and what the
-    /// model or a read said.
+    /// A prompt without tokens or too long, options out of range, more beams than the pipeline was
+    /// built for, and what the model or a read said.
     pub fn generate(&mut self, prompt: &str, options: &GenerateOptions) -> TextResult<TextOutcome> {
         Ok(self.generate_batch(&[prompt], options)?.remove(0))
     }
@@ -101,8 +104,9 @@ impl TextPipeline {
         TextParts::new(&mut self.pipeline, &self.tokenizer, request)
     }
 
-    /// The texts that follow several prompts, run side by side, as many at once as the pipeline was built for. Each is what it
-    /// would be alone, unless the longest prompt beside it leaves it less room in the context.
+    /// The texts that follow several prompts, run side by side, as many at once as the pipeline was
+    /// built for. Each is what it would be alone, unless the longest prompt beside it leaves it
+    /// less room in the context.
     ///
     /// # Errors
     /// As [`generate`](Self::generate).
@@ -144,8 +148,8 @@ impl TextPipeline {
         Ok(outcomes)
     }
 
-    /// The best sequences of a beam search for each prompt, the best first: `num_return_sequences` of them, or the few that there
-    /// are.
+    /// The best sequences of a beam search for each prompt, the best first: `num_return_sequences`
+    /// of them, or the few that there are.
     ///
     /// # Errors
     /// As [`generate`](Self::generate), and sampling at a temperature above 0.

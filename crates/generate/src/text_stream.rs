@@ -3,15 +3,18 @@
 use crate::error::Result;
 use crate::tokenizer::{Role, Tokenizer};
 
-/// Turns tokens into text one at a time, so that the pieces put together are what [`Tokenizer::decode`] makes of all tokens.
+/// Turns tokens into text one at a time, so that the pieces put together are what
+/// [`Tokenizer::decode`] makes of all tokens.
 ///
-/// A token's text depends on its neighbours: a character may be spread over several tokens, the first word loses its space, and
-/// a run of bytes spelled as tokens (`<0xC3>`) is text only if all of it is UTF-8. So each token is decoded behind two others that
-/// fix its surroundings: those that began the text, and the last one whose text is out. Tokens wait as long as their text
-/// could still change: an unfinished character for the rest of it, a run of byte tokens for the token after it.
+/// A token's text depends on its neighbours: a character may be spread over several tokens, the
+/// first word loses its space, and a run of bytes spelled as tokens (`<0xC3>`) is text only if all
+/// of it is UTF-8. So each token is decoded behind two others that fix its surroundings: those that
+/// began the text, and the last one whose text is out. Tokens wait as long as their text could
+/// still change: an unfinished character for the rest of it, a run of byte tokens for the token
+/// after it.
 ///
-/// Text handed out is never taken back. That the pieces add up is certain for decoders whose text only grows with more tokens,
-/// which is all kinds that language models use.
+/// Text handed out is never taken back. That the pieces add up is certain for decoders whose text
+/// only grows with more tokens, which is all kinds that language models use.
 ///
 /// Where there is no tokenizer, the text is the tokens' numbers with commas between.
 #[derive(Debug)]
@@ -20,7 +23,8 @@ pub struct TextStream<'t> {
     skip_special_tokens: bool,
     /// Special tokens that are not skipped.
     shown: Vec<u32>,
-    /// The tokens of the first text handed out. Behind them no token is treated as the first of a text.
+    /// The tokens of the first text handed out. Behind them no token is treated as the first of a
+    /// text.
     head: Vec<u32>,
     /// The last token whose text is out, if that is not in the head.
     last: Option<u32>,
@@ -41,7 +45,8 @@ impl<'t> TextStream<'t> {
         Self { tokenizer, skip_special_tokens, shown, head, last, pending }
     }
 
-    /// Takes the next token; returns the text that is now certain, in whole characters, if there is any.
+    /// Takes the next token; returns the text that is now certain, in whole characters, if there is
+    /// any.
     ///
     /// # Errors
     /// [`Error::Decode`](crate::Error::Decode), as [`Tokenizer::decode`].
@@ -69,7 +74,8 @@ impl<'t> TextStream<'t> {
         }
     }
 
-    /// The text of the tokens still waiting, if there is any; what never became a character is U+FFFD.
+    /// The text of the tokens still waiting, if there is any; what never became a character is
+    /// U+FFFD.
     ///
     /// # Errors
     /// [`Error::Decode`](crate::Error::Decode), as [`Tokenizer::decode`].

@@ -15,7 +15,8 @@ const LONGEST: usize = 1000;
 const TOKEN: u64 = 160;
 const BYTE: u64 = 92;
 
-/// Bytes that one constraint takes at most while its text grows: the limits of schemas keep it below.
+/// Bytes that one constraint takes at most while its text grows: the limits of schemas keep it
+/// below.
 pub(crate) const CONSTRAINT_BYTES: u64 = 24 << 20;
 
 /// How tokens spell bytes.

@@ -19,7 +19,8 @@ use crate::token_trie::{CONSTRAINT_BYTES, Spelling, constraints, token_bytes, tr
 use crate::tokenizer_file::TokenizerFile;
 use crate::tokenizer_parsing::parse;
 
-/// The tokenizer of a checkpoint: tokenizer.json, and from tokenizer_config.json what that leaves open.
+/// The tokenizer of a checkpoint: tokenizer.json, and from tokenizer_config.json what that leaves
+/// open.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// What stands around a text where tokenizer.json puts nothing there.
@@ -40,14 +41,16 @@ struct Around {
 impl Tokenizer {
     /// Reads the tokenizer of the checkpoint in `folder`.
     ///
-    /// tokenizer.json decides which special tokens surround a text. Only if it adds none, `add_bos_token` and `add_eos_token` of
-    /// tokenizer_config.json are heard where they are true. (transformers 4 heard them for some kinds of tokenizer; 5 never
-    /// does if there is a tokenizer.json.)
-    /// Truncation, padding and dropout stored in tokenizer.json belong to its training and are not applied.
+    /// tokenizer.json decides which special tokens surround a text. Only if it adds none,
+    /// `add_bos_token` and `add_eos_token` of tokenizer_config.json are heard where they are true.
+    /// (transformers 4 heard them for some kinds of tokenizer; 5 never does if there is a
+    /// tokenizer.json.) Truncation, padding and dropout stored in tokenizer.json belong to its
+    /// training and are not applied.
     ///
     /// # Errors
-    /// [`Error::NoTokenizer`] without a tokenizer.json; files that cannot be read, are too large (256 MiB for tokenizer.json,
-    /// 16 MiB for its configuration) or broken; a `bos_token` or `eos_token` that is wanted and unknown.
+    /// [`Error::NoTokenizer`] without a tokenizer.json; files that cannot be read, are too large
+    /// (256 MiB for tokenizer.json, 16 MiB for its configuration) or broken; a `bos_token` or
+    /// `eos_token` that is wanted and unknown.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         Self::load(TokenizerFile::read(folder)?)
     }
@@ -59,7 +62,8 @@ impl Tokenizer {
     pub fn load(file: TokenizerFile) -> Result<Self> {
         let TokenizerFile { path, bytes } = file;
         let refused = |reason: String| Error::BadTokenizer { path: path.clone(), reason };
-        // A download that was cut off is told here, with the place; the library's own message would be about one of its types.
+        // A download that was cut off is told here, with the place; the library's own message would
+        // be about one of its types.
         let rewriting: Rewriting =
             serde_json::from_slice(&bytes).map_err(|error| refused(error.to_string()))?;
         rewriting.check().map_err(refused)?;
@@ -91,12 +95,13 @@ impl Tokenizer {
         Ok(Self { inner, around, byte_fallback, constraints: OnceLock::new() })
     }
 
-    /// The tokens of `text`, and around them the special tokens that the model expects if `add_special_tokens`. Special tokens
-    /// spelled out in the text are recognised either way; so a text that begins with one gets a second one in front, as in
-    /// transformers.
+    /// The tokens of `text`, and around them the special tokens that the model expects if
+    /// `add_special_tokens`. Special tokens spelled out in the text are recognised either way; so a
+    /// text that begins with one gets a second one in front, as in transformers.
     ///
     /// # Errors
-    /// [`Error::Encode`], for a text with characters that the vocabulary lacks and has no unknown token for.
+    /// [`Error::Encode`], for a text with characters that the vocabulary lacks and has no unknown
+    /// token for.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>> {
         let encoding = shielded(|| self.inner.encode_fast(text, add_special_tokens))
             .map_err(|reason| Error::Encode { reason })?;
@@ -107,10 +112,11 @@ impl Tokenizer {
         Ok(bos.into_iter().chain(ids).chain(eos).collect())
     }
 
-    /// The text of `ids`, without special tokens if `skip_special_tokens`. Added tokens that are not special are text. Ids
-    /// beyond the vocabulary are left out: models often have more rows in their embedding than their tokenizer has tokens.
-    /// Bytes that are not UTF-8 become U+FFFD. Spaces before punctuation stay: `clean_up_tokenization_spaces`, which transformers
-    /// hears for tokenizers that are not BPE, is not applied.
+    /// The text of `ids`, without special tokens if `skip_special_tokens`. Added tokens that are
+    /// not special are text. Ids beyond the vocabulary are left out: models often have more rows in
+    /// their embedding than their tokenizer has tokens. Bytes that are not UTF-8 become U+FFFD.
+    /// Spaces before punctuation stay: `clean_up_tokenization_spaces`, which transformers hears for
+    /// tokenizers that are not BPE, is not applied.
     ///
     /// # Errors
     /// [`Error::Decode`], if the tokenizer's decoder refuses the tokens.
@@ -149,7 +155,8 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// What constraining texts takes at most, in bytes: for all of them, and for each of as many as grow at once.
+    /// What constraining texts takes at most, in bytes: for all of them, and for each of as many as
+    /// grow at once.
     pub fn constraint_memory(&self, texts: usize) -> u64 {
         let tokens = 0..self.vocab_size() as u32;
         let bytes = tokens.filter_map(|id| Some(self.inner.id_to_token(id)?.len() as u64)).sum();
@@ -178,8 +185,9 @@ impl Tokenizer {
         Ok(self.constraints.get_or_init(|| made))
     }
 
-    /// The bytes of a token's text, by itself: a part of a character may be all there is. Those of special tokens are their
-    /// names. Of a tokenizer whose tokens cannot be told as bytes it is the text that the token has alone.
+    /// The bytes of a token's text, by itself: a part of a character may be all there is. Those of
+    /// special tokens are their names. Of a tokenizer whose tokens cannot be told as bytes it is
+    /// the text that the token has alone.
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         match self.spelling() {
             Some(spelling) => self.spelled(id, spelling),
@@ -259,7 +267,8 @@ fn around(
     })
 }
 
-/// The id of the token under `key`, which `flag` asks for. Nothing is put where the key has no token.
+/// The id of the token under `key`, which `flag` asks for. Nothing is put where the key has no
+/// token.
 fn special_token(
     config: &Map<String, Value>,
     path: &Path,

@@ -36,15 +36,16 @@ impl TokenizerFile {
         }
     }
 
-    /// The length of the tokenizer.json in `folder`, in bytes: what reading it takes, and less than loading it. Zero if there
-    /// is none.
+    /// The length of the tokenizer.json in `folder`, in bytes: what reading it takes, and less than
+    /// loading it. Zero if there is none.
     pub fn length(folder: impl AsRef<Path>) -> u64 {
         let path = folder.as_ref().join("tokenizer.json");
         made_length(&path)
             .unwrap_or_else(|| path.metadata().map_or(0, |file| file.len().min(LIMIT)))
     }
 
-    /// An upper bound on what it takes in memory to load and to hold it, in bytes, this text included. Nothing is parsed.
+    /// An upper bound on what it takes in memory to load and to hold it, in bytes, this text
+    /// included. Nothing is parsed.
     pub fn memory(&self) -> u64 {
         TokenizerCounts::of(&self.bytes).memory()
     }

@@ -1,8 +1,9 @@
 //! What a tokenizer takes in memory, told from the text of its file.
 //!
-//! The `tokenizers` library builds hash tables of a vocabulary, and holds merges as untyped values while it reads them; of a model
-//! that does not name its type, all. What these take for each entry was measured with glibc, and `tests/tokenizer_memory.rs`
-//! holds the bound against random tokenizers of each kind.
+//! The `tokenizers` library builds hash tables of a vocabulary, and holds merges as untyped values
+//! while it reads them; of a model that does not name its type, all. What these take for each entry
+//! was measured with glibc, and `tests/tokenizer_memory.rs` holds the bound against random
+//! tokenizers of each kind.
 
 use crate::tokenizer_parsing::{ModelType, model_type};
 
@@ -117,8 +118,8 @@ impl<'t> TokenizerCounts<'t> {
         LEAST + self.bytes + model * (1 + u64::from(self.dropout))
     }
 
-    /// The nodes of a trie of a Unigram's tokens: their different beginnings. A `\\u4e00` stands for three bytes at most, and other
-    /// escapes for fewer than spell them.
+    /// The nodes of a trie of a Unigram's tokens: their different beginnings. A `\\u4e00` stands
+    /// for three bytes at most, and other escapes for fewer than spell them.
     fn nodes(&mut self) -> u64 {
         self.firsts.sort_unstable();
         let mut last: &[u8] = b"";

@@ -39,8 +39,8 @@ pub(crate) fn model_type(text: &[u8]) -> Option<ModelType> {
 
 /// The tokenizer that a tokenizer.json describes.
 ///
-/// The library reads a model of a type that it is told at once. Where it has to find the type out, it holds the model as untyped
-/// values first, which takes several times the memory.
+/// The library reads a model of a type that it is told at once. Where it has to find the type out,
+/// it holds the model as untyped values first, which takes several times the memory.
 pub(crate) fn parse(text: &[u8]) -> Result<Tokenizer> {
     match model_type(text) {
         Some(ModelType::Bpe) => of_type::<BPE>(text),

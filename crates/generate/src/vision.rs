@@ -1,4 +1,5 @@
-//! Images in prompts: files to pixels, pixels to features that a language model takes among the tokens of a text.
+//! Images in prompts: files to pixels, pixels to features that a language model takes among the
+//! tokens of a text.
 
 mod encoder;
 mod input;

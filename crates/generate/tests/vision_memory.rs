@@ -26,7 +26,8 @@ use tempfile::TempDir;
 /// Tokens of images.
 const TOKENS: usize = 256;
 
-/// A fixture's files with a larger model: some 25 MB of vision model and 20 MB of language model, in bf16.
+/// A fixture's files with a larger model: some 25 MB of vision model and 20 MB of language model,
+/// in bf16.
 fn checkpoint(name: &str, folder: &Path) {
     let source = fixture(name);
     let text = std::fs::read_to_string(source.join("config.json")).unwrap();

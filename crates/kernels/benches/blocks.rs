@@ -1,4 +1,5 @@
-//! How fast weights in GGUF's blocks, in MXFP4, in fp8 and of integers are multiplied, beside a plain read of the same memory.
+//! How fast weights in GGUF's blocks, in MXFP4, in fp8 and of integers are multiplied, beside a
+//! plain read of the same memory.
 //!
 //! ```text
 //! cargo bench --workspace --bench blocks             # every format
@@ -7,17 +8,17 @@
 //! cargo bench --workspace --bench blocks -- --packed # packed bf16 alone
 //! ```
 //!
-//! One token: all matmuls of a Llama of 1.1 billion parameters, one after the other, from large pages.
-//! The formats take turns with reads of the same memory, one right before and one right after each
-//! pass; `share` is the median of their quotients. `cache` is one thread on 64 rows that stay in the
-//! second-level cache: what the loops do when they need not wait.
+//! One token: all matmuls of a Llama of 1.1 billion parameters, one after the other, from large
+//! pages. The formats take turns with reads of the same memory, one right before and one right
+//! after each pass; `share` is the median of their quotients. `cache` is one thread on 64 rows that
+//! stay in the second-level cache: what the loops do when they need not wait.
 //!
 //! More tokens: one weight in blocks beside the same weight in f32, in turns.
 //!
 //! bf16 as it is beside the same numbers packed, in turns: one token, and more.
 //!
-//! `F4` is MXFP4 with scales apart, `F8_E4M3` fp8 with a scale for 128 rows and columns, `U4` and `U8` integers with an f16 for
-//! each 128 of a row.
+//! `F4` is MXFP4 with scales apart, `F8_E4M3` fp8 with a scale for 128 rows and columns, `U4` and
+//! `U8` integers with an f16 for each 128 of a row.
 
 #[path = "common/large.rs"]
 mod large;
@@ -310,7 +311,8 @@ fn bytes_of(dtype: Dtype, shape: [usize; 2]) -> usize {
     data_bytes(dtype, shape) + scales
 }
 
-/// Blocks of any numbers, with scales between 2⁻⁷ and 2. Those of F4 are among bytes of numbers, and so are those of fp8 and of integers.
+/// Blocks of any numbers, with scales between 2⁻⁷ and 2. Those of F4 are among bytes of numbers,
+/// and so are those of fp8 and of integers.
 fn blocks(dtype: Dtype, scales: &[usize], count: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut next = || {

@@ -12,9 +12,10 @@
 //! they have, so that states come from memory for each token.
 //!
 //! - `memory`: a plain read of the same states by all threads. A token reads and writes them.
-//! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`]. Of each element of a state
-//!   a token takes one product and three multiply-adds in the delta rule, one fewer in a state space,
-//!   counted as seven and five operations; the exponential function of each element in Mamba is not counted.
+//! - `peak`: multiply-adds on registers on all threads, see [`peak::flops`]. Of each element of a
+//!   state a token takes one product and three multiply-adds in the delta rule, one fewer in a
+//!   state space, counted as seven and five operations; the exponential function of each element in
+//!   Mamba is not counted.
 //!
 //! Both are measured in turns with the layers; medians are shown.
 

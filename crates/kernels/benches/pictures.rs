@@ -5,8 +5,9 @@
 //! cargo bench -p outsize-kernels --bench pictures -- --quick  # the first
 //! ```
 //!
-//! Shapes are those of the denoiser and the decoder of Stable Diffusion 1 at 512 x 512, weights in f16. Medians are shown;
-//! beside each stands the limit, measured in the same second (see [`peak`]).
+//! Shapes are those of the denoiser and the decoder of Stable Diffusion 1 at 512 x 512, weights in
+//! f16. Medians are shown; beside each stands the limit, measured in the same second (see
+//! [`peak`]).
 
 use std::hint::black_box;
 use std::time::Instant;

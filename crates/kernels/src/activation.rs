@@ -34,8 +34,8 @@ impl ActivationFunction {
     ];
 }
 
-/// Writes `function(x)`, element by element, to `x`, with a chosen set of instructions. All of these
-/// give the same bits, off by at most `2⁻¹⁹` of the greater of `|x|` and the result.
+/// Writes `function(x)`, element by element, to `x`, with a chosen set of instructions. All of
+/// these give the same bits, off by at most `2⁻¹⁹` of the greater of `|x|` and the result.
 ///
 /// # Panics
 ///
@@ -56,8 +56,8 @@ pub fn gate_in_place(isa: Isa, function: ActivationFunction, x: &mut [f32], up: 
     share(x.chunks_mut(size).zip(up.chunks(size)), |(x, up)| gate_each(isa, function, x, up));
 }
 
-/// The same of some columns of `x`: its rows, but for the last, are `stride` apart, and those of `up` have
-/// `n` elements.
+/// The same of some columns of `x`: its rows, but for the last, are `stride` apart, and those of
+/// `up` have `n` elements.
 pub(crate) fn gate_columns(
     isa: Isa,
     function: ActivationFunction,
@@ -68,9 +68,10 @@ pub(crate) fn gate_columns(
     share(rows, |(x, up)| gate_each(isa, function, &mut x[..n], up));
 }
 
-/// Writes `(x[.., ..n] + bias[..n]) · function(x[.., n..] + bias[n..])` to `y`: rows of `x` are twice
-/// as wide as those of `y`, whose width is `n`, and the bias is as wide or empty. The same bits as
-/// adding and [gating](gate_in_place) one after the other.
+/// Writes `(x[.., ..n] + bias[..n]) · function(x[.., n..] +
+/// bias[n..])` to `y`: rows of `x` are twice as wide as those of `y`, whose width is `n`, and the
+/// bias is as wide or empty. The same bits as adding and [gating](gate_in_place) one after the
+/// other.
 ///
 /// # Panics
 ///

@@ -49,8 +49,8 @@ pub struct BlockWeight<B> {
 }
 
 impl<B: AsRef<[u8]> + Default> BlockWeight<B> {
-    /// A weight of `shape` whose rows of elements and of scales follow one another without gaps. The
-    /// first row of scales is also for `skipped_rows` rows that are not here.
+    /// A weight of `shape` whose rows of elements and of scales follow one another without gaps.
+    /// The first row of scales is also for `skipped_rows` rows that are not here.
     ///
     /// Integers have the zero point in the middle until [others](Self::with_zeros) are given.
     ///
@@ -184,11 +184,12 @@ impl BlockWeight<Bytes> {
 }
 
 impl BlockWeight<Vec<u8>> {
-    /// The weight that comes close to `values`, `shape` of them: in fp8 the largest of a block is encoded
-    /// as the largest number there is, in MXFP4 as one from 4 on; integers are [rounded](IntegerRounding).
+    /// The weight that comes close to `values`, `shape` of them: in fp8 the largest of a block is
+    /// encoded as the largest number there is, in MXFP4 as one from 4 on; integers are
+    /// [rounded](IntegerRounding).
     ///
-    /// `None` if the format is not MXFP4, integers row after row without zero points, or one of fp8 with scales in f32 or E8M0, or
-    /// if there are more or fewer values.
+    /// `None` if the format is not MXFP4, integers row after row without zero points, or one of fp8
+    /// with scales in f32 or E8M0, or if there are more or fewer values.
     pub fn quantize(format: StorageFormat, shape: [usize; 2], values: &[f32]) -> Option<Self> {
         let grid = format.scales?;
         let [height, width] = grid.block;
@@ -268,8 +269,8 @@ impl BlockWeight<&[u8]> {
         &self.scales[start..start + width]
     }
 
-    /// Whether no element of some rows is a NaN, and no scale becomes infinite by [`E4M3_BIAS`]: what
-    /// [`Vector::e4m3`] asks.
+    /// Whether no element of some rows is a NaN, and no scale becomes infinite by [`E4M3_BIAS`]:
+    /// what [`Vector::e4m3`] asks.
     #[inline(always)]
     pub(crate) fn is_biasable(&self, rows: Range<usize>) -> bool {
         let row = self.row_bytes();

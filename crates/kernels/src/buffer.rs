@@ -1,11 +1,11 @@
 //! Memory for activations, used again.
 //!
 //! What is large goes back to the system when it is freed (a process that promises a bound must not
-//! keep it), and a page that is touched for the first time takes the system longer to provide than it
-//! takes a kernel to fill it. So freed buffers are kept here for the next ones of their size, as long as
-//! they and those in use are no more than was in use at once before: their peak stays what it is. Other
-//! memory, such as the results of Burn's own operations, has its peak at another time, so they are kept
-//! only where [`BufferReuse`] says so, and only up to what it says.
+//! keep it), and a page that is touched for the first time takes the system longer to provide than
+//! it takes a kernel to fill it. So freed buffers are kept here for the next ones of their size, as
+//! long as they and those in use are no more than was in use at once before: their peak stays what
+//! it is. Other memory, such as the results of Burn's own operations, has its peak at another time,
+//! so they are kept only where [`BufferReuse`] says so, and only up to what it says.
 
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -27,7 +27,8 @@ const LINE: usize = 16;
 static POOL: Mutex<Pool> =
     Mutex::new(Pool { free: Vec::new(), kept: 0, used: 0, most: 0, asked: 0, limit: 0 });
 
-/// While there is one of these, large buffers of activations are kept for reuse when they are freed.
+/// While there is one of these, large buffers of activations are kept for reuse when they are
+/// freed.
 #[derive(Debug)]
 pub struct BufferReuse {
     limit: usize,
@@ -39,8 +40,8 @@ impl BufferReuse {
         Self::up_to(usize::MAX)
     }
 
-    /// The same while they, and all buffers in use, come to no more than so many bytes; to the sum of
-    /// what is said if there are several at a time.
+    /// The same while they, and all buffers in use, come to no more than so many bytes; to the sum
+    /// of what is said if there are several at a time.
     pub fn up_to(bytes: usize) -> Self {
         let mut pool = Pool::lock();
         pool.asked += 1;
@@ -81,8 +82,8 @@ impl Pool {
         POOL.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a buffer of so many values as used. Gives a free one if there is one, the last that was
-    /// freed; and those to free before another is allocated.
+    /// Counts a buffer of so many values as used. Gives a free one if there is one, the last that
+    /// was freed; and those to free before another is allocated.
     fn admit(&mut self, len: usize) -> (Option<Vec<f32>>, Vec<Vec<f32>>) {
         let bytes = len * size_of::<f32>();
         self.used += bytes;
@@ -171,8 +172,8 @@ fn fresh(len: usize) -> Vec<f32> {
         const PAGE: usize = 4096;
         let start = values.as_ptr().addr().next_multiple_of(PAGE);
         let bytes = bytes - (start - values.as_ptr().addr());
-        // SAFETY: the range lies within the allocation and begins with a page; the advice changes no
-        // byte of it. Refused, it is slower and not wrong.
+        // SAFETY: the range lies within the allocation and begins with a page; the advice changes
+        // no byte of it. Refused, it is slower and not wrong.
         unsafe {
             libc::madvise(
                 values.as_ptr().with_addr(start).cast_mut().cast(),
@@ -181,9 +182,9 @@ fn fresh(len: usize) -> Vec<f32> {
             );
         }
     }
-    // SAFETY: the assembly may write to the memory whose address it is given, for all that the compiler
-    // knows; so the bytes there, which the system has made some or others, are initialized ones, and any
-    // four are an f32. The vector has this capacity.
+    // SAFETY: the assembly may write to the memory whose address it is given, for all that the
+    // compiler knows; so the bytes there, which the system has made some or others, are initialized
+    // ones, and any four are an f32. The vector has this capacity.
     unsafe {
         std::arch::asm!("/* {} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));
         values.set_len(len);
@@ -212,8 +213,8 @@ impl Drop for Buffer {
             pool.kept += bytes;
             pool.free.push(std::mem::take(&mut self.values));
         }
-        // A limit may keep less; and buffers that were in use when all was forgotten may come to more
-        // than there were since.
+        // A limit may keep less; and buffers that were in use when all was forgotten may come to
+        // more than there were since.
         let freed = pool.evict();
         drop(pool);
         drop(freed);

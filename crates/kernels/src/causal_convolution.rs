@@ -1,4 +1,5 @@
-//! A convolution over the last few tokens, of each channel by itself, and perhaps SiLU of that; over slices.
+//! A convolution over the last few tokens, of each channel by itself, and perhaps SiLU of that;
+//! over slices.
 
 use crate::Isa;
 use crate::activation::swish;
@@ -6,7 +7,8 @@ use crate::matmul::{Claims, OutputPtr};
 use crate::simd::for_each_isa;
 use crate::state_rows::StateRows;
 
-/// Channels that are worked on at a time: half a page, since those of the next token are in another one.
+/// Channels that are worked on at a time: half a page, since those of the next token are in another
+/// one.
 const BLOCK: usize = 512;
 
 /// A convolution of some texts.
@@ -92,8 +94,8 @@ struct Shared<'a> {
 for_each_isa! {
     /// # Safety
     ///
-    /// `x` points to `[texts, tokens, channels]` and `state` to `[texts, taps - 1, channels]` elements
-    /// which nobody but calls of this with the same claims touches.
+    /// `x` points to `[texts, tokens, channels]` and `state` to `[texts, taps - 1, channels]`
+    /// elements which nobody but calls of this with the same claims touches.
     unsafe fn work<V>(shared: &Shared<'_>) {
         let [tokens, channels, taps] = shared.sizes;
         let blocks = channels.div_ceil(BLOCK);

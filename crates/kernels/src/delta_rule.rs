@@ -1,8 +1,9 @@
 //! The gated delta rule: attention that keeps of a text one matrix a head, over slices.
 //!
-//! Of each token, the matrix is made less by a factor, or each of its rows by one of its own; what it gives for the token's key is replaced,
-//! by some part, by the token's value; and it is asked for what it gives for the token's query. Yang et
-//! al. 2024 (arXiv:2412.06464), Kimi Team 2025 (arXiv:2510.26692).
+//! Of each token, the matrix is made less by a factor, or each of its rows by one of its own; what
+//! it gives for the token's key is replaced, by some part, by the token's value; and it is asked
+//! for what it gives for the token's query. Yang et al. 2024 (arXiv:2412.06464), Kimi Team 2025
+//! (arXiv:2510.26692).
 
 use crate::Isa;
 use crate::exp::{exp, softplus};
@@ -26,8 +27,8 @@ pub(crate) const LENGTH_EPSILON: f64 = 1e-6;
 pub struct DeltaGates {
     /// The most that may be replaced: 1, or 2 where what a matrix gives may turn round.
     pub most: f32,
-    /// What the logarithms of factors stay above, where a sigmoid of so much says them rather than a
-    /// softplus.
+    /// What the logarithms of factors stay above, where a sigmoid of so much says them rather than
+    /// a softplus.
     pub bound: Option<f32>,
 }
 
@@ -44,11 +45,11 @@ pub struct DeltaRule<'a> {
     pub heads: LinearAttentionHeads,
     /// How gates are made.
     pub gates: DeltaGates,
-    /// `[texts, tokens, channels]`: queries, keys and values of all heads. Queries and keys are made as
-    /// long as they should be.
+    /// `[texts, tokens, channels]`: queries, keys and values of all heads. Queries and keys are
+    /// made as long as they should be.
     pub x: &'a mut [f32],
-    /// `[texts, tokens, value_heads]`: how fast the matrix is forgotten, before a softplus; or `[texts,
-    /// tokens, value_heads, key_dim]`, of each of its rows.
+    /// `[texts, tokens, value_heads]`: how fast the matrix is forgotten, before a softplus; or
+    /// `[texts, tokens, value_heads, key_dim]`, of each of its rows.
     pub forget: &'a [f32],
     /// `[texts, tokens, value_heads]`: which part is replaced, before a sigmoid.
     pub write: &'a [f32],
@@ -64,8 +65,8 @@ pub struct DeltaRule<'a> {
     pub y: &'a mut [f32],
 }
 
-/// Runs the texts' tokens, one after the other. The bits do not depend on how a text is cut, on texts
-/// beside it or on threads.
+/// Runs the texts' tokens, one after the other. The bits do not depend on how a text is cut, on
+/// texts beside it or on threads.
 ///
 /// # Panics
 ///
@@ -191,8 +192,9 @@ for_each_isa! {
 for_each_isa! {
     /// # Safety
     ///
-    /// `state` points to `[texts, blocks, key_dim, STATE_COLUMNS]` and `y` to `[texts, tokens,
-    /// value_heads, value_dim]` elements which nobody but calls of this with the same claims touches.
+    /// `state` points to `[texts, blocks, key_dim, STATE_COLUMNS]` and `y` to
+    /// `[texts, tokens, value_heads, value_dim]` elements which nobody but calls of this with the
+    /// same claims touches.
     unsafe fn work<V>(shared: &Shared<'_>) {
         let key_dim = shared.heads.key_dim;
         let mut gathered = Gathered {
@@ -287,8 +289,8 @@ impl Shared<'_> {
                         let key = &gathered.keys[vectors];
                         let value = &mut gathered.values[columns..columns + STATE_COLUMNS];
                         let write = gathered.write[at];
-                        // SAFETY: the caller's promise: `state` has `STATE_COLUMNS` for each element of
-                        // a key.
+                        // SAFETY: the caller's promise: `state` has `STATE_COLUMNS` for each
+                        // element of a key.
                         unsafe {
                             match &gathered.keep[at * width..(at + 1) * width] {
                                 &[keep] => step::<V>(state, query, key, value, |_| keep, write),
@@ -329,13 +331,13 @@ impl Shared<'_> {
     }
 }
 
-/// One token: changes the state, of whose rows `keep` says what they are multiplied by, and writes what
-/// comes of it in the place of the value.
+/// One token: changes the state, of whose rows `keep` says what they are multiplied by, and writes
+/// what comes of it in the place of the value.
 ///
 /// # Safety
 ///
-/// The state has `STATE_COLUMNS` elements for each of the key and the query, the value has as many, and
-/// the processor has the instructions of `V`.
+/// The state has `STATE_COLUMNS` elements for each of the key and the query, the value has as many,
+/// and the processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn step<V: Vector>(
     state: &mut [f32],

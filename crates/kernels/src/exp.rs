@@ -1,8 +1,8 @@
 //! The exponential function, as plain arithmetic: loops over it are vectorized by the compiler, and
 //! all instruction sets give the same bits.
 
-/// What `x` is multiplied by to be in powers of two, and ln 2 in two parts; `n` times the first of these
-/// is exact.
+/// What `x` is multiplied by to be in powers of two, and ln 2 in two parts; `n` times the first of
+/// these is exact.
 #[allow(clippy::excessive_precision, reason = "the constants as they are published")]
 pub(crate) const EXP_PARTS: [f32; 3] = [std::f32::consts::LOG2_E, 0.693_359_375, -2.121_944_4e-4];
 
@@ -53,7 +53,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
     1.0 - 2.0 / (1.0 + exp(2.0 * x))
 }
 
-/// `ln(1 + eˣ)`, off by at most 2⁻²⁰ of it, also as part of a loop over vectors; `x` itself above 20.
+/// `ln(1 + eˣ)`, off by at most 2⁻²⁰ of it, also as part of a loop over vectors; `x` itself
+/// above 20.
 #[inline(always)]
 pub(crate) fn softplus(x: f32) -> f32 {
     let bounded = if x > 20.0 { 20.0 } else { x };

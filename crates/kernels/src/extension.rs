@@ -62,9 +62,9 @@ pub trait StoredWeightOps: Backend {
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
-    /// `y + x[.., start..start + rows] · W`: `y [.., n]` and `x [.., k]` f32, `weight [rows, n]` bf16,
-    /// f16, f32 or blocks, some rows of one that is stored `[in, out]`. In place where `y` has no other
-    /// owner.
+    /// `y + x[.., start..start + rows] · W`: `y [.., n]` and `x [.., k]` f32, `weight [rows, n]`
+    /// bf16, f16, f32 or blocks, some rows of one that is stored `[in, out]`. In place where `y`
+    /// has no other owner.
     ///
     /// # Panics
     ///
@@ -77,8 +77,8 @@ pub trait StoredWeightOps: Backend {
         compute: ActivationDtype,
     ) -> FloatTensor<Self>;
 
-    /// Rows `ids [t]` of `table [n, d]` (bf16, f16, f32 or blocks), to `[t, d]` f32. Only these rows
-    /// are read.
+    /// Rows `ids [t]` of `table [n, d]` (bf16, f16, f32 or blocks), to `[t, d]` f32. Only these
+    /// rows are read.
     ///
     /// # Panics
     ///

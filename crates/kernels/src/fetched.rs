@@ -62,9 +62,9 @@ pub struct FetchedOperand {
     pub in_out: bool,
 }
 
-/// `x · Wᵀ`, or `x · W` of a weight stored `[in, out]`: `x [.., in]` f32 to `[.., out]` f32, on Flex
-/// or autodiff around it. The gradient of `x` fetches the weight once more; that of a weight that learns, while `x`
-/// is tracked, is handed over in pieces.
+/// `x · Wᵀ`, or `x · W` of a weight stored `[in, out]`: `x [.., in]` f32 to `[.., out]` f32, on
+/// Flex or autodiff around it. The gradient of `x` fetches the weight once more; that of a weight
+/// that learns, while `x` is tracked, is handed over in pieces.
 ///
 /// Neither depends on how the weight is cut into tiles, by a bit.
 ///
@@ -167,8 +167,8 @@ impl FetchedOperand {
         }
     }
 
-    /// Hands over the weight's gradient, given that of the product: some rows at a time, as many for
-    /// every cut into tiles.
+    /// Hands over the weight's gradient, given that of the product: some rows at a time, as many
+    /// for every cut into tiles.
     fn add_gradient(&self, x: FlexTensor, dy: FlexTensor) {
         let Some(learner) = self.weight.learner() else { return };
         // What rows are of, and what columns are of.
@@ -188,8 +188,8 @@ impl FetchedOperand {
         add_tiles(contiguous(x), self.weight.dims(), self.tiles(), compute)
     }
 
-    /// The same of gradients: with a bf16 weight in products of pairs, where activations are rounded
-    /// and the processor has such; else in f32, which is as fast.
+    /// The same of gradients: with a bf16 weight in products of pairs, where activations are
+    /// rounded and the processor has such; else in f32, which is as fast.
     fn columns_gradient(&self, dy: FlexTensor, compute: ActivationDtype) -> FlexTensor {
         let (dy, tiles) = (contiguous(dy), self.tiles());
         #[cfg(target_arch = "x86_64")]
@@ -230,8 +230,8 @@ fn is_bf16(tile: &WeightOperand<Flex>) -> bool {
     }
 }
 
-/// Hands over `of_rowsᵀ · of_columns`, the gradient of a weight's rows from `first` on, some rows at
-/// a time.
+/// Hands over `of_rowsᵀ · of_columns`, the gradient of a weight's rows from `first` on, some rows
+/// at a time.
 pub(crate) fn add_gradient(
     learner: &dyn GradientRows,
     first: usize,

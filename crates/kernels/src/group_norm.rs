@@ -1,9 +1,9 @@
 //! Group normalisation of pictures `[batch, rows, columns, channels]`, over slices.
 //!
-//! A group's mean and variance are those of some channels of all pixels of a picture
-//! ([Wu and He, 2018](https://arxiv.org/abs/1803.08494)). They are made of sums over each row of the
-//! picture, folded in the order of rows: so all instruction sets, any number of threads, and a
-//! picture that comes in bands of rows give the same bits.
+//! A group's mean and variance are those of some channels of all pixels of a picture ([Wu and He,
+//! 2018](https://arxiv.org/abs/1803.08494)). They are made of sums over each row of the picture,
+//! folded in the order of rows: so all instruction sets, any number of threads, and a picture that
+//! comes in bands of rows give the same bits.
 
 use crate::Isa;
 use crate::exp::exp;
@@ -23,8 +23,8 @@ pub struct GroupSums {
 }
 
 impl GroupSums {
-    /// Adds what [`row_sums`] says of the next rows of each picture, of which each group has so many
-    /// values in a row.
+    /// Adds what [`row_sums`] says of the next rows of each picture, of which each group has so
+    /// many values in a row.
     ///
     /// # Panics
     ///

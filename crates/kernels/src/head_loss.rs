@@ -1,5 +1,5 @@
-//! The loss of a language model under a fetched head, and how likely tokens are by it: logits exist for some of the vocabulary
-//! at a time, so that memory does not grow with it.
+//! The loss of a language model under a fetched head, and how likely tokens are by it: logits exist
+//! for some of the vocabulary at a time, so that memory does not grow with it.
 
 use std::ops::Range;
 
@@ -66,8 +66,8 @@ pub fn head_loss(hidden: &Tensor<2>, targets: &[u32], head: FetchedHead<'_>) -> 
     HeadLoss { sum: sums.iter().map(LogitSum::loss).sum(), normalizers }
 }
 
-/// How likely `targets [rows]` are by `hidden [rows, hidden]` f32, on Flex, each with the `top` likeliest tokens. It does not
-/// depend on how the head is cut into tiles, by a bit.
+/// How likely `targets [rows]` are by `hidden [rows, hidden]` f32, on Flex, each with the `top`
+/// likeliest tokens. It does not depend on how the head is cut into tiles, by a bit.
 ///
 /// # Panics
 ///
@@ -151,7 +151,8 @@ impl FetchedHead<'_> {
         assert!(is_flex(&hidden.device()), "head: hidden states must be on Flex");
     }
 
-    /// Calls `each` with some tokens of the vocabulary, their logits `[rows, tokens.len()]`, and what makes these.
+    /// Calls `each` with some tokens of the vocabulary, their logits `[rows, tokens.len()]`, and
+    /// what makes these.
     fn for_each_part(
         &self,
         hidden: &Tensor<2>,

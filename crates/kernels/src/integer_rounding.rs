@@ -16,10 +16,11 @@ const STEP: f32 = 0.25;
 /// … so many times: what is beyond the range is cut off.
 const STEPS: usize = 24;
 
-/// How rows of floats become integers: those around zero, `-8..=7` or `-127..=127`, times a scale for each group.
+/// How rows of floats become integers: those around zero, `-8..=7` or `-127..=127`, times a scale
+/// for each group.
 ///
-/// Of 4 bits the scale is the one of several, of either sign, with which the squares of what is lost add up to the least. With
-/// 8 bits the largest value is 127 times the scale.
+/// Of 4 bits the scale is the one of several, of either sign, with which the squares of what is
+/// lost add up to the least. With 8 bits the largest value is 127 times the scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IntegerRounding {
     width: IntegerWidth,
@@ -123,7 +124,8 @@ impl IntegerRounding {
         self.stored(&integers, &scales, columns)
     }
 
-    /// The bytes of integers in rows of so many columns, and of the scales of all groups, row after row.
+    /// The bytes of integers in rows of so many columns, and of the scales of all groups, row after
+    /// row.
     pub fn stored(&self, integers: &[f32], scales: &[f32], columns: usize) -> [Vec<u8>; 2] {
         let data = integers.par_chunks(columns.max(1)).flat_map_iter(|row| self.stored_row(row));
         let scales = scales.iter();
@@ -155,7 +157,8 @@ fn reciprocal(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { scale.recip() }
 }
 
-/// The integer of a range that comes closest, of two the even one: as an addition rounds, which all processors have.
+/// The integer of a range that comes closest, of two the even one: as an addition rounds, which all
+/// processors have.
 #[inline(always)]
 fn nearest(value: f32, [least, most]: [f32; 2]) -> f32 {
     const WITHOUT_FRACTION: f32 = 1.5 * (1 << 23) as f32;

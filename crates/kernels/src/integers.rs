@@ -1,7 +1,7 @@
 //! Integers of 4 or 8 bits, less the zero point and times the scale of their group.
 //!
-//! A value is rounded once, from a difference that is exact. Of 4 bits with a scale of 16, what each of the sixteen is worth is
-//! the difference of two products that are exact too.
+//! A value is rounded once, from a difference that is exact. Of 4 bits with a scale of 16, what
+//! each of the sixteen is worth is the difference of two products that are exact too.
 
 use std::mem::MaybeUninit;
 
@@ -211,7 +211,8 @@ macro_rules! with_integers {
 
 pub(crate) use with_integers;
 
-/// The f32 that an integer is worth, as [`BlockWeight`](crate::BlockWeight) has it: `zero` is a byte as the integer.
+/// The f32 that an integer is worth, as [`BlockWeight`](crate::BlockWeight) has it: `zero` is a
+/// byte as the integer.
 pub fn integer_value(width: IntegerWidth, scales: Dtype, number: u8, zero: u8, scale: f32) -> f32 {
     let zero = widen_zero(width, zero);
     with_integers!(width, scales, D => D::element(&[number], 0, scale, zero))
@@ -244,12 +245,13 @@ pub(crate) type Ready = [MaybeUninit<f32>; 2 * GROUPS];
 pub(crate) const ROOM: Ready = [MaybeUninit::uninit(); 2 * GROUPS];
 
 impl Groups<'_> {
-    /// Writes scales and offsets of up to [`GROUPS`] groups of a row, from number `first` on; behind the
-    /// last come arbitrary ones.
+    /// Writes scales and offsets of up to [`GROUPS`] groups of a row, from number `first` on;
+    /// behind the last come arbitrary ones.
     ///
     /// # Safety
     ///
-    /// The processor has the instructions of `V`; the weight has this row, and rows the first group.
+    /// The processor has the instructions of `V`; the weight has this row, and rows the first
+    /// group.
     #[inline(always)]
     pub(crate) unsafe fn ready<V: Vector, D: Decode>(
         &self,
@@ -340,7 +342,8 @@ unsafe fn dequantize<V: Vector, D: Decode>(
             let (steps, rest) = to.split_at_mut(whole);
             for (step, to) in steps.chunks_exact_mut(STEP).enumerate() {
                 let from = &row[(start / STEP + step) * D::BYTES..][..D::BYTES];
-                // SAFETY: the caller's promise; these are the bytes of a step, and as many elements.
+                // SAFETY: the caller's promise; these are the bytes of a step, and as many
+                // elements.
                 unsafe {
                     let numbers = D::numbers::<V>(from.as_ptr());
                     for at in (0..STEP).step_by(V::LANES) {

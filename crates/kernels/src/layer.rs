@@ -24,17 +24,17 @@ pub struct KvTensors {
 
 /// Attention: queries `[batch, tokens, heads, width]` f32 over what is held, to the same. See
 /// [`attention`](crate::attention) for what is computed, how exactly, and what its bits depend on.
-/// Older columns, if they are apart, come with `older`. Under [`ActivationDtype::Bf16`] products may be
-/// of rounded numbers. Scores are multiplied by `scale`, which is
-/// `1 / √width` if none is given.
+/// Older columns, if they are apart, come with `older`. Under [`ActivationDtype::Bf16`] products
+/// may be of rounded numbers. Scores are multiplied by `scale`, which is `1 / √width` if none is
+/// given.
 ///
-/// With autodiff, gradients flow to queries, keys and values. These must then be all columns, from the
-/// first on, in f32, and there may be neither relative bias nor sinks.
+/// With autodiff, gradients flow to queries, keys and values. These must then be all columns, from
+/// the first on, in f32, and there may be neither relative bias nor sinks.
 ///
 /// # Panics
 ///
-/// If a tensor is not on a device that [`has_kernels`], if sizes or types do not fit each other, or if
-/// a column that a token sees is not held, or if the scale is not above zero and finite.
+/// If a tensor is not on a device that [`has_kernels`], if sizes or types do not fit each other, or
+/// if a column that a token sees is not held, or if the scale is not above zero and finite.
 pub fn attend(
     compute: ActivationDtype,
     queries: Tensor<4>,
@@ -62,13 +62,14 @@ pub fn attend(
     ))
 }
 
-/// Attention of few tokens in one operation of a GPU: of queries `[batch, tokens, heads, width]` over keys and values `[batch,
-/// key_heads, columns, width]`, all of which are seen but for what the bias, `[1 or batch, 1 or heads, tokens, columns]`, says, with
-/// sinks `[heads]` if there are such, to `[batch, tokens, heads · width]`. Scores are multiplied by the scale, and capped if there is a
-/// soft cap, before the bias is added.
+/// Attention of few tokens in one operation of a GPU: of queries `[batch, tokens, heads, width]`
+/// over keys and values `[batch, key_heads, columns, width]`, all of which are seen but for what
+/// the bias, `[1 or batch, 1 or heads, tokens, columns]`, says, with sinks `[heads]` if there are
+/// such, to `[batch, tokens, heads · width]`. Scores are multiplied by the scale, and capped if
+/// there is a soft cap, before the bias is added.
 ///
-/// `None` where there is no such operation: on other devices, for many tokens, for other types than f32, or for rows that
-/// are not whole vectors.
+/// `None` where there is no such operation: on other devices, for many tokens, for other types than
+/// f32, or for rows that are not whole vectors.
 pub fn attend_tokens(
     queries: &Tensor<4>,
     keys_and_values: [&Tensor<4>; 2],
@@ -284,8 +285,8 @@ pub fn activate<const D: usize>(function: ActivationFunction, x: Tensor<D>) -> T
     Tensor::from_dispatch(Dispatch::activation(x.into_dispatch(), function))
 }
 
-/// Whether there is [one operation](gated) for a gate on a device: all have one on Flex, [`Silu`](ActivationFunction::Silu)
-/// on GPUs too.
+/// Whether there is [one operation](gated) for a gate on a device: all have one on Flex,
+/// [`Silu`](ActivationFunction::Silu) on GPUs too.
 pub fn has_gate(device: &Device, gate: ActivationFunction) -> bool {
     has_kernels(device) || is_gpu(device) && gate == ActivationFunction::Silu
 }
@@ -294,7 +295,8 @@ pub fn has_gate(device: &Device, gate: ActivationFunction) -> bool {
 ///
 /// # Panics
 ///
-/// If a tensor is not on a device that [has such a gate](has_gate), is not in f32, or if shapes differ.
+/// If a tensor is not on a device that [has such a gate](has_gate), is not in f32, or if shapes
+/// differ.
 pub fn gated<const D: usize>(gate: ActivationFunction, x: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
     #[cfg(feature = "gpu")]
     if is_gpu(&x.device()) && gate == ActivationFunction::Silu {

@@ -65,8 +65,8 @@ pub trait LayerOps: Backend {
         epsilon: f64,
     ) -> FloatTensor<Self>;
 
-    /// `x + add`, and its norm as [`norm`](Self::norm) gives it. A tensor that has no other owner is
-    /// written in place.
+    /// `x + add`, and its norm as [`norm`](Self::norm) gives it. A tensor that has no other owner
+    /// is written in place.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! Matmuls with weights kept as stored, bf16, f16, f32 or in [blocks](BlockWeight), as a Burn backend
-//! extension.
+//! Matmuls with weights kept as stored, bf16, f16, f32 or in [blocks](BlockWeight), as a Burn
+//! backend extension.
 //!
 //! A checkpoint stores the weight of a linear layer as `[out, in]`, row after row. Here it stays
 //! that way, in the dtype it has on disk: [`linear`] multiplies f32 activations by it with f32

@@ -12,11 +12,11 @@ use crate::{ActivationDtype, ActivationFunction, WeightTensor};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
 ///
-/// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16, f32 or blocks, the weight is
-/// read as it lies in memory and the result keeps this crate's [contract](crate#the-contract); so it
-/// is with autodiff around Flex, where gradients flow to `x` and to a weight of floats, to the latter
-/// in its dtype. Everything else, that is other devices and other dtypes, takes Burn's own matmul
-/// with the weight cast to the dtype of `x`. The result has the dtype of `x`.
+/// On the Flex (CPU) device, with `x` in f32 and `weight` in bf16, f16, f32 or blocks, the weight
+/// is read as it lies in memory and the result keeps this crate's [contract](crate#the-contract);
+/// so it is with autodiff around Flex, where gradients flow to `x` and to a weight of floats, to
+/// the latter in its dtype. Everything else, that is other devices and other dtypes, takes Burn's
+/// own matmul with the weight cast to the dtype of `x`. The result has the dtype of `x`.
 ///
 /// # Panics
 ///
@@ -61,8 +61,9 @@ pub fn linear_with<const D: usize>(
     y.reshape(dims)
 }
 
-/// [`linear_with`] three weights on the GPU of `x`, made by one launch; the same bits. None if there is no such launch for
-/// them: for more than a few rows, for other types than floats, or on another device.
+/// [`linear_with`] three weights on the GPU of `x`, made by one launch; the same bits. None if
+/// there is no such launch for them: for more than a few rows, for other types than floats, or on
+/// another device.
 pub fn linear_three<const D: usize>(
     x: &Tensor<D>,
     weights: [&WeightTensor; 3],
@@ -88,9 +89,10 @@ pub fn linear_three<const D: usize>(
     None
 }
 
-/// [`linear_with`] weights `[out, in]`, each with its `out`, that come tile by tile, rows after rows, each tile with
-/// which rows these are: the bits that the whole weights give. Activations are rounded and packed once for
-/// all, and each tile's outputs go where they belong; one tile is held at a time.
+/// [`linear_with`] weights `[out, in]`, each with its `out`, that come tile by tile, rows after
+/// rows, each tile with which rows these are: the bits that the whole weights give. Activations are
+/// rounded and packed once for all, and each tile's outputs go where they belong; one tile is held
+/// at a time.
 ///
 /// # Panics
 ///
@@ -110,8 +112,8 @@ pub fn linear_tiles<const D: usize, const N: usize>(
     stored_linear_tiles(compute, flex(x), weights).map(Tensor::from_primitive::<Flex>)
 }
 
-/// [`gated_linear`] with weights of `out` rows as [`linear_tiles`] takes them, the gate's first: the bits that the
-/// whole weights give.
+/// [`gated_linear`] with weights of `out` rows as [`linear_tiles`] takes them, the gate's first:
+/// the bits that the whole weights give.
 ///
 /// # Panics
 ///
@@ -193,9 +195,9 @@ pub fn gated_linear<const D: usize>(
 }
 
 /// `y + x[.., start..start + rows] · W`: `y [.., out]`, `x [.., in]`, and `weight [rows, out]`, the
-/// rows from `start` on of one stored `[in, out]`, as GPT-2's `Conv1D` stores it. Tiles of a weight,
-/// added in order, give the bits that the whole weight gives at once. Otherwise as [`linear_with`],
-/// but for the order of sums, which is that of `in`.
+/// rows from `start` on of one stored `[in, out]`, as GPT-2's `Conv1D` stores it. Tiles of a
+/// weight, added in order, give the bits that the whole weight gives at once. Otherwise as
+/// [`linear_with`], but for the order of sums, which is that of `in`.
 ///
 /// # Panics
 ///

@@ -17,8 +17,8 @@ use crate::state_space::StateRule;
 /// `state [rows, taps - 1, channels]`, the oldest first; all f32. Gives the shape of `x`, and the
 /// state with the last inputs. Zero where a text has not begun.
 ///
-/// On Flex this is [one operation](crate::causal_convolution::convolve_causally); elsewhere Burn's own
-/// ones.
+/// On Flex this is [one operation](crate::causal_convolution::convolve_causally); elsewhere Burn's
+/// own ones.
 ///
 /// # Panics
 ///
@@ -66,8 +66,9 @@ pub fn causal_convolution(
 /// and values of all heads, with `forget` and `write` `[texts, tokens, value_heads]`, `rates` and
 /// `forget_bias` `[value_heads]`, and matrices `state [rows, ..]` of
 /// [`LinearAttentionHeads::state`]; all f32. Where rows of a matrix are forgotten by themselves,
-/// `forget` and `forget_bias` have `value_heads · key_dim` in the place of `value_heads`. Gives `[texts, tokens, value_heads, value_dim]`, and
-/// the matrices afterwards. Zero where a text has not begun.
+/// `forget` and `forget_bias` have `value_heads · key_dim` in the place of `value_heads`. Gives
+/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has
+/// not begun.
 ///
 /// On Flex this is [one operation](crate::delta_rule::delta_rule_into); elsewhere Burn's own ones.
 ///
@@ -147,11 +148,11 @@ pub fn delta_rule(
 /// A selective state space model, token by token: of `x [texts, tokens, channels]`, which is
 /// values, keys and queries of all heads, with `step [texts, tokens, value_heads]`, which is within
 /// the rule's limits after a softplus; `rates` as the rule has them, `step_bias` and `skip`
-/// `[value_heads]`; and matrices `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32. Where each column of a
-/// matrix has a step of its own, the last three and `step` have `value_heads · value_dim` in the
-/// place of `value_heads`, and there are as many rates as elements of a matrix. Gives
-/// `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero where a text has
-/// not begun.
+/// `[value_heads]`; and matrices `state [rows, ..]` of [`LinearAttentionHeads::state`]; all f32.
+/// Where each column of a matrix has a step of its own, the last three and `step` have
+/// `value_heads · value_dim` in the place of `value_heads`, and there are as many rates as elements
+/// of a matrix. Gives `[texts, tokens, value_heads, value_dim]`, and the matrices afterwards. Zero
+/// where a text has not begun.
 ///
 /// On Flex this is [one operation](crate::state_space::state_space_into); elsewhere Burn's own
 /// ones.

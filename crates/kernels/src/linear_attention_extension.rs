@@ -33,9 +33,10 @@ pub trait LinearAttentionOps: Backend {
         is_activated: bool,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// What the delta rule gives of `x [texts, tokens, channels]`, with `forget` and `write` `[texts,
-    /// tokens, value_heads]`, `rates` and `forget_bias` `[value_heads]`, or `key_dim` times as many of
-    /// what is forgotten, and matrices `state [rows, ..]`, all f32: `[texts, tokens, value_heads, value_dim]`; and the state afterwards.
+    /// What the delta rule gives of `x [texts, tokens, channels]`, with `forget` and `write`
+    /// `[texts, tokens, value_heads]`, `rates` and `forget_bias` `[value_heads]`, or `key_dim`
+    /// times as many of what is forgotten, and matrices `state [rows, ..]`, all f32:
+    /// `[texts, tokens, value_heads, value_dim]`; and the state afterwards.
     ///
     /// # Panics
     ///

@@ -4,8 +4,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::thread_pool;
 
-/// How many of `elements`, in whole rows of `width`, each of several threads takes at a time: enough
-/// to be worth it; all if there are too few for several.
+/// How many of `elements`, in whole rows of `width`, each of several threads takes at a time:
+/// enough to be worth it; all if there are too few for several.
 pub(crate) fn share_size(elements: usize, width: usize) -> usize {
     /// Below so many elements, sharing takes longer than the work.
     const MIN_ELEMENTS: usize = 8 << 10;

@@ -17,8 +17,8 @@ use crate::loss_extension::LossOps;
 ///
 /// # Panics
 ///
-/// If sizes do not fit each other, or if a target is not below the vocabulary. (Some GPU backends do
-/// not check targets.)
+/// If sizes do not fit each other, or if a target is not below the vocabulary. (Some GPU backends
+/// do not check targets.)
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     let logits = logits.cast(DType::F32);
     if has_kernels(&logits.device()) {

@@ -33,8 +33,8 @@ pub struct NormParameters<'a> {
 ///
 /// Each row is summed in sixteen lanes in a fixed order, so that all instruction sets, and any
 /// number of threads and of rows, give the same bits. The error of an element of a root-mean-square
-/// norm is at most `(width / 32 + 8) · 2⁻²³` of it. With `a` the greatest magnitude in a row and `s`
-/// its standard deviation, an element of a layer norm is off by at most
+/// norm is at most `(width / 32 + 8) · 2⁻²³` of it. With `a` the greatest magnitude in a row and
+/// `s` its standard deviation, an element of a layer norm is off by at most
 /// `(width / 16 + 8) · 2⁻²³ · (a / s · |weight| · (1 + |norm|) + |y|)`, `norm` being the element
 /// before weight and bias.
 ///

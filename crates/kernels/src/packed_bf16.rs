@@ -55,8 +55,8 @@ struct Window {
 }
 
 impl Window {
-    /// The window of all numbers of so many bits but the last, that has the most exponents of which there
-    /// are so many.
+    /// The window of all numbers of so many bits but the last, that has the most exponents of which
+    /// there are so many.
     fn best(counts: &[usize; 256], bits: usize) -> Self {
         let width = (1 << bits) - 1;
         let mut inside: usize = counts[..width].iter().sum();
@@ -100,8 +100,8 @@ fn unpacked(exponent: u8, number: u8) -> bf16 {
 ///
 /// # Panics
 ///
-/// If these are no whole blocks, or if more exponents of one are outside of its window than there is
-/// room for: [`PackedBf16Scan`] has seen other values.
+/// If these are no whole blocks, or if more exponents of one are outside of its window than there
+/// is room for: [`PackedBf16Scan`] has seen other values.
 pub fn pack_bf16(packed: PackedBf16, values: &[bf16]) -> Vec<u8> {
     let (elements, bytes) = sizes(packed);
     assert!(values.len().is_multiple_of(elements), "whole blocks of {elements}");
@@ -167,8 +167,8 @@ pub(crate) fn unpack(isa: Isa, packed: PackedBf16, blocks: &[u8], to: &mut [bf16
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 | Isa::Avx512Bf16 | Isa::AmxBf16 if avx512::is_available() => {
             for (block, to) in each {
-                // SAFETY: the processor has these instructions; a block is as long as its sizes say,
-                // and there is room for its elements.
+                // SAFETY: the processor has these instructions; a block is as long as its sizes
+                // say, and there is room for its elements.
                 unsafe { avx512::unpack(packed, block, to) };
             }
         }

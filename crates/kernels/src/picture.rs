@@ -15,8 +15,8 @@ use crate::matmul::ConvolutionWindow;
 use crate::picture_extension::{self, PictureOps};
 use crate::{ActivationDtype, ActivationFunction, buffer};
 
-/// Bound on what is worked on at once where [`attend_pixels`] and [`gate_halves`] are composed of Burn's
-/// operations, in bytes: scores and rows. One row may be larger.
+/// Bound on what is worked on at once where [`attend_pixels`] and [`gate_halves`] are composed of
+/// Burn's operations, in bytes: scores and rows. One row may be larger.
 const PIECE_BYTES: usize = 8 << 20;
 
 /// Whether these are activations that this crate's operations without a backward pass take.
@@ -38,13 +38,14 @@ pub fn unwritten(dims: [usize; 4], device: &Device) -> Tensor<4> {
     Tensor::from_data(data, (device, DType::F32))
 }
 
-/// Writes the outputs of a convolution to `y [batch, rows, columns, n]`, from output `start` on: those
-/// that `weight [outputs, channels · taps]`, rows of a weight `[n, channels, 3, 3]` or `[n, channels]` as
-/// a checkpoint stores it, gives of `x`, with `bias [outputs]` added.
+/// Writes the outputs of a convolution to `y [batch, rows, columns, n]`, from output `start` on:
+/// those that `weight [outputs, channels · taps]`, rows of a weight `[n, channels, 3, 3]` or
+/// `[n, channels]` as a checkpoint stores it, gives of `x`, with `bias [outputs]` added.
 ///
 /// On Flex, with `x` and `y` in f32 and the weight in bf16, f16 or f32, this is [one
-/// operation](crate::matmul::PackedPictures::convolve_into), in place where `y` has no other owner. On a GPU it is Burn's
-/// matmul of what some pixels see at a time; elsewhere Burn's own convolution.
+/// operation](crate::matmul::PackedPictures::convolve_into), in place where `y` has no other owner.
+/// On a GPU it is Burn's matmul of what some pixels see at a time; elsewhere Burn's own
+/// convolution.
 ///
 /// # Panics
 ///
@@ -92,9 +93,10 @@ pub fn convolution_into(
     y.slice_assign([0..batch, 0..height, 0..width, start..start + outputs], found)
 }
 
-/// [`convolution_into`] tensors of their own by a weight that comes tile by tile, rows after rows, each with which rows these are: the
-/// bits that the whole weight gives. Each of the tensors has so many of the outputs as `parts` says, which are all of them. The
-/// pictures are rounded and packed once; one tile is held at a time.
+/// [`convolution_into`] tensors of their own by a weight that comes tile by tile, rows after rows,
+/// each with which rows these are: the bits that the whole weight gives. Each of the tensors has so
+/// many of the outputs as `parts` says, which are all of them. The pictures are rounded and packed
+/// once; one tile is held at a time.
 ///
 /// # Panics
 ///
@@ -137,7 +139,8 @@ pub fn convolution_tiles(
     parts.collect()
 }
 
-/// Adds all outputs of a convolution without a bias to `y [batch, rows, columns, outputs]`: otherwise as [`convolution_into`].
+/// Adds all outputs of a convolution without a bias to `y [batch, rows, columns, outputs]`:
+/// otherwise as [`convolution_into`].
 ///
 /// # Panics
 ///
@@ -224,8 +227,9 @@ pub fn normalize_groups(
     scaled(normed, weight, bias, apply_silu)
 }
 
-/// Group normalisation over all of a picture, as [`normalize_groups`] of its own [sums](group_sums).
-/// On devices other than Flex, and on autodiff ones, it is composed of Burn's operations.
+/// Group normalisation over all of a picture, as [`normalize_groups`] of its own
+/// [sums](group_sums). On devices other than Flex, and on autodiff ones, it is composed of Burn's
+/// operations.
 ///
 /// # Panics
 ///
@@ -282,9 +286,9 @@ pub fn gate_halves<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 }
 
 /// Attention of `queries [batch, tokens, heads, width]` over all of `keys` and `values`
-/// `[batch, seen, heads, width]`, to the shape of the queries; scores are multiplied by `scale`. On Flex
-/// it is [one operation](crate::attention::attend_pixels_into), with no backward pass and no tensor of
-/// scores.
+/// `[batch, seen, heads, width]`, to the shape of the queries; scores are multiplied by `scale`. On
+/// Flex it is [one operation](crate::attention::attend_pixels_into), with no backward pass and no
+/// tensor of scores.
 ///
 /// # Panics
 ///

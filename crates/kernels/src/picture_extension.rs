@@ -18,9 +18,10 @@ use crate::{ActivationDtype, Isa, buffer, loops};
 /// What models of pictures do besides.
 #[backend_extension(Flex)]
 pub trait PictureOps: Backend {
-    /// Writes the outputs that `weight [outputs, channels · taps]` (bf16, f16 or f32) gives of `x` f32
-    /// to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]` added; without a
-    /// start, adds all `n` of them to what `y` holds. In place where `y` has no other owner.
+    /// Writes the outputs that `weight [outputs, channels · taps]` (bf16, f16 or f32) gives of `x`
+    /// f32 to `y [batch, rows, columns, n]` f32, from output `start` on, with `bias [outputs]`
+    /// added; without a start, adds all `n` of them to what `y` holds. In place where `y` has no
+    /// other owner.
     ///
     /// # Panics
     ///

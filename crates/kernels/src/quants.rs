@@ -2,9 +2,9 @@
 //! MXFP4 with scales apart.
 //!
 //! The layouts are [ggml's](https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h), and
-//! gpt-oss's as OpenAI publishes it. An element is the f32 that its own reference gives: its products
-//! are exact in f32, and the last operation is rounded once, so that neither order nor fused
-//! operations change it.
+//! gpt-oss's as OpenAI publishes it. An element is the f32 that its own reference gives: its
+//! products are exact in f32, and the last operation is rounded once, so that neither order nor
+//! fused operations change it.
 //!
 //! Nothing here takes a closure: the compiler keeps some of them apart, without the instructions of
 //! the function that they are called in.

@@ -1,7 +1,7 @@
 //! Which rows of a state a pass goes on with.
 
-/// Which rows of a state are those of the texts of a pass, and where in the pass these begin. A text
-/// that begins finds a state of zeros, whatever its row holds; before that there is nothing.
+/// Which rows of a state are those of the texts of a pass, and where in the pass these begin. A
+/// text that begins finds a state of zeros, whatever its row holds; before that there is nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct StateRows {
     /// The row of the first text; the others follow.

@@ -183,7 +183,8 @@ impl Steps<'_> {
 
 /// What a worker has of the block that it is at.
 struct Block {
-    /// `[key_dim, STATE_COLUMNS]`: what the elements lose for each step, where these are of columns.
+    /// `[key_dim, STATE_COLUMNS]`: what the elements lose for each step, where these are of
+    /// columns.
     rates: Vec<f32>,
     /// What they are multiplied by for a token, likewise.
     keep: Vec<f32>,
@@ -266,8 +267,8 @@ impl Shared<'_> {
             let x = &self.x[at * channels..][..channels];
             block.columns[..width].copy_from_slice(&x[first..][..width]);
             let of_token = [&x[key_at..][..key_dim], &x[query_at..][..key_dim]];
-            // SAFETY: `state` has `STATE_COLUMNS` for each element of a key, and so has what is kept
-            // where it is read.
+            // SAFETY: `state` has `STATE_COLUMNS` for each element of a key, and so has what is
+            // kept where it is read.
             unsafe {
                 if self.by_column {
                     block.step = self.steps.of(at, first, width);

@@ -21,8 +21,8 @@ const AWAKE: Duration = Duration::from_micros(100);
 /// How long a wait stays on the processor before it lets other threads run.
 const POLITE: Duration = Duration::from_micros(10);
 
-/// Stack of a helper, in bytes: the loops of a matmul need little, but where nothing is optimised each of their values has a place
-/// of its own.
+/// Stack of a helper, in bytes: the loops of a matmul need little, but where nothing is optimised
+/// each of their values has a place of its own.
 const STACK: usize = if cfg!(debug_assertions) { 8 << 20 } else { 256 << 10 };
 
 /// The helpers of this process.

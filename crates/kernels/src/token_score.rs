@@ -19,7 +19,8 @@ pub struct TokenScore {
 }
 
 impl TokenScore {
-    /// That of a token by all logits `[vocabulary]`, with the `top` likeliest tokens. A logit of -inf is a probability of 0.
+    /// That of a token by all logits `[vocabulary]`, with the `top` likeliest tokens. A logit
+    /// of -inf is a probability of 0.
     ///
     /// # Panics
     ///
@@ -32,13 +33,14 @@ impl TokenScore {
     }
 }
 
-/// Sums of exponentials that are apart, by the number of the token: as many as a vector has at most.
+/// Sums of exponentials that are apart, by the number of the token: as many as a vector has at
+/// most.
 const LANES: usize = 8;
 
 /// What one row's logits have come to so far, taken one after the other.
 ///
-/// Sums are kept as multiples of a power of two, which another one changes exactly: they do not depend by a bit on how logits are
-/// cut.
+/// Sums are kept as multiples of a power of two, which another one changes exactly: they do not
+/// depend by a bit on how logits are cut.
 #[derive(Debug, Clone)]
 pub(crate) struct LogitSum {
     /// Of `exp(logit) / 2^scale`.

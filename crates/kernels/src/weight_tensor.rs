@@ -50,8 +50,8 @@ impl WeightTensor {
         }
     }
 
-    /// Copies a matrix of bf16, f16 or f32 to a GPU, or to whatever device it is. The copy may still
-    /// be under way when this returns; it keeps `bytes` for as long.
+    /// Copies a matrix of bf16, f16 or f32 to a GPU, or to whatever device it is. The copy may
+    /// still be under way when this returns; it keeps `bytes` for as long.
     ///
     /// # Errors
     /// Bytes that are not those of such a matrix.
@@ -83,8 +83,8 @@ impl WeightTensor {
         Ok(Self::Blocks(weight.clone()))
     }
 
-    /// Memory on a GPU for a matrix in blocks, whose scales are known; its first row of scales is also
-    /// for `skipped` rows that are not here.
+    /// Memory on a GPU for a matrix in blocks, whose scales are known; its first row of scales is
+    /// also for `skipped` rows that are not here.
     ///
     /// # Errors
     /// As [`upload_blocks`](Self::upload_blocks).
@@ -114,8 +114,8 @@ impl WeightTensor {
         None
     }
 
-    /// The same with other rows from `start` on, which begin with a whole word; in place where it has
-    /// no other owner. Nothing happens to what is on no GPU.
+    /// The same with other rows from `start` on, which begin with a whole word; in place where it
+    /// has no other owner. Nothing happens to what is on no GPU.
     pub fn with_rows(self, start: usize, rows: Self) -> Self {
         match (self, rows) {
             #[cfg(feature = "gpu")]

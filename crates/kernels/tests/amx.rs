@@ -64,8 +64,8 @@ fn tiles_are_what_attends() {
     let ring = RingLayout { first: 0, end: 40, capacity: 40, origin: 0 };
     let held = KvSegment { keys: rows, values: rows, ring };
     let mask = AttentionMask { window: usize::MAX, padding: vec![0], ..Default::default() };
-    // Of the 16 queries of a tile scores of so many tiles of keys in two steps, and sums of four tiles
-    // of values in as many steps as it sees: eight tokens a tile, none sees what comes later.
+    // Of the 16 queries of a tile scores of so many tiles of keys in two steps, and sums of four
+    // tiles of values in as many steps as it sees: eight tokens a tile, none sees what comes later.
     let tiles = |seen: usize| seen.div_ceil(16) * 2 + seen.div_ceil(32) * 4;
     let least: usize = [8, 16, 24, 32, 40].map(tiles).iter().sum();
     for (compute, products) in [(ActivationDtype::F32, 6), (ActivationDtype::Bf16, 1)] {
@@ -80,15 +80,15 @@ fn tiles_are_what_attends() {
     }
 }
 
-/// Panels that are copied and sums that wait for the next steps of long rows come to the bits of a few
-/// rows, which need neither.
+/// Panels that are copied and sums that wait for the next steps of long rows come to the bits of a
+/// few rows, which need neither.
 #[test]
 fn panels_come_to_the_bits_of_a_few_rows() {
     if provide() == Amx::None {
         return;
     }
-    // More row blocks than wait at once; several panels of all steps; weights where they lie, twice over,
-    // and once: all with ends that fill no tile.
+    // More row blocks than wait at once; several panels of all steps; weights where they lie, twice
+    // over, and once: all with ends that fill no tile.
     for [m, n, k] in [[2090, 40, 1100], [250, 300, 330], [100, 75, 330], [30, 75, 3301]] {
         let size = Size { m, n, k };
         let x = values(m * k, 5);
@@ -104,8 +104,8 @@ fn panels_come_to_the_bits_of_a_few_rows() {
     }
 }
 
-/// What is gated as it is written has the bits of what is gated later, also where it is computed again
-/// because it is not finite.
+/// What is gated as it is written has the bits of what is gated later, also where it is computed
+/// again because it is not finite.
 #[test]
 fn gates_come_to_the_bits_of_both_parts() {
     if provide() == Amx::None {

@@ -12,7 +12,8 @@ use outsize_kernels::{
     attend_tokens, convolution_into, gated, layer_norm, linear, rms_norm, rotate, unwritten,
 };
 
-/// Of the first GPU. Without one it is said on standard error, and where `OUTSIZE_GPU_TESTS` is set it is a failure.
+/// Of the first GPU. Without one it is said on standard error, and where `OUTSIZE_GPU_TESTS` is set
+/// it is a failure.
 fn device() -> Option<Device> {
     let device = gpus().first().map(|gpu| gpu.device.clone());
     if device.is_none() {
@@ -71,7 +72,8 @@ fn rows_are_those_of_their_ids_and_slices_those_of_their_range() {
     assert_eq!(values(weight.slice(2..5).select(&[2])), row(4));
 }
 
-/// Through one buffer and through several, again and again; of odd sizes, so that a word is cut; and from several threads.
+/// Through one buffer and through several, again and again; of odd sizes, so that a word is cut;
+/// and from several threads.
 #[test]
 fn copies_of_all_sizes_arrive_as_they_were() {
     let Some(device) = device() else { return };

@@ -36,7 +36,8 @@ impl Allocation {
     }
 }
 
-/// The number of ranks of which this process is one already, started by srun or mpirun: more than one.
+/// The number of ranks of which this process is one already, started by srun or mpirun: more than
+/// one.
 pub(crate) fn ranks_around(environment: &BTreeMap<String, String>) -> Option<usize> {
     ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]
         .iter()

@@ -38,7 +38,8 @@ impl CargoTarget {
     }
 }
 
-/// Builds `target` in release mode, with Cargo's own messages on standard error, and returns the program.
+/// Builds `target` in release mode, with Cargo's own messages on standard error, and returns the
+/// program.
 ///
 /// # Errors
 /// Cargo is not there, the build fails, or it makes another number of programs than one.

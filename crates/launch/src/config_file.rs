@@ -60,8 +60,8 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// Writes a configuration file with the given settings and, as comments, the others. A file that was there is
-/// replaced by a complete one or left alone.
+/// Writes a configuration file with the given settings and, as comments, the others. A file that
+/// was there is replaced by a complete one or left alone.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -11,8 +11,8 @@ pub const RESTART_COUNT: &str = "OUTSIZE_RESTART_COUNT";
 /// The job that a process belongs to, by which what is left of it is found.
 pub(crate) const JOB: &str = "OUTSIZE_JOB";
 
-/// The variables that a program is started with beside those of this process. `ranks_in_process` are threads that are
-/// ranks each.
+/// The variables that a program is started with beside those of this process. `ranks_in_process`
+/// are threads that are ranks each.
 pub fn program_environment(
     settings: &Settings,
     ranks_in_process: usize,

@@ -75,8 +75,8 @@ impl LastWords {
         false
     }
 
-    /// The first failure; if no rank told of one, that of a job which ended with `status`. What mpirun says comes before
-    /// ranks that it asked to end.
+    /// The first failure; if no rank told of one, that of a job which ended with `status`. What
+    /// mpirun says comes before ranks that it asked to end.
     pub fn failure(mut self, status: i32) -> RankFailure {
         let own = self.lines.remove(&None).unwrap_or_default();
         match self.first {
@@ -88,7 +88,8 @@ impl LastWords {
     }
 }
 
-/// A shell's script that runs its arguments, and tells of a failure: the job, the exit status, the machine.
+/// A shell's script that runs its arguments, and tells of a failure: the job, the exit status, the
+/// machine.
 pub(crate) const REPORT: &str = "trap : TERM INT; \"$@\"; s=$?; \
      [ $s = 0 ] || echo \"$OUTSIZE_JOB $s $(uname -n)\" >&2; exit $s";
 

@@ -170,9 +170,10 @@ impl Job {
         line
     }
 
-    /// Runs the job, again after failures if that is set, until its last process has ended. `interrupts` is how often
-    /// an end was asked for: after the first time the processes are asked to end, after the second or
-    /// ten seconds later they are killed. `show` gets lines and other events, one at a time.
+    /// Runs the job, again after failures if that is set, until its last process has ended.
+    /// `interrupts` is how often an end was asked for: after the first time the processes are asked
+    /// to end, after the second or ten seconds later they are killed. `show` gets lines and other
+    /// events, one at a time.
     ///
     /// # Errors
     /// A process cannot be started or waited for; the folder of its output cannot be made.
@@ -208,7 +209,8 @@ impl Job {
         let logs = self.settings.path(Key::LogDir);
         let output = Output::new(show, marked, LastWords::new(mark.value()), logs)?;
         let mut command = self.command(restarts, &mark);
-        // Without files to write, the output of one process is its own, with the terminal that it may be on.
+        // Without files to write, the output of one process is its own, with the terminal that it
+        // may be on.
         let pipe = || if marked || logs.is_some() { Stdio::piped() } else { Stdio::inherit() };
         let name = command.get_program().to_string_lossy().into_owned();
         let mut child = command
@@ -221,7 +223,8 @@ impl Job {
             let output = &output;
             scope.spawn(move || out.map(|pipe| output.read(OutputStream::Out, pipe)));
             scope.spawn(move || err.map(|pipe| output.read(OutputStream::Err, pipe)));
-            // On one machine, mpirun ends when its ranks do; it gives them no time if it is asked to end.
+            // On one machine, mpirun ends when its ranks do; it gives them no time if it is asked
+            // to end.
             let spared = marked && !self.is_spread();
             let ended = wait(&mut child, &mark, spared, interrupts);
             // Whoever is left would keep the pipes open.
@@ -237,8 +240,8 @@ impl Job {
     }
 }
 
-/// Waits for a process; ends it and all its own if that is asked for: itself at first only if it is not `spared`.
-/// Returns whether it was asked for.
+/// Waits for a process; ends it and all its own if that is asked for: itself at first only if it is
+/// not `spared`. Returns whether it was asked for.
 fn wait(
     child: &mut Child,
     mark: &JobMark,

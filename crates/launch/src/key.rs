@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// A setting. Its name in the file is [`Key::name`], its variable `OUTSIZE_` and the name in capitals.
+/// A setting. Its name in the file is [`Key::name`], its variable `OUTSIZE_` and the name in
+/// capitals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// Ranks, of all machines together.

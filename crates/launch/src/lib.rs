@@ -1,7 +1,8 @@
-//! How a training program is started: its settings, from flags, the environment, a file or the machine; and its
-//! processes, from their start to the end of the last one.
+//! How a training program is started: its settings, from flags, the environment, a file or the
+//! machine; and its processes, from their start to the end of the last one.
 //!
-//! [`Settings::resolve`] says what holds and why, [`Job::new`] what is to be started, [`Job::run`] starts it.
+//! [`Settings::resolve`] says what holds and why, [`Job::new`] what is to be started, [`Job::run`]
+//! starts it.
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 

@@ -33,8 +33,8 @@ pub(crate) fn arguments<'a>(
     match spread {
         // One machine may have more ranks than cores.
         false => add(&["--oversubscribe"]),
-        // Ranks far away are asked to end by mpirun, which waits so many seconds before and after; and a machine that
-        // is cut off is noticed.
+        // Ranks far away are asked to end by mpirun, which waits so many seconds before and after;
+        // and a machine that is cut off is noticed.
         true => add(&[
             "--mca",
             "odls_base_sigkill_timeout",

@@ -1,4 +1,5 @@
-//! The processes of a job, found by a variable in their environment: they may have lost their parents.
+//! The processes of a job, found by a variable in their environment: they may have lost their
+//! parents.
 
 use std::process::Command;
 
@@ -28,7 +29,8 @@ impl JobMark {
         &self.value
     }
 
-    /// Marks what `command` starts, and gives it a group of its own: an interrupt from the keyboard comes through us.
+    /// Marks what `command` starts, and gives it a group of its own: an interrupt from the keyboard
+    /// comes through us.
     pub fn mark(&self, command: &mut Command) {
         command.env(JOB, &self.value);
         std::os::unix::process::CommandExt::process_group(command, 0);

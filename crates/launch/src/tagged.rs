@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Puts together the lines of each rank, which mpirun marks with `[JOB,RANK]<stream>:` before whatever came at once: a
-/// line that is not ended may have another rank's mark behind it.
+/// Puts together the lines of each rank, which mpirun marks with `[JOB,RANK]<stream>:` before
+/// whatever came at once: a line that is not ended may have another rank's mark behind it.
 #[derive(Debug, Default)]
 pub(crate) struct RankLines {
     /// What has come of lines that are not ended, by rank.
@@ -11,7 +11,8 @@ pub(crate) struct RankLines {
 }
 
 impl RankLines {
-    /// Takes a line of mpirun without its end, and hands on the lines that it completes: of a rank, or of mpirun.
+    /// Takes a line of mpirun without its end, and hands on the lines that it completes: of a rank,
+    /// or of mpirun.
     pub fn take(&mut self, line: &[u8], mut complete: impl FnMut(Option<usize>, &[u8])) {
         let Some((mut rank, mut start)) = mark(line) else {
             return complete(None, line);

@@ -246,7 +246,8 @@ impl LoraConfig {
         format!("{value:#}\n")
     }
 
-    /// What is added is multiplied by this, for each of some modules, by their names, whose matrices have such ranks.
+    /// What is added is multiplied by this, for each of some modules, by their names, whose
+    /// matrices have such ranks.
     ///
     /// # Errors
     /// [`Error::Field`]: an expression that is none.

@@ -9,8 +9,8 @@ pub enum LoraMatrix {
     Up,
 }
 
-/// The module that a tensor is for, and which of its matrices: `….lora_A.weight`, or with the adapter's name,
-/// `….lora_A.default.weight`.
+/// The module that a tensor is for, and which of its matrices: `….lora_A.weight`, or with the
+/// adapter's name, `….lora_A.default.weight`.
 pub fn lora_matrix(name: &str) -> Option<(&str, LoraMatrix)> {
     let (start, matrix) = match (name.rfind(".lora_A."), name.rfind(".lora_B.")) {
         (Some(start), None) => (start, LoraMatrix::Down),

@@ -85,7 +85,8 @@ pub(crate) fn gpus(system: &System) -> Gpus {
     gpus_of(system, nvidia, apple())
 }
 
-/// Free memory of each GPU that has memory of its own and a driver that tells, in bytes, by its number.
+/// Free memory of each GPU that has memory of its own and a driver that tells, in bytes, by its
+/// number.
 pub fn gpu_free_memory() -> BTreeMap<usize, u64> {
     let found = gpus(&System::here()).found.into_iter();
     let free = |gpu: GpuInfo| match gpu.memory {

@@ -45,11 +45,12 @@ pub fn peak_rss() -> Option<u64> {
     Some(proc::kilobytes(&status, "VmHWM")?.max(now))
 }
 
-/// What a process holds of its program and libraries once it has begun, in bytes, at most: how much of these the kernel maps
-/// beside what is used differs by megabytes from one time to the next.
+/// What a process holds of its program and libraries once it has begun, in bytes, at most: how much
+/// of these the kernel maps beside what is used differs by megabytes from one time to the next.
 const BEGUN: u64 = 12 << 20;
 
-/// The resident set of this process before it opens a model, in bytes. None if the system does not report it.
+/// The resident set of this process before it opens a model, in bytes. None if the system does not
+/// report it.
 pub fn begun_rss() -> Option<u64> {
     let status = System::here().read("/proc/self/status")?;
     let files = proc::kilobytes(&status, "RssFile").unwrap_or(0);

@@ -1,22 +1,26 @@
-//! Where the time of a pass goes: products, attention, norms, rotary embedding, gates, and the rest.
+//! Where the time of a pass goes: products, attention, norms, rotary embedding, gates, and the
+//! rest.
 //!
 //! ```text
 //! cargo bench --workspace --bench step             # every case
 //! cargo bench --workspace --bench step -- --quick  # fewer repetitions, no long texts side by side
 //! ```
 //!
-//! The model is a Llama of 1.1 billion parameters in bf16, cut to a few layers and as large a part of the vocabulary; its weights
-//! are many times larger than any cache, and so are those of the whole. Random weights, keys and values.
+//! The model is a Llama of 1.1 billion parameters in bf16, cut to a few layers and as large a part
+//! of the vocabulary; its weights are many times larger than any cache, and so are those of the
+//! whole. Random weights, keys and values.
 //!
 //! - `pass`: a whole forward pass over a cache that holds `context` tokens at its end.
-//! - each part: the same operations of the same sizes one after the other and nothing else, each layer with memory of its own, after all weights have
-//!   gone through the caches. `rest` is what `pass` takes more than its parts: embedding, rotations, the cache's new rows, calls.
-//! - `memory`: what all threads read per second of the same weights and do nothing with, right before and right after each pass; `products` reads weights
-//!   at the speed beside it.
-//! - `of memory`: the time of those reads as a share of the pass's: what a whole step gets of the memory's speed. Not shown for many tokens, which
-//!   arithmetic limits.
+//! - each part: the same operations of the same sizes one after the other and nothing else, each
+//!   layer with memory of its own, after all weights have gone through the caches. `rest` is what
+//!   `pass` takes more than its parts: embedding, rotations, the cache's new rows, calls.
+//! - `memory`: what all threads read per second of the same weights and do nothing with, right
+//!   before and right after each pass; `products` reads weights at the speed beside it.
+//! - `of memory`: the time of those reads as a share of the pass's: what a whole step gets of the
+//!   memory's speed. Not shown for many tokens, which arithmetic limits.
 //!
-//! Parts take turns; medians are shown. The C library gives weights large pages, as outsize does, if asked to:
+//! Parts take turns; medians are shown. The C library gives weights large pages, as outsize does,
+//! if asked to:
 //!
 //! ```text
 //! GLIBC_TUNABLES=glibc.malloc.hugetlb=1 cargo bench --workspace --bench step -- --quick
@@ -258,7 +262,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// All products of `rows` rows of activations, as the model makes them; the head's is of the last token of each text.
+    /// All products of `rows` rows of activations, as the model makes them; the head's is of the
+    /// last token of each text.
     fn products(&self, rows: usize) {
         let [hidden, inner] = [HIDDEN, INNER].map(|width| tensor([rows, width]));
         let (layers, head) = self.matrices.as_chunks::<7>();

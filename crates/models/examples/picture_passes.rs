@@ -1,14 +1,15 @@
-//! Runs a denoiser, that of Stable Diffusion (XL too) or of FLUX.1, or the decoder of an autoencoder within a budget, and says how long
-//! passes take and what memory the process took at most.
+//! Runs a denoiser, that of Stable Diffusion (XL too) or of FLUX.1, or the decoder of an
+//! autoencoder within a budget, and says how long passes take and what memory the process took at
+//! most.
 //!
 //! ```text
 //! cargo run --release -p outsize-models --example picture_passes -- FOLDER/unet 800MB 64 64
 //! ```
 //!
-//! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the latents (packed ones of
-//! FLUX.1). Behind them may stand `f32` or `bf16`, what is computed in, and then how many passes there are, or `-`: one for each
-//! line that comes in.
-//! With a budget as `gpu0=800MB,cpu=2GB`, the GPU computes.
+//! The folder has a `config.json` and one file of weights; the numbers are rows and columns of the
+//! latents (packed ones of FLUX.1). Behind them may stand `f32` or `bf16`, what is computed in, and
+//! then how many passes there are, or `-`: one for each line that comes in. With a budget as
+//! `gpu0=800MB,cpu=2GB`, the GPU computes.
 
 use std::error::Error;
 use std::path::Path;

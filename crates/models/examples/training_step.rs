@@ -4,10 +4,10 @@
 //! cargo run --release -p outsize-models --example training_step -- CONFIG.json 8 256 f32 10
 //! ```
 //!
-//! runs 10 steps of AdamW over 8 sequences of 256 tokens, and prints one JSON object: seconds of the
-//! forward pass with the loss, of the backward pass and of the update, by steps, and the losses.
-//! `bf16` multiplies in bf16 with a copy of the weights, which are kept in f32. `bench/training.py`
-//! runs it.
+//! runs 10 steps of AdamW over 8 sequences of 256 tokens, and prints one JSON object: seconds of
+//! the forward pass with the loss, of the backward pass and of the update, by steps, and the
+//! losses. `bf16` multiplies in bf16 with a copy of the weights, which are kept in f32.
+//! `bench/training.py` runs it.
 
 use std::error::Error;
 use std::time::Instant;

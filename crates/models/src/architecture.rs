@@ -13,7 +13,8 @@ use crate::{ActivationDtype, Error};
 pub struct Init {
     /// Where its parameters will be, once they have storage.
     pub device: Device,
-    /// The type in which linear layers and, in tiles, attention multiply activations; norms and sums are f32.
+    /// The type in which linear layers and, in tiles, attention multiply activations; norms and
+    /// sums are f32.
     pub compute: ActivationDtype,
 }
 
@@ -24,8 +25,8 @@ impl Init {
     }
 }
 
-/// The names of tensors in a checkpoint of several models, of which one is a language model; or in one whose names are others than
-/// those of `transformers`.
+/// The names of tensors in a checkpoint of several models, of which one is a language model; or in
+/// one whose names are others than those of `transformers`.
 #[derive(Debug)]
 pub struct MultimodalNames {
     /// What its names may begin with there, and what stands in place of that in its own.
@@ -34,15 +35,17 @@ pub struct MultimodalNames {
     pub others: &'static [&'static str],
 }
 
-/// A model as one Burn module, made from its `config.json`: what all architectures have, decoders or not.
+/// A model as one Burn module, made from its `config.json`: what all architectures have, decoders
+/// or not.
 ///
-/// Fields of the module are named, and its parameters shaped, as in the checkpoint. All else that a plan needs (blocks,
-/// shapes, order of use, sizes) is read off the lazy module.
+/// Fields of the module are named, and its parameters shaped, as in the checkpoint. All else that a
+/// plan needs (blocks, shapes, order of use, sizes) is read off the lazy module.
 pub trait Architecture: Module + Debug + Send + Sync + 'static {
     /// Its `config.json`, checked.
     type Config: Debug + Clone + PartialEq + Send + Sync + 'static;
 
-    /// Values of `model_type`, each with what the names of its classes in `transformers` begin with.
+    /// Values of `model_type`, each with what the names of its classes in `transformers` begin
+    /// with.
     const MODEL_TYPES: &'static [(&'static str, &'static str)];
 
     /// What the names of this module's own classes begin with.
@@ -51,10 +54,12 @@ pub trait Architecture: Module + Debug + Send + Sync + 'static {
     /// Classes of the module that are not split between devices.
     const NO_SPLIT: &'static [&'static str];
 
-    /// What the names in `architectures` end in: models for causal language modelling, unless it says otherwise.
+    /// What the names in `architectures` end in: models for causal language modelling, unless it
+    /// says otherwise.
     const HEADS: &'static [&'static str] = &["ForCausalLM", "LMHeadModel"];
 
-    /// Classes of the module that `transformers` calls otherwise than by [`CLASS_PREFIX`](Self::CLASS_PREFIX).
+    /// Classes of the module that `transformers` calls otherwise than by
+    /// [`CLASS_PREFIX`](Self::CLASS_PREFIX).
     const CLASSES: &'static [(&'static str, &'static str)] = &[];
 
     /// A prefix of tensor names that some checkpoints leave out.
@@ -63,13 +68,16 @@ pub trait Architecture: Module + Debug + Send + Sync + 'static {
     /// Ends of the names of tensors that carry no weight: buffers which some versions saved.
     const IGNORED: &'static [&'static str] = &[];
 
-    /// Modules of `transformers` that hold no tensor, with their classes: beside the model's own parts, and in each block.
+    /// Modules of `transformers` that hold no tensor, with their classes: beside the model's own
+    /// parts, and in each block.
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] = &[];
 
-    /// The fields of `config.json` that this architecture reads or refuses, beside those of all architectures.
+    /// The fields of `config.json` that this architecture reads or refuses, beside those of all
+    /// architectures.
     fn fields(model_type: &str) -> &'static [&'static [KnownField]];
 
-    /// If a model of several has text parts of several architectures: those in `text_config.model_type` that are of this one.
+    /// If a model of several has text parts of several architectures: those in
+    /// `text_config.model_type` that are of this one.
     fn text_types(_model_type: &str) -> &'static [&'static str] {
         &[]
     }
@@ -89,8 +97,8 @@ pub trait Architecture: Module + Debug + Send + Sync + 'static {
     fn new(config: &Self::Config, init: &Init) -> Self;
 }
 
-/// What `transformers` or `diffusers` calls a class of the module. Prefixes are theirs and the module's own; `classes` are
-/// those that are called otherwise.
+/// What `transformers` or `diffusers` calls a class of the module. Prefixes are theirs and the
+/// module's own; `classes` are those that are called otherwise.
 pub(crate) fn class_name(
     (theirs, ours): (&str, &str),
     classes: &[(&str, &str)],

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::Error;
 
-/// Token ids of texts that run side by side, one row each. A row that is shorter than the longest has padding before its
-/// first token, so that all rows end together and go on together.
+/// Token ids of texts that run side by side, one row each. A row that is shorter than the longest
+/// has padding before its first token, so that all rows end together and go on together.
 ///
 /// ```
 /// let batch = outsize_models::Batch::left_padded(&[&[5, 6, 7][..], &[8]])?;
@@ -28,7 +28,8 @@ impl Batch {
     /// No rows, or one without tokens.
     pub fn left_padded(rows: &[impl AsRef<[u32]>]) -> Result<Self, Error> {
         let tokens = rows.iter().map(|row| row.as_ref().len()).max().ok_or(Error::NoTokens)?;
-        // Padding runs through the model like a token, and has to be one: any that is needed anyway.
+        // Padding runs through the model like a token, and has to be one: any that is needed
+        // anyway.
         Self::filled(rows, tokens, |row| row.first().copied())
     }
 
@@ -47,7 +48,8 @@ impl Batch {
         Self::filled(rows, tokens, |row| row.first().map(|_| padding))
     }
 
-    /// Rows that are made as long as said by what one of tokens gives; of one without it gives nothing.
+    /// Rows that are made as long as said by what one of tokens gives; of one without it gives
+    /// nothing.
     fn filled(
         rows: &[impl AsRef<[u32]>],
         tokens: usize,

@@ -11,7 +11,8 @@ use crate::{Error, KvCache};
 pub struct Residual {
     /// The residual stream, `[batch, tokens, hidden]` f32.
     pub stream: Tensor<3>,
-    /// What is still to be added to it, of the same shape, so that each addition can be made together with the norm behind it.
+    /// What is still to be added to it, of the same shape, so that each addition can be made
+    /// together with the norm behind it.
     pub pending: Option<Tensor<3>>,
 }
 
@@ -48,7 +49,8 @@ pub trait Blocks {
         cache: &mut KvCache,
     ) -> Result<Residual, Error>;
 
-    /// What the head takes of what the last block gives, of the positions that [are wanted](Pass::wanted).
+    /// What the head takes of what the last block gives, of the positions that [are
+    /// wanted](Pass::wanted).
     fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3>;
 
     /// Runs all blocks, as [`Decoder::hidden`](crate::Decoder::hidden).

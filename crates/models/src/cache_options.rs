@@ -4,7 +4,8 @@ use std::fmt;
 
 use burn::tensor::DType;
 
-/// The type in which keys and values are kept. They are rounded to it when they are stored; all arithmetic is f32.
+/// The type in which keys and values are kept. They are rounded to it when they are stored; all
+/// arithmetic is f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum KvDtype {
     /// As they were computed.
@@ -58,11 +59,11 @@ pub enum WhenFull {
     /// It is an error.
     #[default]
     Refuse,
-    /// The oldest tokens are forgotten: every token sees itself and the `context - 1` tokens before it, which is what a
-    /// model with a sliding window of `context` tokens does.
+    /// The oldest tokens are forgotten: every token sees itself and the `context - 1` tokens before
+    /// it, which is what a model with a sliding window of `context` tokens does.
     Slide,
-    /// It is an error; and a text that ends makes room for another one, which begins while those beside it go on: see
-    /// [`KvCache::begin_beside`](crate::KvCache::begin_beside).
+    /// It is an error; and a text that ends makes room for another one, which begins while those
+    /// beside it go on: see [`KvCache::begin_beside`](crate::KvCache::begin_beside).
     Replace,
 }
 
@@ -71,21 +72,23 @@ pub enum WhenFull {
 pub struct CacheOptions {
     /// Tokens that each text may have; with [`WhenFull::Slide`] tokens that are remembered of it.
     pub context: usize,
-    /// Tokens of each prompt that an encoder reads. Their keys and values are not part of the context; models without an
-    /// encoder have none.
+    /// Tokens of each prompt that an encoder reads. Their keys and values are not part of the
+    /// context; models without an encoder have none.
     pub prompt: usize,
     /// Texts that begin side by side, at most.
     pub batch: usize,
-    /// Sequences that each text is continued by at once, as in beam search; 1 without. A prompt is run once for all of them.
+    /// Sequences that each text is continued by at once, as in beam search; 1 without. A prompt is
+    /// run once for all of them.
     pub beams: usize,
     /// How keys and values are kept.
     pub dtype: KvDtype,
     /// What happens to a text that is longer than the context.
     pub when_full: WhenFull,
-    /// Whether there is memory for a [snapshot](crate::KvCache::snapshot_at): as much again as the states take, and as the
-    /// layers take that forget the oldest tokens.
+    /// Whether there is memory for a [snapshot](crate::KvCache::snapshot_at): as much again as the
+    /// states take, and as the layers take that forget the oldest tokens.
     pub snapshot: bool,
-    /// Tokens that can be forgotten again, beside a last one, wherever the text is: so many more are held of a sliding window.
+    /// Tokens that can be forgotten again, beside a last one, wherever the text is: so many more
+    /// are held of a sliding window.
     pub draft_tokens: usize,
 }
 

@@ -10,18 +10,21 @@ use crate::{CacheOptions, WhenFull};
 pub struct CacheSpec {
     /// In the order of the blocks that they belong to.
     pub layers: Vec<CacheLayer>,
-    /// Of the same blocks, keys and values of the prompt, if an encoder reads it: what cross-attention looks at.
+    /// Of the same blocks, keys and values of the prompt, if an encoder reads it: what
+    /// cross-attention looks at.
     pub cross: Vec<AttentionCache>,
     /// The longest context that the model was trained for, in tokens.
     pub trained_context: usize,
     /// The longest context that it can run, in tokens.
     pub longest_context: usize,
-    /// Why a sequence cannot go on beyond its context with the oldest tokens forgotten, if so: "its rotary embedding …".
+    /// Why a sequence cannot go on beyond its context with the oldest tokens forgotten, if so: "its
+    /// rotary embedding …".
     pub cannot_slide: Option<&'static str>,
-    /// The longest text, in tokens, of which the keys do not depend on how long it is; none if they never do.
+    /// The longest text, in tokens, of which the keys do not depend on how long it is; none if they
+    /// never do.
     pub rescaled_beyond: Option<usize>,
-    /// Whether transformers computes the keys of a text anew when it grows beyond that length while it is generated, rather than
-    /// keep those that it has.
+    /// Whether transformers computes the keys of a text anew when it grows beyond that length while
+    /// it is generated, rather than keep those that it has.
     pub recomputes_keys: bool,
 }
 
@@ -51,7 +54,8 @@ pub struct AttentionCache {
     pub head_dim: usize,
     /// How many tokens a token sees, itself included; `None` is all before it.
     pub window: Option<usize>,
-    /// Whether it cuts a text into chunks as long as the window: a token sees none of those before its own.
+    /// Whether it cuts a text into chunks as long as the window: a token sees none of those before
+    /// its own.
     pub is_chunked: bool,
     /// Whether keys serve as values too, which are not kept beside them then.
     pub keys_are_values: bool,
@@ -61,8 +65,8 @@ pub struct AttentionCache {
     pub entries: Option<EntryCache>,
 }
 
-/// What a layer keeps of blocks of consecutive tokens, counted from the first one of a text: of each an entry that is made of all
-/// its tokens, and serves as keys and values.
+/// What a layer keeps of blocks of consecutive tokens, counted from the first one of a text: of
+/// each an entry that is made of all its tokens, and serves as keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EntryCache {
     /// Tokens of a block.
@@ -114,7 +118,8 @@ impl AttentionCache {
         forgets(self.window, options)
     }
 
-    /// Floating point operations for one token and one position that it sees: scores and their products with values.
+    /// Floating point operations for one token and one position that it sees: scores and their
+    /// products with values.
     pub fn flops(&self) -> u64 {
         4 * self.heads as u64 * self.head_dim as u64
     }
@@ -147,7 +152,8 @@ impl EntryCache {
         token.saturating_mul(options.sequences() as u64).saturating_mul(capacity as u64)
     }
 
-    /// Whether what entries are made of cannot go back to any token of a text, so that a snapshot is of it too.
+    /// Whether what entries are made of cannot go back to any token of a text, so that a snapshot
+    /// is of it too.
     pub(crate) fn forgets(&self, options: &CacheOptions) -> bool {
         forgets(Some(self.span), options)
     }
@@ -247,7 +253,8 @@ impl CacheLayer {
         }
     }
 
-    /// Floating point operations for one token and one position that it sees; of a state alone, for itself.
+    /// Floating point operations for one token and one position that it sees; of a state alone, for
+    /// itself.
     pub fn flops(&self) -> u64 {
         match (self.attention(), self.recurrent()) {
             (Some(layer), _) => layer.flops(),
@@ -290,14 +297,15 @@ impl CacheLayer {
 }
 
 impl CacheSpec {
-    /// The longest text, in tokens, that keeps its keys when it grows longer: one more token, and generation computes all of it
-    /// anew. None if texts of any length keep them.
+    /// The longest text, in tokens, that keeps its keys when it grows longer: one more token, and
+    /// generation computes all of it anew. None if texts of any length keep them.
     pub fn recomputed_beyond(&self) -> Option<usize> {
         self.rescaled_beyond.filter(|_| self.recomputes_keys)
     }
 
-    /// How many of the last tokens of a text its next one depends on, itself included, in a cache that is made for `options`:
-    /// each layer sees as far back as its window, from what the layer before it made of tokens that saw as far.
+    /// How many of the last tokens of a text its next one depends on, itself included, in a cache
+    /// that is made for `options`: each layer sees as far back as its window, from what the layer
+    /// before it made of tokens that saw as far.
     pub fn reach(&self, options: &CacheOptions) -> usize {
         let windows = self.layers.iter();
         let windows = windows.map(|layer| match (layer.recurrent(), layer.entries()) {
@@ -307,8 +315,9 @@ impl CacheSpec {
         windows.fold(1, |reach: usize, window| reach.saturating_add(window.saturating_sub(1)))
     }
 
-    /// Whether a conversation is worth a [snapshot](crate::KvCache::snapshot_at) in a cache that is made for `options`: a state
-    /// cannot go back without one, not even by a token; windows are copied if that makes the cache larger by an eighth at most.
+    /// Whether a conversation is worth a [snapshot](crate::KvCache::snapshot_at) in a cache that is
+    /// made for `options`: a state cannot go back without one, not even by a token; windows are
+    /// copied if that makes the cache larger by an eighth at most.
     pub fn snapshot_pays(&self, options: &CacheOptions) -> bool {
         let is_recurrent = |layer: &CacheLayer| layer.recurrent().is_some();
         let bytes = |snapshot| {
@@ -320,8 +329,8 @@ impl CacheSpec {
         self.layers.iter().any(is_recurrent) || (1..=bytes(false) / 8).contains(&more)
     }
 
-    /// How many of the last tokens of a prompt are run: as far back as the next token [depends](Self::reach) on them, and all of
-    /// them if an encoder reads them.
+    /// How many of the last tokens of a prompt are run: as far back as the next token
+    /// [depends](Self::reach) on them, and all of them if an encoder reads them.
     pub fn tokens_to_run(&self, prompt: usize, options: &CacheOptions) -> usize {
         if self.cross.is_empty() { prompt.min(self.reach(options)) } else { prompt }
     }

@@ -1,5 +1,5 @@
-//! Modules that are parts of a model of several, such as those of Stable Diffusion: each with a folder, a configuration and
-//! weights of its own.
+//! Modules that are parts of a model of several, such as those of Stable Diffusion: each with a
+//! folder, a configuration and weights of its own.
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug};
@@ -22,14 +22,16 @@ use crate::{
 /// An architecture that is one part of a model. Its driver calls the module's own forward within
 /// [`Dispatched::run`].
 ///
-/// [`MODEL_TYPES`](Architecture::MODEL_TYPES) has values of `model_type`, or of `_class_name` as `diffusers` writes it.
+/// [`MODEL_TYPES`](Architecture::MODEL_TYPES) has values of `model_type`, or of `_class_name` as
+/// `diffusers` writes it.
 pub trait Component: Architecture {
     /// What parameters are called in a checkpoint with these tensors.
     fn names(_config: &Self::Config, _tensors: &[TensorInfo]) -> Names {
         Names::default().optional_prefix(Self::OPTIONAL_PREFIX)
     }
 
-    /// The same configuration for a checkpoint with these tensors, where these tell what it does not say.
+    /// The same configuration for a checkpoint with these tensors, where these tell what it does
+    /// not say.
     fn of_checkpoint(config: &Self::Config, _tensors: &[TensorInfo]) -> Self::Config {
         config.clone()
     }
@@ -39,8 +41,8 @@ pub trait Component: Architecture {
         false
     }
 
-    /// The shape in which software that writes this configuration stores the parameter of that path: a matrix may be a 1x1
-    /// convolution, `[out, in, 1, 1]`.
+    /// The shape in which software that writes this configuration stores the parameter of that
+    /// path: a matrix may be a 1x1 convolution, `[out, in, 1, 1]`.
     fn stored_shape(_config: &Self::Config, _path: &str, shape: Vec<usize>) -> Vec<usize> {
         shape
     }
@@ -75,8 +77,8 @@ impl<C: Component> ComponentConfig<C> {
     /// Reads the text of a `config.json`.
     ///
     /// # Errors
-    /// Text that is not a JSON object, the configuration of another class, a field that is missing, out of bounds, or asks
-    /// for something this crate does not run; the message names the field.
+    /// Text that is not a JSON object, the configuration of another class, a field that is missing,
+    /// out of bounds, or asks for something this crate does not run; the message names the field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         let map = config::object(text)?;
         let fields = Fields::new(&map);
@@ -139,7 +141,8 @@ impl<C: Component> ComponentConfig<C> {
         self.weights().iter().map(WeightSpec::elements).sum()
     }
 
-    /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
+    /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are
+    /// left at their defaults.
     pub fn options(&self, tensors: &[TensorInfo]) -> Options {
         let weights = self.weights();
         let is_unused = |tensor: &&TensorInfo| C::is_unused(&self.config, &tensor.name);
@@ -167,7 +170,8 @@ impl<C: Component> ComponentConfig<C> {
         }
     }
 
-    /// What there is to place, in the order in which a pass uses it. `tensors` are those of a checkpoint at `place`.
+    /// What there is to place, in the order in which a pass uses it. `tensors` are those of a
+    /// checkpoint at `place`.
     ///
     /// # Errors
     /// [`outsize_core::Error::Mismatch`]: they are not those of this configuration.
@@ -182,7 +186,8 @@ impl<C: Component> ComponentConfig<C> {
         Ok(tree)
     }
 
-    /// The tensors of a checkpoint, in the order in which a pass uses them: parameters that share one are parts of it.
+    /// The tensors of a checkpoint, in the order in which a pass uses them: parameters that share
+    /// one are parts of it.
     pub fn stored_weights(&self) -> Vec<WeightSpec> {
         let names = C::names(&self.config, &[]);
         let parameters: HashMap<_, _> =
@@ -213,8 +218,8 @@ impl<C: Component> ComponentConfig<C> {
         self.stored_weights().into_iter().map(tensor).collect()
     }
 
-    /// What products and convolutions take besides activations, in bytes, for at most so many rows of activations: pixels or
-    /// tokens of all sequences.
+    /// What products and convolutions take besides activations, in bytes, for at most so many rows
+    /// of activations: pixels or tokens of all sequences.
     pub fn packed_bytes(&self, compute: ActivationDtype, rows: u64) -> u64 {
         let (mut inputs, mut convolutions) = (0, 0);
         for weight in self.weights() {
@@ -230,8 +235,8 @@ impl<C: Component> ComponentConfig<C> {
             .saturating_add(convolutions.saturating_mul(threads() as u64))
     }
 
-    /// What weights in blocks are unpacked to while they are multiplied, in bytes: none if these `tensors` of a checkpoint are
-    /// in floats.
+    /// What weights in blocks are unpacked to while they are multiplied, in bytes: none if these
+    /// `tensors` of a checkpoint are in floats.
     pub fn unpacked_bytes(&self, tensors: &[TensorInfo]) -> u64 {
         let is_block = |tensor: &TensorInfo| tensor.dtype.block().elements > 1;
         if self.options(tensors).format.is_none() && !tensors.iter().any(is_block) {
@@ -272,8 +277,8 @@ pub(crate) fn as_convolution(mut shape: Vec<usize>) -> Vec<usize> {
     shape
 }
 
-/// Puts weights that are declared in the order of use into that order: in blocks as `diffusers` has them, of which residual
-/// blocks and attentions take turns, and what resamples comes last.
+/// Puts weights that are declared in the order of use into that order: in blocks as `diffusers` has
+/// them, of which residual blocks and attentions take turns, and what resamples comes last.
 fn in_order(weights: &mut [WeightSpec]) {
     const PARTS: [&str; 2] = ["resnets", "attentions"];
     let mut first: HashMap<String, usize> = HashMap::new();

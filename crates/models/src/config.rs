@@ -23,8 +23,8 @@ pub(crate) use self::window::{
 use crate::Error;
 use crate::layers::Activation;
 
-/// Upper bounds on what a configuration may ask for. They are some ten times beyond the largest models known, and low
-/// enough that no product of them overflows 64 bits.
+/// Upper bounds on what a configuration may ask for. They are some ten times beyond the largest
+/// models known, and low enough that no product of them overflows 64 bits.
 pub(crate) const MAX_HIDDEN: usize = 1 << 20;
 pub(crate) const MAX_INTERMEDIATE: usize = 1 << 22;
 pub(crate) const MAX_LAYERS: usize = 1 << 12;

@@ -13,7 +13,8 @@ use crate::logits::score_values;
 use crate::pass::Pass;
 use crate::{Activations, Batch, Blocks, CacheSpec, Error, KvCache, Logits, PassShape};
 
-/// An architecture that predicts the next token from those before it: what holds for all its models.
+/// An architecture that predicts the next token from those before it: what holds for all its
+/// models.
 pub trait DecoderArchitecture: Architecture + Decoder {
     /// Path of the list of blocks, each of which keeps one layer of the [cache](CacheSpec).
     const LAYERS: &'static str;
@@ -30,8 +31,8 @@ pub trait DecoderArchitecture: Architecture + Decoder {
     /// Whether checkpoints are published with experts [stacked](Names::stacked).
     const IS_STACKED: bool = false;
 
-    /// Whether checkpoints of that type may have layers behind the last one, or apart as `mtp`, which guess further tokens: they
-    /// are passed over.
+    /// Whether checkpoints of that type may have layers behind the last one, or apart as `mtp`,
+    /// which guess further tokens: they are passed over.
     fn has_more_layers(_model_type: &str) -> bool {
         false
     }
@@ -44,7 +45,8 @@ pub trait DecoderArchitecture: Architecture + Decoder {
 
 /// A model that predicts the next token from those before it.
 pub trait Decoder: Debug + Send + Sync + 'static {
-    /// Whether a tensor that checkpoints may have, by the name that its parameter would have, is of no use to this model.
+    /// Whether a tensor that checkpoints may have, by the name that its parameter would have, is of
+    /// no use to this model.
     fn is_unused(&self, _name: &str) -> bool {
         false
     }
@@ -62,7 +64,8 @@ pub trait Decoder: Debug + Send + Sync + 'static {
         None
     }
 
-    /// Adds to the rules for the names of tensors what checkpoints of this model may call otherwise.
+    /// Adds to the rules for the names of tensors what checkpoints of this model may call
+    /// otherwise.
     ///
     /// # Errors
     /// A rule that is none.
@@ -70,7 +73,8 @@ pub trait Decoder: Debug + Send + Sync + 'static {
         Ok(names)
     }
 
-    /// Runs the encoder over a prompt, and has the cache [keep](KvCache) what the decoder will look at.
+    /// Runs the encoder over a prompt, and has the cache [keep](KvCache) what the decoder will look
+    /// at.
     ///
     /// # Errors
     /// [`Error::NoEncoder`] and [`Error::CacheLost`].
@@ -78,14 +82,15 @@ pub trait Decoder: Debug + Send + Sync + 'static {
         Err(Error::NoEncoder)
     }
 
-    /// Runs the blocks over a pass: `[batch, tokens, hidden]` f32 of all positions, or of those that
-    /// [are wanted](Pass::wanted) alone.
+    /// Runs the blocks over a pass: `[batch, tokens, hidden]` f32 of all positions, or of those
+    /// that [are wanted](Pass::wanted) alone.
     ///
     /// # Errors
     /// [`Error::CacheLost`].
     fn hidden(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error>;
 
-    /// The same as blocks of which each can be run by itself, where they depend on each other by the residual stream alone.
+    /// The same as blocks of which each can be run by itself, where they depend on each other by
+    /// the residual stream alone.
     fn blocks(&self) -> Option<&dyn Blocks> {
         None
     }
@@ -98,7 +103,8 @@ pub trait Decoder: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The logits of hidden states `[batch, positions, hidden]` f32: `[batch, positions, vocabulary]` f32.
+    /// The logits of hidden states `[batch, positions, hidden]` f32:
+    /// `[batch, positions, vocabulary]` f32.
     fn logits(&self, hidden: Tensor<3>) -> Tensor<3> {
         let logits = self.head().project(hidden);
         match self.logit_softcap() {
@@ -110,12 +116,12 @@ pub trait Decoder: Debug + Send + Sync + 'static {
     /// What a pass holds in activations at most, as its layers say, and so does the encoder's.
     fn activations(&self, pass: &PassShape) -> Activations;
 
-    /// Lets the encoder read a prompt. What the cache held before is forgotten, and what the decoder runs from now on is a new
-    /// text.
+    /// Lets the encoder read a prompt. What the cache held before is forgotten, and what the
+    /// decoder runs from now on is a new text.
     ///
     /// # Errors
-    /// A model without an encoder, an id outside the vocabulary, a cache of another model or for other prompts. All are found
-    /// before anything is computed.
+    /// A model without an encoder, an id outside the vocabulary, a cache of another model or for
+    /// other prompts. All are found before anything is computed.
     fn encode_batch(&self, prompt: &Batch, cache: &mut KvCache) -> Result<(), Error> {
         if self.cache().cross.is_empty() {
             return Err(Error::NoEncoder);
@@ -127,15 +133,15 @@ pub trait Decoder: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Runs `ids` behind the tokens that the cache holds, and adds them to it. Gives logits `[1, positions, vocabulary]`
-    /// f32, with as many positions as asked for.
+    /// Runs `ids` behind the tokens that the cache holds, and adds them to it. Gives logits
+    /// `[1, positions, vocabulary]` f32, with as many positions as asked for.
     ///
-    /// A pass that fails leaves the cache as it was, but for a sliding window: what it overwrote there is gone, and if the
-    /// next pass would see it, that is an error that says so.
+    /// A pass that fails leaves the cache as it was, but for a sliding window: what it overwrote
+    /// there is gone, and if the next pass would see it, that is an error that says so.
     ///
     /// # Errors
-    /// No ids, an id outside the vocabulary, a cache of another model or for several sequences, or one without room for the
-    /// ids. All are found before anything is computed.
+    /// No ids, an id outside the vocabulary, a cache of another model or for several sequences, or
+    /// one without room for the ids. All are found before anything is computed.
     fn forward(
         &self,
         ids: &[u32],
@@ -145,14 +151,15 @@ pub trait Decoder: Debug + Send + Sync + 'static {
         self.forward_batch(&Batch::left_padded(&[ids])?, cache, logits)
     }
 
-    /// The same for sequences that run side by side: logits `[batch, positions, vocabulary]`, those at padding meaningless.
+    /// The same for sequences that run side by side: logits `[batch, positions, vocabulary]`, those
+    /// at padding meaningless.
     ///
-    /// Each sequence is computed as it would be alone: its positions count from its first token, and it does not
-    /// see its padding. Padding may only come before a sequence's first token.
+    /// Each sequence is computed as it would be alone: its positions count from its first token,
+    /// and it does not see its padding. Padding may only come before a sequence's first token.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward); and another number of sequences than the cache holds, more than it is for if it holds
-    /// none, or padding behind tokens.
+    /// As [`forward`](Self::forward); and another number of sequences than the cache holds, more
+    /// than it is for if it holds none, or padding behind tokens.
     fn forward_batch(
         &self,
         batch: &Batch,
@@ -232,8 +239,8 @@ pub enum Head<'a> {
 }
 
 impl Head<'_> {
-    /// Hidden states `[batch, positions, hidden]` f32 to logits `[batch, positions, vocabulary]` f32, in main memory if the
-    /// model is dispatched.
+    /// Hidden states `[batch, positions, hidden]` f32 to logits `[batch, positions, vocabulary]`
+    /// f32, in main memory if the model is dispatched.
     pub fn project(&self, hidden: Tensor<3>) -> Tensor<3> {
         match self {
             Self::Own(linear) => fetched(linear.forward(hidden), &linear.weight),
@@ -251,8 +258,9 @@ impl Head<'_> {
         self.weight_shape()[1]
     }
 
-    /// What the last norm and the logits take: the norm's input squared and its output; a tiled product and its copy. And
-    /// what a table of embeddings, which is as wide, takes: its rows as they are stored, beside the residual stream.
+    /// What the last norm and the logits take: the norm's input squared and its output; a tiled
+    /// product and its copy. And what a table of embeddings, which is as wide, takes: its rows as
+    /// they are stored, beside the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let [vocabulary, hidden] = self.weight_shape().map(|n| n as u64);
         let logits = pass.logit_rows() * 2 * hidden + pass.whole_logit_rows() * 2 * vocabulary;

@@ -47,7 +47,8 @@ impl DispatchedDecoder {
         self.model.run_kind(kind, |model| model.forward_batch(batch, cache, logits))
     }
 
-    /// Runs one pass as [`forward_batch`](Self::forward_batch) does, and gives how likely the tokens are that are to come.
+    /// Runs one pass as [`forward_batch`](Self::forward_batch) does, and gives how likely the
+    /// tokens are that are to come.
     ///
     /// # Errors
     /// As there, and a label outside the vocabulary.
@@ -63,8 +64,8 @@ impl DispatchedDecoder {
         self.prefill(|model| score_batch(model, batch, cache, scoring))
     }
 
-    /// Runs one pass as [`forward_batch`](Self::forward_batch) does, without the head: hidden states `[batch, tokens, hidden]` f32
-    /// of all positions, behind the last norm.
+    /// Runs one pass as [`forward_batch`](Self::forward_batch) does, without the head: hidden
+    /// states `[batch, tokens, hidden]` f32 of all positions, behind the last norm.
     ///
     /// # Errors
     /// As there.
@@ -104,12 +105,14 @@ impl DispatchedDecoder {
         self.model.set_low_rank(parts)
     }
 
-    /// The loss of a batch under an adapter, given by the paths of weights, and the adapter's gradients, in one pass forward
-    /// and backward. Of the last `kept` blocks the activations are kept, of the others they are computed again. For a module on Flex; the adapter's matrices are there in f32.
+    /// The loss of a batch under an adapter, given by the paths of weights, and the adapter's
+    /// gradients, in one pass forward and backward. Of the last `kept` blocks the activations are
+    /// kept, of the others they are computed again. For a module on Flex; the adapter's matrices
+    /// are there in f32.
     ///
     /// # Errors
-    /// Of weights that no adapter fits or that are outside of blocks, of models that cannot be run block by block, of ids that
-    /// are no tokens; and what reading said.
+    /// Of weights that no adapter fits or that are outside of blocks, of models that cannot be run
+    /// block by block, of ids that are no tokens; and what reading said.
     pub fn low_rank_gradients(
         &self,
         batch: &Batch,
@@ -128,8 +131,8 @@ impl DispatchedDecoder {
         gradients
     }
 
-    /// The loss of a batch, whose gradients of all weights go to `sink`, in one pass forward and backward: see
-    /// [`Dispatched::run_learning`]. For a module on Flex.
+    /// The loss of a batch, whose gradients of all weights go to `sink`, in one pass forward and
+    /// backward: see [`Dispatched::run_learning`]. For a module on Flex.
     ///
     /// # Errors
     /// As there; of models that cannot be run block by block, and of ids that are no tokens.
@@ -143,7 +146,8 @@ impl DispatchedDecoder {
             .run_learning(sink, |model, learning| full_gradients(&**model, batch, labels, learning))
     }
 
-    /// The loss under an adapter alone, in a pass forward: the sum of the cross-entropies of all targets.
+    /// The loss under an adapter alone, in a pass forward: the sum of the cross-entropies of all
+    /// targets.
     ///
     /// # Errors
     /// As [`low_rank_gradients`](Self::low_rank_gradients).
@@ -159,8 +163,8 @@ impl DispatchedDecoder {
         loss
     }
 
-    /// Runs block after block over whole sequences, shows `observer` what goes into their matrices, and asks `each` after every
-    /// block what to do next: see [`Dispatched::run_observed`].
+    /// Runs block after block over whole sequences, shows `observer` what goes into their matrices,
+    /// and asks `each` after every block what to do next: see [`Dispatched::run_observed`].
     ///
     /// # Errors
     /// As there; of models that cannot be run block by block, and of ids that are no tokens.
@@ -178,7 +182,8 @@ impl DispatchedDecoder {
         self.model.device_map()
     }
 
-    /// What was read and waited for so far; for asking while a pass is running, nothing once this is dropped.
+    /// What was read and waited for so far; for asking while a pass is running, nothing once this
+    /// is dropped.
     pub fn watch(&self) -> impl Fn() -> Stats + Send + use<> {
         self.model.watch()
     }

@@ -62,7 +62,8 @@ pub enum Error {
         /// The greatest batch that is possible.
         max: usize,
     },
-    /// The table of a model with experts that tokens go to whatever their scores has none for a token.
+    /// The table of a model with experts that tokens go to whatever their scores has none for a
+    /// token.
     #[error(
         "the table `tid2eid` does not name different ones of {experts} experts for token {token}: the checkpoint is damaged, or of another model"
     )]
@@ -215,7 +216,8 @@ pub enum Error {
         /// The layer, counted from 0.
         layer: usize,
     },
-    /// Gradients were asked for of a model whose blocks depend on each other by more than the residual stream.
+    /// Gradients were asked for of a model whose blocks depend on each other by more than the
+    /// residual stream.
     #[error(
         "this model cannot learn block by block: its layers share keys and values, or see tokens that an indexer chooses, or it has an encoder"
     )]

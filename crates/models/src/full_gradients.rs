@@ -1,5 +1,6 @@
-//! Gradients of all of a decoder's weights, block by block: of the activations that a backward pass needs, only those of one
-//! block exist at a time. The others are computed again from what their block took: gradient checkpointing.
+//! Gradients of all of a decoder's weights, block by block: of the activations that a backward pass
+//! needs, only those of one block exist at a time. The others are computed again from what their
+//! block took: gradient checkpointing.
 
 use outsize_core::Learning;
 
@@ -18,7 +19,8 @@ pub struct BatchLoss {
     pub targets: usize,
 }
 
-/// Ends of the paths of parameters that choose experts and have no gradient: whoever trains a model sets them otherwise.
+/// Ends of the paths of parameters that choose experts and have no gradient: whoever trains a model
+/// sets them otherwise.
 const FIXED: [&str; 2] = [".e_score_correction_bias", ".expert_bias"];
 
 /// Whether a parameter has a gradient.

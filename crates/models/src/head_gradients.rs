@@ -1,4 +1,5 @@
-//! The loss of what a decoder's blocks give, and its gradients: logits exist of some of the vocabulary at a time.
+//! The loss of what a decoder's blocks give, and its gradients: logits exist of some of the
+//! vocabulary at a time.
 
 use burn::tensor::{DType, Gradients, IndexingUpdateOp, Int, Tensor, TensorData};
 use outsize_core::Streamed;
@@ -9,7 +10,8 @@ use crate::blocks::{Blocks, Residual};
 use crate::decoder::{Decoder, Head};
 use crate::pass::Pass;
 
-/// What a batch's positions are to predict: for each position of each row, the token that is to come, or none.
+/// What a batch's positions are to predict: for each position of each row, the token that is to
+/// come, or none.
 pub type Labels<'a> = &'a [Option<u32>];
 
 /// What the head makes of what the last block gives.
@@ -22,8 +24,8 @@ pub(crate) struct HeadResult {
     pub gradient: Tensor<3>,
 }
 
-/// What the head makes of what the last block gives, and the gradients of the norm before it. The head's own go to where they
-/// are taken, if they are.
+/// What the head makes of what the last block gives, and the gradients of the norm before it. The
+/// head's own go to where they are taken, if they are.
 pub(crate) fn head_result(
     model: &dyn Decoder,
     blocks: &dyn Blocks,

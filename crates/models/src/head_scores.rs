@@ -29,7 +29,8 @@ pub struct Scores {
     pub last: Option<Tensor<3>>,
 }
 
-/// Runs a pass as [`Decoder::forward_batch`] does, and gives how likely the tokens are that are to come.
+/// Runs a pass as [`Decoder::forward_batch`] does, and gives how likely the tokens are that are to
+/// come.
 ///
 /// # Errors
 /// As there, and a label outside the vocabulary.
@@ -51,7 +52,8 @@ pub(crate) fn score_batch(
     Ok(scores)
 }
 
-/// How likely labels are, in their order, by hidden states `[batch, tokens, hidden]` f32 as the head takes them.
+/// How likely labels are, in their order, by hidden states `[batch, tokens, hidden]` f32 as the
+/// head takes them.
 fn scores_of_hidden(
     model: &dyn Decoder,
     hidden: Tensor<3>,

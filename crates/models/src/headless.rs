@@ -14,11 +14,13 @@ impl ModelConfig {
         self.is_headless
     }
 
-    /// Reads the text of a `config.json` of a model whose [hidden states](crate::DispatchedDecoder::hidden_batch) are wanted: it may
-    /// be published without a head (`Qwen3Model`), and a head that is stored is passed over.
+    /// Reads the text of a `config.json` of a model whose [hidden
+    /// states](crate::DispatchedDecoder::hidden_batch) are wanted: it may be published without a
+    /// head (`Qwen3Model`), and a head that is stored is passed over.
     ///
     /// # Errors
-    /// As [`from_json`](Self::from_json); a model whose tokens see those behind them, or that scales what goes into its head.
+    /// As [`from_json`](Self::from_json); a model whose tokens see those behind them, or that
+    /// scales what goes into its head.
     pub fn without_head(text: &str) -> Result<Self, Error> {
         let mut map = config::object(text)?;
         let row = registry::row(&Fields::new(&map))?;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use burn::tensor::Tensor;
 
-/// Token ids from this one on stand for tokens of images that a [`KvCache`](crate::KvCache) [holds](crate::KvCache::add_image).
-/// Vocabularies are far smaller.
+/// Token ids from this one on stand for tokens of images that a [`KvCache`](crate::KvCache)
+/// [holds](crate::KvCache::add_image). Vocabularies are far smaller.
 pub const FIRST_IMAGE_ID: u32 = 1 << 31;
 
 /// What a vision encoder makes of one image.
@@ -13,7 +13,8 @@ pub const FIRST_IMAGE_ID: u32 = 1 << 31;
 pub struct ImageFeatures {
     /// `[tokens, hidden]` f32: what stands in place of the tokens' embeddings.
     pub embeddings: Tensor<2>,
-    /// `[tokens, hidden]` f32 each: what is added to the residual stream behind the first blocks, one for each.
+    /// `[tokens, hidden]` f32 each: what is added to the residual stream behind the first blocks,
+    /// one for each.
     pub deepstack: Vec<Tensor<2>>,
     /// How the tokens' positions are counted. None if it is as those of a text.
     pub positions: Option<GridPositions>,
@@ -28,8 +29,9 @@ impl ImageFeatures {
     }
 }
 
-/// Positions of an image's tokens in rows and columns: rotary embeddings of several axes (M-RoPE, Wang et al. 2024,
-/// arXiv:2409.12191). The text behind it goes on as if it had as many tokens as the longer side.
+/// Positions of an image's tokens in rows and columns: rotary embeddings of several axes (M-RoPE,
+/// Wang et al. 2024, arXiv:2409.12191). The text behind it goes on as if it had as many tokens as
+/// the longer side.
 #[derive(Debug, Clone)]
 pub struct GridPositions {
     /// Rows of tokens.
@@ -58,7 +60,8 @@ impl GridPositions {
         self.axes.iter().copied().chain(time).take(pairs).collect()
     }
 
-    /// By how many positions a text behind the image is nearer to what is before it than its tokens are many.
+    /// By how many positions a text behind the image is nearer to what is before it than its tokens
+    /// are many.
     pub(crate) fn saved(&self) -> usize {
         self.rows * self.columns - self.rows.max(self.columns)
     }

@@ -43,11 +43,13 @@ pub const MAX_BATCH: usize = 1 << 12;
 
 /// Keys and values of the tokens seen so far, for a fixed number of texts.
 ///
-/// Storage is allocated once; tokens are written in place. A layer holds no more tokens than its attention can look back
-/// to: all of the context, or as many as its sliding window has. There the newest token takes the oldest one's place.
+/// Storage is allocated once; tokens are written in place. A layer holds no more tokens than its
+/// attention can look back to: all of the context, or as many as its sliding window has. There the
+/// newest token takes the oldest one's place.
 ///
-/// Texts that run side by side are columns of equal length. A text shorter than the others has padding before its first
-/// token, which nothing looks at; its positions count from its first token.
+/// Texts that run side by side are columns of equal length. A text shorter than the others has
+/// padding before its first token, which nothing looks at; its positions count from its first
+/// token.
 #[derive(Debug)]
 pub struct KvCache {
     layers: Vec<Layer>,
@@ -59,12 +61,13 @@ pub struct KvCache {
     options: CacheOptions,
     /// Columns held.
     position: usize,
-    /// One past the last column that was written since the text began, be it by a pass that failed, or be it truncated
-    /// since: what its place held before is gone.
+    /// One past the last column that was written since the text began, be it by a pass that failed,
+    /// or be it truncated since: what its place held before is gone.
     written: usize,
     /// Where the text is known to end, if it is run in several passes.
     expected: usize,
-    /// Of each text, how many columns have no token: of as many as can begin while it holds nothing, then of those held.
+    /// Of each text, how many columns have no token: of as many as can begin while it holds
+    /// nothing, then of those held.
     padding: Vec<usize>,
     /// The texts before these, which wait until these have begun.
     waiting: Option<WaitingRows>,
@@ -82,13 +85,15 @@ impl KvCache {
     /// An empty cache for a model that asks for `spec`.
     ///
     /// # Errors
-    /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a sequence without end for a model
-    /// that cannot have one; a type that a device cannot hold; a prompt of 0 or beyond [`MAX_CONTEXT`] for a model with an encoder.
+    /// A context of 0 or beyond [`MAX_CONTEXT`], a batch of 0 or beyond [`MAX_BATCH`]; a sequence
+    /// without end for a model that cannot have one; a type that a device cannot hold; a prompt of
+    /// 0 or beyond [`MAX_CONTEXT`] for a model with an encoder.
     pub fn new(spec: &CacheSpec, options: &CacheOptions, device: &Device) -> Result<Self, Error> {
         Self::on(spec, options, &vec![device.clone(); spec.layers.len()])
     }
 
-    /// The same with each layer's keys and values on a device of its own. Attention is computed there.
+    /// The same with each layer's keys and values on a device of its own. Attention is computed
+    /// there.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -261,12 +266,13 @@ impl KvCache {
         self.position == 0 && self.prompt.is_none()
     }
 
-    /// Forgets the tokens from `position` on, and what a pass that failed left of others; nothing happens if it holds fewer.
-    /// What follows is then computed as if they had never been run. `truncate(0)` is [`clear`](Self::clear), and always works.
+    /// Forgets the tokens from `position` on, and what a pass that failed left of others; nothing
+    /// happens if it holds fewer. What follows is then computed as if they had never been run.
+    /// `truncate(0)` is [`clear`](Self::clear), and always works.
     ///
     /// # Errors
-    /// A sliding window has moved on, and tokens that would be in sight at `position` again have been overwritten; or later
-    /// tokens are part of a state. The cache stays as it was.
+    /// A sliding window has moved on, and tokens that would be in sight at `position` again have
+    /// been overwritten; or later tokens are part of a state. The cache stays as it was.
     pub fn truncate(&mut self, position: usize) -> Result<(), Error> {
         if position == 0 {
             self.clear();
@@ -291,8 +297,9 @@ impl KvCache {
         }
     }
 
-    /// Begins texts at their column `position`, as if those before it had been run: what they would have left in the cache is
-    /// not defined. So it is only right if nothing that matters [reaches](CacheSpec::reach) so far back. The cache must be empty.
+    /// Begins texts at their column `position`, as if those before it had been run: what they would
+    /// have left in the cache is not defined. So it is only right if nothing that matters
+    /// [reaches](CacheSpec::reach) so far back. The cache must be empty.
     pub fn begin_at(&mut self, position: usize, batch: &Batch) {
         debug_assert_eq!(self.position, 0, "a text begins in an empty cache");
         (self.position, self.written) = (position, position);
@@ -301,14 +308,16 @@ impl KvCache {
 
     /// Says that the next `tokens` tokens are one text, run in several passes.
     ///
-    /// It matters to models with dynamic rotary scaling alone: there the rotation depends on the length that the text has
-    /// at the end of a pass, so that a prompt run in passes would differ from the same prompt run at once. Holds until
-    /// these tokens are run, or the cache is cleared or truncated.
+    /// It matters to models with dynamic rotary scaling alone: there the rotation depends on the
+    /// length that the text has at the end of a pass, so that a prompt run in passes would differ
+    /// from the same prompt run at once. Holds until these tokens are run, or the cache is cleared
+    /// or truncated.
     pub fn expect(&mut self, tokens: usize) {
         self.expected = self.position.saturating_add(tokens);
     }
 
-    /// The text's length at the end of a pass of `tokens` tokens, or of the passes that were announced.
+    /// The text's length at the end of a pass of `tokens` tokens, or of the passes that were
+    /// announced.
     pub(crate) fn length_after(&self, tokens: usize) -> usize {
         (self.position + tokens).max(self.expected)
     }
@@ -336,7 +345,8 @@ impl KvCache {
         self.check_memory(self.position)
     }
 
-    /// Checks that the cache is of the model's shape, is whole, and holds as many sequences, or has room for them.
+    /// Checks that the cache is of the model's shape, is whole, and holds as many sequences, or has
+    /// room for them.
     fn check_shape(&self, spec: &CacheSpec, batch: &Batch) -> Result<(), Error> {
         if let Some((found, needed)) = self.spec.difference(spec) {
             return Err(Error::CacheShape { found, needed });
@@ -355,7 +365,8 @@ impl KvCache {
         }
     }
 
-    /// Checks that everything in sight of a token at `position` is still there, and that no state has later tokens in it.
+    /// Checks that everything in sight of a token at `position` is still there, and that no state
+    /// has later tokens in it.
     fn check_memory(&self, position: usize) -> Result<(), Error> {
         let (written, is_recurrent) = (self.written, |layer: &Layer| layer.recurrent.is_some());
         // A text that begins finds a state of zeros.
@@ -385,12 +396,12 @@ impl KvCache {
         self.written = self.written.max(self.position + batch.tokens());
     }
 
-    /// Takes a layer's keys and values, `[batch, key_value_heads, tokens, head_dim]` f32, of the columns behind those held,
-    /// and gives all that the new tokens may look at. They are rounded to the cache's dtype there too, so that a text gives
-    /// the same however it is cut into passes.
+    /// Takes a layer's keys and values, `[batch, key_value_heads, tokens, head_dim]` f32, of the
+    /// columns behind those held, and gives all that the new tokens may look at. They are rounded
+    /// to the cache's dtype there too, so that a text gives the same however it is cut into passes.
     ///
-    /// The columns count only after [`advance`](Self::advance), so that a pass that fails midway leaves no trace in what can
-    /// still be seen.
+    /// The columns count only after [`advance`](Self::advance), so that a pass that fails midway
+    /// leaves no trace in what can still be seen.
     pub(crate) fn see(
         &mut self,
         layer: usize,

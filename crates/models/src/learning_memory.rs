@@ -8,8 +8,9 @@ use outsize_kernels::{GRADIENT_PIECE, HEAD_TOKENS};
 use crate::decoder::Decoder;
 use crate::{Activations, CacheLayer, PassShape};
 
-/// Values that a block's graph and its backward pass hold at most, for each row of activations and every two values that a
-/// linear layer takes or gives: what layers give, what elementwise operations make of it, and gradients.
+/// Values that a block's graph and its backward pass hold at most, for each row of activations and
+/// every two values that a linear layer takes or gives: what layers give, what elementwise
+/// operations make of it, and gradients.
 const OF_LAYERS: u64 = 3;
 
 /// The same for each value of the residual stream: sums, what norms give, and gradients.
@@ -18,12 +19,13 @@ const OF_STREAM: u64 = 6;
 /// The same for each expert that a row may go to: scores, shares and what is chosen of them.
 const OF_EXPERTS: u64 = 12;
 
-/// Bytes that the graph itself takes for each token of a block of linear attention, where each token is a step of its own. That of
-/// all blocks is there until the pass ends.
+/// Bytes that the graph itself takes for each token of a block of linear attention, where each
+/// token is a step of its own. That of all blocks is there until the pass ends.
 const GRAPH_OF_STEP: u64 = 20 << 10;
 
-/// What a pass forward and backward of [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients) allocates at most,
-/// besides weights, the adapter and its gradients, in bytes; nothing if the model cannot learn so.
+/// What a pass forward and backward of
+/// [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients) allocates at most, besides
+/// weights, the adapter and its gradients, in bytes; nothing if the model cannot learn so.
 pub(crate) fn learning_bytes(
     model: &dyn Decoder,
     layers: &str,
@@ -59,8 +61,8 @@ pub(crate) fn learning_bytes(
     Some(held.bytes().saturating_add(steps.saturating_mul(GRAPH_OF_STEP)))
 }
 
-/// What a pass forward and backward of [`full_gradients`](crate::DispatchedDecoder::full_gradients) allocates at most, besides
-/// weights, in bytes; nothing if the model cannot learn so.
+/// What a pass forward and backward of [`full_gradients`](crate::DispatchedDecoder::full_gradients)
+/// allocates at most, besides weights, in bytes; nothing if the model cannot learn so.
 pub(crate) fn full_learning_bytes(
     model: &dyn Decoder,
     layers: &str,
@@ -85,8 +87,8 @@ pub(crate) fn full_learning_bytes(
     }
     // A copy of each, its gradient, and that as it is handed over.
     let leaves = 4 * 3 * of_block.into_values().max().unwrap_or(0);
-    // What both sides of a gradient's product are, and tokens' rows with their gradients; and a piece of a gradient, with those
-    // that it is added to.
+    // What both sides of a gradient's product are, and tokens' rows with their gradients; and a
+    // piece of a gradient, with those that it is added to.
     let operands = Activations::values(rows.saturating_mul(3 * widest)).bytes();
     Some(
         learning.saturating_add(leaves).saturating_add(operands).saturating_add(2 * GRADIENT_PIECE),
@@ -103,7 +105,8 @@ fn row_values(model: &dyn Decoder, parameter: &Parameter) -> u64 {
     let &[rows, columns] = &parameter.shape[..] else { return 0 };
     let values = (OF_LAYERS * (rows + columns) as u64).div_ceil(2);
     match model.routed(&parameter.path) {
-        // Of all experts together a row goes to some; for each it is gathered, and so is what comes of it.
+        // Of all experts together a row goes to some; for each it is gathered, and so is what comes
+        // of it.
         Some(routed) => {
             let of_all = 2 * values * u64::from(routed.per_token) + OF_EXPERTS;
             of_all.div_ceil(u64::from(routed.experts.max(1)))

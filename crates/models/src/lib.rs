@@ -12,9 +12,9 @@
 //! # }
 //! ```
 //!
-//! Parameters are lazy and carry the checkpoint's own names and shapes (`[out, in]` for a linear layer), so a
-//! checkpoint loads tensor by tensor with no renaming and no transposing. Weights may be kept in bf16, f16 or f32;
-//! activations and all arithmetic are f32.
+//! Parameters are lazy and carry the checkpoint's own names and shapes (`[out, in]` for a linear
+//! layer), so a checkpoint loads tensor by tensor with no renaming and no transposing. Weights may
+//! be kept in bf16, f16 or f32; activations and all arithmetic are f32.
 #![forbid(unsafe_code)]
 
 mod any_decoder;

@@ -5,12 +5,13 @@ use outsize_kernels::HEAD_TOKENS;
 /// The most tokens that a score has beside its own.
 pub const MOST_TOP_TOKENS: usize = 20;
 
-/// Positions that have logits of the whole vocabulary at once, where they are scored and the head is not gone through part by
-/// part.
+/// Positions that have logits of the whole vocabulary at once, where they are scored and the head
+/// is not gone through part by part.
 pub(crate) const SCORED_AT_ONCE: usize = 4;
 
-/// Values that scoring a position takes besides what logits of few positions take: hidden states of those that have labels, and
-/// where they go; logits of some tokens, and their copy; the likeliest tokens.
+/// Values that scoring a position takes besides what logits of few positions take: hidden states of
+/// those that have labels, and where they go; logits of some tokens, and their copy; the likeliest
+/// tokens.
 pub(crate) fn score_values(vocabulary: u64, hidden: u64) -> u64 {
     2 * hidden + 2 * vocabulary.min(HEAD_TOKENS as u64) + 4 * MOST_TOP_TOKENS as u64
 }

@@ -5,9 +5,9 @@ use outsize_kernels::cross_entropy;
 
 use crate::Batch;
 
-/// The mean cross-entropy, in f32, of the logits `[batch, tokens, vocabulary]` of a batch, and of the
-/// tokens that come next there: what `transformers` gives as the loss of a batch that is its own
-/// `labels`. The last position of a sequence, and padding, count for nothing.
+/// The mean cross-entropy, in f32, of the logits `[batch, tokens, vocabulary]` of a batch, and of
+/// the tokens that come next there: what `transformers` gives as the loss of a batch that is its
+/// own `labels`. The last position of a sequence, and padding, count for nothing.
 ///
 /// # Panics
 /// If the logits are not those of the batch.

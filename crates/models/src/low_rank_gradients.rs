@@ -1,6 +1,7 @@
-//! Gradients of what an adapter adds to weights that do not learn, block by block: of the activations that a backward pass
-//! needs, only those of one block exist at a time, and those of blocks that are to be kept. The others are computed again from
-//! what their block took: gradient checkpointing.
+//! Gradients of what an adapter adds to weights that do not learn, block by block: of the
+//! activations that a backward pass needs, only those of one block exist at a time, and those of
+//! blocks that are to be kept. The others are computed again from what their block took: gradient
+//! checkpointing.
 
 use std::collections::HashMap;
 
@@ -21,13 +22,14 @@ pub struct LowRankGradients {
     pub loss: f64,
     /// How many targets there were.
     pub targets: usize,
-    /// By the path of the weight: gradients of that sum for what is multiplied first `[rank, in]`, and second `[out, rank]`, in
-    /// f32.
+    /// By the path of the weight: gradients of that sum for what is multiplied first `[rank, in]`,
+    /// and second `[out, rank]`, in f32.
     pub gradients: HashMap<String, [Tensor<2>; 2]>,
 }
 
-/// The loss of a batch under an adapter, and its gradients. `layers` is the path of the blocks; `set` adds to weights, by path, what it is given. Of the last `kept`
-/// blocks activations are kept instead of computed again.
+/// The loss of a batch under an adapter, and its gradients. `layers` is the path of the blocks;
+/// `set` adds to weights, by path, what it is given. Of the last `kept` blocks activations are kept
+/// instead of computed again.
 pub(crate) fn low_rank_gradients(
     (model, layers): (&dyn Decoder, &str),
     batch: &Batch,
@@ -50,8 +52,8 @@ pub(crate) fn low_rank_gradients(
         let output = blocks.block(index, Residual::new(stream), &rotations, &pass, &mut cache);
         output.map(Residual::summed)
     };
-    // As where gradients are tracked: some layers compute otherwise without autodiff, and the results depend on what is kept by
-    // no bit.
+    // As where gradients are tracked: some layers compute otherwise without autodiff, and the
+    // results depend on what is kept by no bit.
     let mut stream = residual.summed().autodiff();
     let mut taken = Vec::with_capacity(blocks.count() - first);
     for (index, parts) in parts.iter_mut().enumerate() {

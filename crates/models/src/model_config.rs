@@ -49,8 +49,9 @@ impl ModelConfig {
     /// Reads the text of a Hugging Face `config.json`.
     ///
     /// # Errors
-    /// Text that is not a JSON object, an architecture that is not supported, a field that is missing, out of bounds, or
-    /// asks for something this crate does not run; the message names the field.
+    /// Text that is not a JSON object, an architecture that is not supported, a field that is
+    /// missing, out of bounds, or asks for something this crate does not run; the message names the
+    /// field.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         Self::of_object(&config::object(text)?)
     }
@@ -79,8 +80,8 @@ impl ModelConfig {
         self.decoder.config.of::<D>()
     }
 
-    /// An empty model of architecture `D`, if this is one: its parameters have names and shapes, and no storage until
-    /// something asks for a value.
+    /// An empty model of architecture `D`, if this is one: its parameters have names and shapes,
+    /// and no storage until something asks for a value.
     pub fn build<D: DecoderArchitecture>(&self, init: &Init) -> Option<D> {
         self.of::<D>().map(|config| D::new(config, init))
     }
@@ -95,12 +96,14 @@ impl ModelConfig {
         self.decoder.model.head().vocab_size()
     }
 
-    /// The token that the decoder begins a text with, if an encoder reads the prompt; else the text begins with the prompt.
+    /// The token that the decoder begins a text with, if an encoder reads the prompt; else the text
+    /// begins with the prompt.
     pub fn decoder_start(&self) -> Option<u32> {
         self.decoder.model.start()
     }
 
-    /// Tokens of the context that a prompt of `prompt` tokens takes: all of them, or the one that the decoder begins with.
+    /// Tokens of the context that a prompt of `prompt` tokens takes: all of them, or the one that
+    /// the decoder begins with.
     pub fn context_of_prompt(&self, prompt: usize) -> usize {
         if self.decoder_start().is_some() { 1 } else { prompt }
     }
@@ -127,7 +130,8 @@ impl ModelConfig {
         self.decoder.model.names(names).unwrap_or_default()
     }
 
-    /// A prefix of parameters' paths that the tensor names of some checkpoints leave out; empty if there is none.
+    /// A prefix of parameters' paths that the tensor names of some checkpoints leave out; empty if
+    /// there is none.
     pub fn optional_prefix(&self) -> &'static str {
         let Row { layers, optional_prefix, .. } = self.row;
         match layers.find('.') {
@@ -159,17 +163,18 @@ impl ModelConfig {
         self.row.head
     }
 
-    /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of `tokens` new tokens of
-    /// each text, wherever in such a cache it ends, and in one of a token of each of its beams. Counted with it are the logits
-    /// asked for, the scratch memory of attention, and the copy that is made when a product's weight comes in tiles.
+    /// An upper bound on the bytes of f32 activations alive at once on a CPU, in a forward pass of
+    /// `tokens` new tokens of each text, wherever in such a cache it ends, and in one of a token of
+    /// each of its beams. Counted with it are the logits asked for, the scratch memory of
+    /// attention, and the copy that is made when a product's weight comes in tiles.
     ///
     /// Grows with `tokens`: a long prompt run in several passes needs less.
     pub fn activation_bytes(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> u64 {
         self.activation_bytes_on(tokens, cache, logits, all_threads())
     }
 
-    /// Of these, an upper bound on the bytes that are at once elsewhere than in buffers of the kernels, which can be
-    /// [used again](outsize_kernels::BufferReuse).
+    /// Of these, an upper bound on the bytes that are at once elsewhere than in buffers of the
+    /// kernels, which can be [used again](outsize_kernels::BufferReuse).
     pub fn unpooled_activation_bytes(
         &self,
         tokens: usize,
@@ -189,7 +194,8 @@ impl ModelConfig {
         self.most_activations([tokens, threads], cache, logits, Activations::bytes)
     }
 
-    /// What `count` says of a pass of `tokens` tokens on so many threads, or of what is larger beside it.
+    /// What `count` says of a pass of `tokens` tokens on so many threads, or of what is larger
+    /// beside it.
     fn most_activations(
         &self,
         [tokens, threads]: [usize; 2],
@@ -221,8 +227,8 @@ impl ModelConfig {
         block_of(self.row.layers, path)
     }
 
-    /// Whether a parameter learns where [all weights do](crate::DispatchedDecoder::full_gradients): some choose experts and have
-    /// no gradient.
+    /// Whether a parameter learns where [all weights do](crate::DispatchedDecoder::full_gradients):
+    /// some choose experts and have no gradient.
     pub fn learns(&self, path: &str) -> bool {
         learns(path)
     }
@@ -240,33 +246,36 @@ impl ModelConfig {
         stored_parameters(self.parameters(), &table, &self.options(tensors))
     }
 
-    /// What learning an adapter from `batch` sequences of `tokens` tokens at once allocates at most on a CPU, in bytes, besides
-    /// weights, the adapter and its gradients, if activations of the last `kept` blocks are kept: see
-    /// [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients). Nothing if the model cannot learn so.
+    /// What learning an adapter from `batch` sequences of `tokens` tokens at once allocates at most
+    /// on a CPU, in bytes, besides weights, the adapter and its gradients, if activations of the
+    /// last `kept` blocks are kept: see
+    /// [`low_rank_gradients`](crate::DispatchedDecoder::low_rank_gradients). Nothing if the model
+    /// cannot learn so.
     pub fn learning_bytes(&self, batch: usize, tokens: usize, kept: usize) -> Option<u64> {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
         learning_bytes(&*self.decoder.model, self.row.layers, self.parameters(), pass, kept)
     }
 
-    /// The same for all weights: see [`full_gradients`](crate::DispatchedDecoder::full_gradients). Gradients are in it, as they are
-    /// handed over.
+    /// The same for all weights: see [`full_gradients`](crate::DispatchedDecoder::full_gradients).
+    /// Gradients are in it, as they are handed over.
     pub fn full_learning_bytes(&self, batch: usize, tokens: usize) -> Option<u64> {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
         full_learning_bytes(&*self.decoder.model, self.row.layers, self.parameters(), pass)
     }
 
-    /// What [observing](crate::DispatchedDecoder::observe_blocks) `batches` batches of so many sequences of `tokens` tokens
-    /// allocates at most on a CPU, in bytes, besides weights and what is made of the observed. Nothing if the model cannot be run
-    /// block by block.
+    /// What [observing](crate::DispatchedDecoder::observe_blocks) `batches` batches of so many
+    /// sequences of `tokens` tokens allocates at most on a CPU, in bytes, besides weights and what
+    /// is made of the observed. Nothing if the model cannot be run block by block.
     pub fn observing_bytes(&self, [batches, batch, tokens]: [usize; 3]) -> Option<u64> {
         let cache = CacheOptions { batch, ..CacheOptions::new(tokens) };
         let pass = PassShape::new(tokens, self.cache(), &cache, Logits::Last, all_threads());
         observing_bytes(&*self.decoder.model, self.parameters(), pass, batches)
     }
 
-    /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and those that have logits at once.
+    /// Rows of a pass of `tokens` new tokens of each text that its layers run over at most, and
+    /// those that have logits at once.
     pub fn pass_rows(&self, tokens: usize, cache: &CacheOptions, logits: Logits) -> [u64; 2] {
         let shape = |tokens| PassShape::new(tokens, self.cache(), cache, logits, 1);
         // Of a prompt there is one sequence, of what follows as many as beams.
@@ -275,9 +284,9 @@ impl ModelConfig {
         [rows, pass.whole_logit_rows().max(next.whole_logit_rows())]
     }
 
-    /// What products take besides, in bytes, for passes of `tokens` new tokens of each sequence: the activations
-    /// of the widest one as [`ActivationDtype`] and this processor want them; and, with weights in blocks, the rows that each
-    /// thread dequantises.
+    /// What products take besides, in bytes, for passes of `tokens` new tokens of each sequence:
+    /// the activations of the widest one as [`ActivationDtype`] and this processor want them; and,
+    /// with weights in blocks, the rows that each thread dequantises.
     pub fn packed_bytes(
         &self,
         compute: ActivationDtype,
@@ -299,7 +308,8 @@ impl ModelConfig {
         packed.saturating_add(panels)
     }
 
-    /// A model that is all in memory, with values from `value`: of each weight in the type that it is to be kept in.
+    /// A model that is all in memory, with values from `value`: of each weight in the type that it
+    /// is to be kept in.
     ///
     /// # Errors
     /// What `value` says.
@@ -313,8 +323,8 @@ impl ModelConfig {
         Ok(self.decoder.config.fill(init, values?))
     }
 
-    /// Whether it is the language model of a checkpoint that holds others too, which are passed over: what they see or hear
-    /// is not.
+    /// Whether it is the language model of a checkpoint that holds others too, which are passed
+    /// over: what they see or hear is not.
     pub fn is_part(&self) -> bool {
         self.is_text_part()
     }
@@ -333,8 +343,8 @@ impl ModelConfig {
     /// An empty model, dispatched: see [`outsize_core::dispatch()`].
     ///
     /// # Errors
-    /// As there; and a stored head that is another one than the table that it is said to be. Both are read for that, where
-    /// there are both.
+    /// As there; and a stored head that is another one than the table that it is said to be. Both
+    /// are read for that, where there are both.
     pub fn dispatch(
         &self,
         init: &Init,

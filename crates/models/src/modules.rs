@@ -66,8 +66,8 @@ pub enum ModuleKind {
     Router,
     /// A linear layer of which latent attention multiplies parts.
     HeadMatrices,
-    /// A linear layer whose rows are stored in another order than transformers has them in, which is not undone: of some GGUF
-    /// files.
+    /// A linear layer whose rows are stored in another order than transformers has them in, which
+    /// is not undone: of some GGUF files.
     Reordered,
 }
 
@@ -180,7 +180,8 @@ impl ModelConfig {
         let (expert, field) = expert.split_once('.')?;
         let experts = self.routed(&format!("{own}.weight"))?.experts as usize;
         let (field, slot, slots) = match (self.model_type(), field) {
-            // Stacks of the one are matrices, of the other there are more than experts with weights.
+            // Stacks of the one are matrices, of the other there are more than experts with
+            // weights.
             ("dbrx" | "longcat_flash", _) => return None,
             (_, "gate_up_proj" | "down_proj") | ("nemotron_h", "up_proj") => (field, 0, 1),
             (_, "w2") => ("down_proj", 0, 1),
@@ -201,8 +202,8 @@ impl ModelConfig {
     }
 }
 
-/// Parts of the names of modules that are others here, where they are those of the published checkpoint, than in `transformers`:
-/// ours first.
+/// Parts of the names of modules that are others here, where they are those of the published
+/// checkpoint, than in `transformers`: ours first.
 fn other_parts(model_type: &str) -> &'static [(&'static str, &'static str)] {
     match model_type {
         "afmoe" => &[(".mlp.gate.", ".mlp.router.gate.")],

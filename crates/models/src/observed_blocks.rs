@@ -64,8 +64,8 @@ pub(crate) fn observe_blocks(
     Ok(())
 }
 
-/// What that allocates at most besides weights, for so many batches of which each is such a pass, in bytes; nothing if the model
-/// cannot be run so.
+/// What that allocates at most besides weights, for so many batches of which each is such a pass,
+/// in bytes; nothing if the model cannot be run so.
 pub(crate) fn observing_bytes(
     model: &dyn Decoder,
     parameters: &[Parameter],

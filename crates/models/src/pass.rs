@@ -60,7 +60,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The same in which of each sequence so many tokens are seen: those behind them see these, and not each other.
+    /// The same in which of each sequence so many tokens are seen: those behind them see these, and
+    /// not each other.
     pub(crate) fn with_lengths(self, lengths: &'a [usize]) -> Self {
         Self { lengths, ..self }
     }
@@ -70,7 +71,8 @@ impl<'a> Pass<'a> {
         self.batch.rows() * self.batch.tokens()
     }
 
-    /// The tokens, those of one sequence after those of the other; images have some that are in no vocabulary.
+    /// The tokens, those of one sequence after those of the other; images have some that are in no
+    /// vocabulary.
     pub fn ids(&self) -> &[u32] {
         self.batch.ids()
     }
@@ -90,7 +92,8 @@ impl<'a> Pass<'a> {
         x.reshape([self.batch.rows(), self.batch.tokens(), hidden])
     }
 
-    /// Tokens' embeddings `[batch, tokens, hidden]` f32 with the features of images in place of those of their tokens.
+    /// Tokens' embeddings `[batch, tokens, hidden]` f32 with the features of images in place of
+    /// those of their tokens.
     pub fn embed_images(&self, x: Tensor<3>) -> Tensor<3> {
         match &self.images {
             Some(images) => images.embed(x),
@@ -98,7 +101,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The residual stream `[batch, tokens, hidden]` f32 behind a block, with what images add to it there.
+    /// The residual stream `[batch, tokens, hidden]` f32 behind a block, with what images add to it
+    /// there.
     pub fn add_deepstack(&self, block: usize, x: Tensor<3>) -> Tensor<3> {
         match &self.images {
             Some(images) => images.add_deepstack(block, x),
@@ -106,7 +110,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The same of a table that may end before the vocabulary does: tokens beyond it have the first row.
+    /// The same of a table that may end before the vocabulary does: tokens beyond it have the first
+    /// row.
     pub fn embed_within(&self, table: &Embedding) -> Tensor<3> {
         let rows = table.weight.lazy_shape()[0];
         let within = |id: &u32| if (*id as usize) < rows { *id } else { 0 };
@@ -116,8 +121,9 @@ impl<'a> Pass<'a> {
         x.reshape([self.batch.rows(), self.batch.tokens(), width])
     }
 
-    /// The embeddings of the tokens' positions, each sequence's counted from its first token: `[batch, tokens, hidden]` f32.
-    /// The table has `offset` rows before that of the first position.
+    /// The embeddings of the tokens' positions, each sequence's counted from its first token:
+    /// `[batch, tokens, hidden]` f32. The table has `offset` rows before that of the first
+    /// position.
     ///
     /// # Errors
     /// The table has no row for one of them.
@@ -160,7 +166,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second time.
+    /// The positions of `[batch, tokens, hidden]` that logits are wanted of; does nothing a second
+    /// time.
     pub fn wanted(&self, x: Tensor<3>) -> Tensor<3> {
         match x.dims()[1] {
             tokens if tokens == self.positions => x,

@@ -8,7 +8,8 @@ use crate::kv_cache::ImagePart;
 use crate::layers::{Rope, Rotation};
 use crate::{Batch, KvCache};
 
-/// The tokens of images that a pass of one text runs, and how far images before them moved its positions.
+/// The tokens of images that a pass of one text runs, and how far images before them moved its
+/// positions.
 #[derive(Debug)]
 pub(crate) struct PassImages {
     parts: Vec<ImagePart>,

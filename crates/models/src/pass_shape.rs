@@ -35,7 +35,8 @@ pub struct PassShape {
 }
 
 impl PassShape {
-    /// A pass of `tokens` new tokens of each text, or of one of each of its beams, wherever in such a cache it ends.
+    /// A pass of `tokens` new tokens of each text, or of one of each of its beams, wherever in such
+    /// a cache it ends.
     pub(crate) fn new(
         tokens: usize,
         spec: &CacheSpec,
@@ -90,8 +91,8 @@ impl PassShape {
         Self { learns: true, ..self }
     }
 
-    /// Values that attention of Burn's own operations holds where it is part of a backward pass, in f32: scores and what is
-    /// made of them.
+    /// Values that attention of Burn's own operations holds where it is part of a backward pass, in
+    /// f32: scores and what is made of them.
     pub(crate) fn score_values(&self, heads: usize) -> u64 {
         /// Tensors of the size of all scores.
         const TENSORS: u64 = 10;
@@ -153,7 +154,8 @@ impl PassShape {
         if self.logits == Logits::Scored { self.logit_rows() } else { 0 }
     }
 
-    /// Whether the pass may keep its keys and values beside the cache until nothing looks at what they overwrite.
+    /// Whether the pass may keep its keys and values beside the cache until nothing looks at what
+    /// they overwrite.
     pub fn holds_back(&self) -> bool {
         self.slides
     }
@@ -166,7 +168,8 @@ impl PassShape {
     }
 }
 
-/// The scratch memory of attention without a cache, in bytes: of `batch` sequences of `tokens` queries over `keys` keys.
+/// The scratch memory of attention without a cache, in bytes: of `batch` sequences of `tokens`
+/// queries over `keys` keys.
 pub(crate) fn attention_scratch(
     [batch, tokens, keys]: [usize; 3],
     heads: usize,
@@ -204,8 +207,8 @@ impl Activations {
         Self { values, unpooled: values, scratch: 0 }
     }
 
-    /// Of which no more than so many are at once results of Burn's own operations. The others are in buffers of the kernels,
-    /// which can be [used again](outsize_kernels::BufferReuse).
+    /// Of which no more than so many are at once results of Burn's own operations. The others are
+    /// in buffers of the kernels, which can be [used again](outsize_kernels::BufferReuse).
     pub fn with_unpooled(self, unpooled: u64) -> Self {
         Self { unpooled: unpooled.min(self.values), ..self }
     }

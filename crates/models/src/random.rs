@@ -5,14 +5,16 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rayon::prelude::*;
 
-/// Values that one generator makes; each block has its own, so that blocks can be made in any order and
-/// at the same time.
+/// Values that one generator makes; each block has its own, so that blocks can be made in any order
+/// and at the same time.
 pub const RANDOM_BLOCK: usize = 1 << 16;
 
-/// Deviation of the weights and biases of linear layers and of embeddings: the usual `initializer_range`.
+/// Deviation of the weights and biases of linear layers and of embeddings: the usual
+/// `initializer_range`.
 const DEVIATION: f32 = 0.02;
 
-/// A source of weights that depend on nothing but the seed, the tensor's name and the position in it.
+/// A source of weights that depend on nothing but the seed, the tensor's name and the position in
+/// it.
 #[derive(Debug, Clone, Copy)]
 pub struct RandomWeights {
     seed: u64,
@@ -24,8 +26,8 @@ impl RandomWeights {
         Self { seed }
     }
 
-    /// Writes the values of `tensor` from position `start` on. Scales of norms are 1; other weights are
-    /// bell-shaped (the sum of four uniform numbers) with mean 0 and deviation 0.02.
+    /// Writes the values of `tensor` from position `start` on. Scales of norms are 1; other weights
+    /// are bell-shaped (the sum of four uniform numbers) with mean 0 and deviation 0.02.
     ///
     /// # Panics
     /// If `start` is no multiple of 65,536: a block is made as a whole.

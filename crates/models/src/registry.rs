@@ -24,7 +24,8 @@ pub(crate) struct Row {
     pub without_parameters: &'static [(&'static str, &'static str)],
     pub layers: &'static str,
     pub head: &'static str,
-    /// The tensor that serves as head where the configuration has one of its own and the checkpoint has none.
+    /// The tensor that serves as head where the configuration has one of its own and the checkpoint
+    /// has none.
     pub spare_head: Option<&'static str>,
     /// Layers of the cache that each block has.
     pub attentions: usize,
@@ -148,7 +149,8 @@ fn nearest(found: &str) -> String {
     types.join(", ")
 }
 
-/// Refuses models that end in anything but logits of the next token: those whose names have other ends.
+/// Refuses models that end in anything but logits of the next token: those whose names have other
+/// ends.
 fn check_head(fields: &Fields<'_>, heads: &[&str]) -> Result<(), Error> {
     let Some(value) = fields.get("architectures") else {
         return Ok(());

@@ -29,8 +29,8 @@ pub struct Rewriting {
 }
 
 impl Rewriting {
-    /// Adds what an adapter says to the weights of a checkpoint with these tensors, which holds such a model: `parts` by the
-    /// path of the parameter that they are for.
+    /// Adds what an adapter says to the weights of a checkpoint with these tensors, which holds
+    /// such a model: `parts` by the path of the parameter that they are for.
     ///
     /// # Errors
     /// A weight that is not there, or does not become floats.
@@ -60,9 +60,9 @@ impl Rewriting {
 }
 
 impl Rewriting {
-    /// Has the matrices that become bf16 written as [packed bf16](outsize_checkpoint::PackedBf16), where
-    /// that takes less: reads them. `go_on` is told how many [bytes](Rewrite::bytes_to_pack) more have
-    /// been looked at. How many matrices are packed is returned.
+    /// Has the matrices that become bf16 written as [packed bf16](outsize_checkpoint::PackedBf16),
+    /// where that takes less: reads them. `go_on` is told how many [bytes](Rewrite::bytes_to_pack)
+    /// more have been looked at. How many matrices are packed is returned.
     ///
     /// # Errors
     /// If reading fails; [`outsize_core::Error::Stopped`] if `go_on` said no.
@@ -83,14 +83,17 @@ impl Rewriting {
     }
 }
 
-/// Decides what becomes of each tensor of a checkpoint with this `config.json` (empty if it has none).
+/// Decides what becomes of each tensor of a checkpoint with this `config.json` (empty if it has
+/// none).
 ///
-/// Without a `dtype` tensors stay as they are, but for GGUF's blocks, which safetensors files cannot hold: they become
-/// `F32`, exactly. With one, all floats become that, and quantised weights are dequantised. What a GGUF file has otherwise
-/// than transformers (the order of rows of queries and keys, one added to the weights of norms) becomes as there.
+/// Without a `dtype` tensors stay as they are, but for GGUF's blocks, which safetensors files
+/// cannot hold: they become `F32`, exactly. With one, all floats become that, and quantised weights
+/// are dequantised. What a GGUF file has otherwise than transformers (the order of rows of queries
+/// and keys, one added to the weights of norms) becomes as there.
 ///
 /// # Errors
-/// With a `dtype`: weights quantised in a way that is not built in, or tensors that do not belong together.
+/// With a `dtype`: weights quantised in a way that is not built in, or tensors that do not belong
+/// together.
 pub fn rewriting(
     checkpoint: &Checkpoint,
     mut config: Map<String, Value>,
@@ -287,7 +290,8 @@ impl HeadMatrices {
     }
 }
 
-/// What weights become that become one: that type, or the one that all have. Of several types each is exact as the widest.
+/// What weights become that become one: that type, or the one that all have. Of several types each
+/// is exact as the widest.
 fn type_of_all<'a>(weights: impl Iterator<Item = &'a StoredWeight>, dtype: Option<Dtype>) -> Dtype {
     let mut types = weights.map(as_float);
     let first = types.next().filter(|first| types.all(|other| other == *first));

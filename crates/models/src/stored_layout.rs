@@ -9,7 +9,8 @@ pub(crate) struct StoredLayout {
     pub(crate) interleaved_head: Option<usize>,
     /// Whether heads of linear attention are in turns.
     in_turns: bool,
-    /// Whether rows that are rotated together are two parts of a head's, and lie beside each other in transformers.
+    /// Whether rows that are rotated together are two parts of a head's, and lie beside each other
+    /// in transformers.
     in_parts: bool,
 }
 
@@ -20,7 +21,8 @@ impl StoredLayout {
         Self { interleaved_head: interleaved_head(config), in_turns, in_parts: in_parts(config) }
     }
 
-    /// Whether the rows of a linear layer's weight are in another order than transformers has them in, which is not undone.
+    /// Whether the rows of a linear layer's weight are in another order than transformers has them
+    /// in, which is not undone.
     pub(crate) fn reorders(&self, weight: &str) -> bool {
         let is_in_parts = || weight.strip_suffix(".weight").is_some_and(is_rotated);
         (self.in_turns && weight.contains(".linear_attn.")) || (self.in_parts && is_in_parts())

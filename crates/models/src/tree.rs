@@ -14,7 +14,8 @@ use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightKind, WeightSpec};
 const MXFP4: StorageFormat = StorageFormat::mxfp4();
 
 impl ModelConfig {
-    /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are left at their defaults.
+    /// How a checkpoint with these tensors is matched and read. Budget, overhead and planning are
+    /// left at their defaults.
     pub fn options(&self, tensors: &[TensorInfo]) -> Options {
         let row = self.row;
         let mut weights = self.weights();
@@ -22,7 +23,8 @@ impl ModelConfig {
             && let Some((table, _)) = self.tied_head()
             && let Some(at) = weights.iter().position(|weight| weight.name == table)
         {
-            // Read by rows at the beginning of a pass and by tiles at its end: what streams is the latter.
+            // Read by rows at the beginning of a pass and by tiles at its end: what streams is the
+            // latter.
             let mut table = weights.remove(at);
             table.access = Access::Tiles;
             weights.push(table);
@@ -46,7 +48,8 @@ impl ModelConfig {
             let head = format!(r"^{}\.weight$", row.head);
             names = names.rename(&head, table).unwrap_or_default();
         }
-        // What no later pass asks for comes first, and behind it in one piece what each of them asks for.
+        // What no later pass asks for comes first, and behind it in one piece what each of them
+        // asks for.
         weights.sort_by_key(|weight| {
             weight.access != Access::Rows && !(row.is_of_prompt)(&weight.name)
         });
@@ -72,8 +75,8 @@ impl ModelConfig {
         }
     }
 
-    /// Tensors that are passed over: those of the other models, in a checkpoint of several, and those of layers behind the
-    /// last one, which guess further tokens.
+    /// Tensors that are passed over: those of the other models, in a checkpoint of several, and
+    /// those of layers behind the last one, which guess further tokens.
     pub fn other_parts<'t>(
         &self,
         tensors: &'t [TensorInfo],
@@ -106,7 +109,8 @@ impl ModelConfig {
         self.row.multimodal.is_some_and(|names| !names.others.is_empty())
     }
 
-    /// What the names in a checkpoint of several models begin with, and what stands for it in the model's own.
+    /// What the names in a checkpoint of several models begin with, and what stands for it in the
+    /// model's own.
     fn prefix(&self, tensors: &[TensorInfo]) -> Option<(&'static str, &'static str)> {
         let in_use = |theirs: &str| tensors.iter().any(|tensor| tensor.name.starts_with(theirs));
         self.row.multimodal?.prefixes.iter().copied().find(|(theirs, _)| in_use(theirs))
@@ -121,8 +125,8 @@ impl ModelConfig {
         [named, short]
     }
 
-    /// The table that serves as output head, and the tensor of its size that some checkpoints have under the head's own name
-    /// too.
+    /// The table that serves as output head, and the tensor of its size that some checkpoints have
+    /// under the head's own name too.
     pub fn stored_head<'t>(&self, tensors: &'t [TensorInfo]) -> Option<[&'t TensorInfo; 2]> {
         let find = |path: &str| {
             let names = self.stored_names(path, tensors);
@@ -133,8 +137,8 @@ impl ModelConfig {
         ((&table.shape, table.dtype) == (&head.shape, head.dtype)).then_some([table, head])
     }
 
-    /// What there is to place, in the order in which a pass uses it, with the classes that `transformers` has. `tensors` are
-    /// those of a checkpoint at `place`.
+    /// What there is to place, in the order in which a pass uses it, with the classes that
+    /// `transformers` has. `tensors` are those of a checkpoint at `place`.
     ///
     /// What the blocks do besides holding weights is for [`add_work`](Self::add_work) to say.
     ///
@@ -186,8 +190,8 @@ impl ModelConfig {
         Some(advice.to_owned())
     }
 
-    /// [`tree`](Self::tree) of a checkpoint of this configuration's own type. If it names none that is, as in `transformers`,
-    /// 32-bit floats, or brain floats beside MXFP4.
+    /// [`tree`](Self::tree) of a checkpoint of this configuration's own type. If it names none that
+    /// is, as in `transformers`, 32-bit floats, or brain floats beside MXFP4.
     pub fn tree_without_weights(&self) -> Result<Tree, Error> {
         let absent = if self.format() == Some(MXFP4) { Dtype::BF16 } else { Dtype::F32 };
         let dtype = self.dtype.unwrap_or(absent);
@@ -205,8 +209,8 @@ impl ModelConfig {
         self.tree("config.json", &tensors)
     }
 
-    /// Name, type and shape of each tensor of a checkpoint whose plain weights are in `dtype`: those of all weights, and the
-    /// scales of weights in blocks behind these.
+    /// Name, type and shape of each tensor of a checkpoint whose plain weights are in `dtype`:
+    /// those of all weights, and the scales of weights in blocks behind these.
     pub fn tensors(&self, dtype: Dtype) -> Vec<(String, Dtype, Vec<usize>)> {
         let mut tensors = Vec::new();
         for (name, weights) in self.stored_weights() {
@@ -234,8 +238,8 @@ impl ModelConfig {
         tensors
     }
 
-    /// All parameters as a checkpoint of this type is published: by the name of a tensor, those of which it holds one behind
-    /// the other. Under a name of its own a tensor holds one.
+    /// All parameters as a checkpoint of this type is published: by the name of a tensor, those of
+    /// which it holds one behind the other. Under a name of its own a tensor holds one.
     pub fn stored_weights(&self) -> Vec<(String, Vec<WeightSpec>)> {
         let (names, mut stored) = (self.names(), Vec::<(String, Vec<WeightSpec>)>::new());
         let mut places = HashMap::new();
@@ -252,8 +256,9 @@ impl ModelConfig {
         stored
     }
 
-    /// Says of each block of `tree` that is one of this model's what it does besides holding weights: the keys and values that
-    /// it keeps in a cache that is made for `cache`, and its operations when the logits of `logits` are wanted.
+    /// Says of each block of `tree` that is one of this model's what it does besides holding
+    /// weights: the keys and values that it keeps in a cache that is made for `cache`, and its
+    /// operations when the logits of `logits` are wanted.
     pub fn add_work(&self, tree: &mut Tree, cache: &CacheOptions, logits: Logits) {
         let spec = self.cache();
         let layers: HashMap<String, _> = (spec.layers.chunks(self.row.attentions).enumerate())
@@ -308,7 +313,8 @@ impl ModelConfig {
                 block.work.window = (window < usize::MAX).then_some(window as u64);
                 block.work.attention_flops = Some(times(layer.flops()));
             } else if let (Some(cross), 1..) = (spec.cross.first(), block.work.flops_once) {
-                // A layer of the encoder, which has as many heads: each token sees all of the prompt.
+                // A layer of the encoder, which has as many heads: each token sees all of the
+                // prompt.
                 let seen = (cache.prompt as u64).saturating_pow(2);
                 let attention = cross.flops().saturating_mul(seen);
                 block.work.flops_once = block.work.flops_once.saturating_add(attention);
@@ -392,7 +398,8 @@ mod tests {
                         .map(|layer| layer.position_bytes(&cache))
                         .sum::<u64>()
                 );
-                // A tied table is a product once; norms and biases are none. What an encoder does is counted apart.
+                // A tied table is a product once; norms and biases are none. What an encoder does
+                // is counted apart.
                 let weights = config.weights();
                 let tied = config.tied_head();
                 let products = weights.iter().filter(|weight| match weight.kind {

@@ -9,15 +9,16 @@ pub trait VisionModel: Component {
     /// How it takes images.
     fn layout(config: &Self::Config) -> PatchLayout;
 
-    /// What stands for an image in a text: of its patches `[patches, values]` f32, which make so many rows and columns. The
-    /// patches of a token are one behind the other, and so are the values of a patch, as the [layout](PatchLayout::order) has them.
+    /// What stands for an image in a text: of its patches `[patches, values]` f32, which make so
+    /// many rows and columns. The patches of a token are one behind the other, and so are the
+    /// values of a patch, as the [layout](PatchLayout::order) has them.
     ///
     /// # Panics
     /// If there are not as many patches, or sides are no multiples of a token's.
     fn see(&self, pixels: Tensor<2>, sides: [usize; 2]) -> ImageFeatures;
 
-    /// An upper bound on the bytes of activations that a pass over so many patches holds at once, its results included, with the
-    /// scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over so many patches holds at once,
+    /// its results included, with the scratch memory of attention on so many threads.
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64;
 }
 
@@ -66,18 +67,19 @@ pub enum ImageScaling {
     LongestEdge,
     /// Of so many pixels a side, whatever its own are, as `Gemma3ImageProcessor`.
     Square(usize),
-    /// In the largest size of at most so many tokens, as `Gemma4ImageProcessor`; a side has at most those here.
+    /// In the largest size of at most so many tokens, as `Gemma4ImageProcessor`; a side has at most
+    /// those here.
     Tokens(usize),
-    /// In the grid of at most so many tokens as the checkpoint says whose sides are nearest to those of the image, as
-    /// `MuseGlimmerImageProcessor`.
+    /// In the grid of at most so many tokens as the checkpoint says whose sides are nearest to
+    /// those of the image, as `MuseGlimmerImageProcessor`.
     NearestGrid,
     /// No larger than it is, on black up to whole tokens, as `Kimi_K25ImageProcessor`.
     Padded,
-    /// As tiles of so many pixels a side, and as one more where there are several, as `Llama4ImageProcessor`. They are below one
-    /// another.
+    /// As tiles of so many pixels a side, and as one more where there are several, as
+    /// `Llama4ImageProcessor`. They are below one another.
     Tiles(usize),
-    /// The same of tiles of so many pixels a side that an image is stretched over, in the rows and columns that are nearest to its
-    /// shape, as `GotOcr2ImageProcessor`.
+    /// The same of tiles of so many pixels a side that an image is stretched over, in the rows and
+    /// columns that are nearest to its shape, as `GotOcr2ImageProcessor`.
     StretchedTiles(usize),
 }
 
@@ -90,14 +92,16 @@ pub enum ImageSpelling {
     Marked([u32; 2]),
     /// The tokens `[IMG_BREAK]` behind each row but the last, and `[IMG_END]` behind that.
     Rows,
-    /// `<start_of_image>` before it and `<end_of_image>` behind it, between empty lines. Prompts have the first alone.
+    /// `<start_of_image>` before it and `<end_of_image>` behind it, between empty lines. Prompts
+    /// have the first alone.
     Framed,
     /// These tokens before it and behind it, which prompts do not have.
     Wrapped([u32; 2]),
     /// The same of the tokens with these names.
     Named([&'static str; 2]),
-    /// Tiles, which `<|tile_x_separator|>` and `<|tile_y_separator|>` are between and behind the rows of, and `<|image|>` and all of
-    /// it in one more; between `<|image_start|>` and `<|image_end|>`. Prompts have `<|image|>` alone.
+    /// Tiles, which `<|tile_x_separator|>` and `<|tile_y_separator|>` are between and behind the
+    /// rows of, and `<|image|>` and all of it in one more; between `<|image_start|>` and
+    /// `<|image_end|>`. Prompts have `<|image|>` alone.
     Tiles,
     /// This text, in prompts that do not have the token which stands for an image.
     Quoted {
@@ -125,7 +129,8 @@ impl PatchLayout {
     }
 }
 
-/// Row and column of each patch, in the order in which the patches of a token are one behind the other.
+/// Row and column of each patch, in the order in which the patches of a token are one behind the
+/// other.
 pub(crate) fn patch_places([rows, columns]: [usize; 2], merge: usize) -> Vec<[usize; 2]> {
     let token = |row, column| {
         (0..merge).flat_map(move |down| (0..merge).map(move |right| [row + down, column + right]))

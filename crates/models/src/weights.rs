@@ -2,22 +2,26 @@
 
 use outsize_core::{Access, Parameter};
 
-/// What a weight is for; decides how it is drawn when random weights are wanted, and how it is read.
+/// What a weight is for; decides how it is drawn when random weights are wanted, and how it is
+/// read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WeightKind {
     /// A table with one row per token or position: normal.
     Embedding,
     /// The matrix of a linear layer or a convolution: normal.
     Linear,
-    /// The matrix of a layer that chooses experts, or mixes residual streams: normal, and never in blocks.
+    /// The matrix of a layer that chooses experts, or mixes residual streams: normal, and never in
+    /// blocks.
     Router,
     /// The taps of a convolution over tokens: normal, and never in blocks.
     Taps,
-    /// What a layer adds, `[out]` or for each place in a block of tokens, or what its attention sinks score: normal.
+    /// What a layer adds, `[out]` or for each place in a block of tokens, or what its attention
+    /// sinks score: normal.
     Bias,
     /// The scale of a norm: ones.
     Norm,
-    /// Which experts each token goes to, `[vocabulary, per_token]`: whole numbers of 64 bits, always in memory.
+    /// Which experts each token goes to, `[vocabulary, per_token]`: whole numbers of 64 bits,
+    /// always in memory.
     ExpertTable,
 }
 

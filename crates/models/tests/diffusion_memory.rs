@@ -1,5 +1,6 @@
-//! What passes of the modules of Stable Diffusion, FLUX, Z-Image and Qwen-Image, and of those that see images, allocate, by a
-//! counting allocator, against what the modules say. One test: the counter sees all threads.
+//! What passes of the modules of Stable Diffusion, FLUX, Z-Image and Qwen-Image, and of those that
+//! see images, allocate, by a counting allocator, against what the modules say. One test: the
+//! counter sees all threads.
 
 use burn::tensor::{DType, Device, Tensor};
 use outsize_models::arch::{
@@ -15,7 +16,8 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static ALLOCATOR: PeakAlloc = PeakAlloc;
 
-/// The bytes that a second run of `work` has allocated at most: the first makes weights, and memory that threads keep.
+/// The bytes that a second run of `work` has allocated at most: the first makes weights, and memory
+/// that threads keep.
 fn peak<T>(work: impl Fn() -> T) -> u64 {
     work();
     outsize_kernels::free_buffers();
@@ -35,7 +37,8 @@ fn zeros<const D: usize>(sides: [usize; D]) -> Tensor<D> {
     Tensor::zeros(sides, (&Device::flex(), DType::F32))
 }
 
-/// `said` for a number of threads. How many take part is the system's choice: at most all, and at least one.
+/// `said` for a number of threads. How many take part is the system's choice: at most all, and at
+/// least one.
 fn check(what: &str, peak: u64, said: impl Fn(usize) -> u64) {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     let [one, all] = [1, threads].map(said);

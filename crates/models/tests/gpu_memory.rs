@@ -37,8 +37,8 @@ fn a_gpu_holds_no_more_than_planned() {
 /// Makes a checkpoint of such tensors in a folder.
 type Make = fn(&Path, Vec<(String, Dtype, Vec<usize>)>) -> Checkpoint;
 
-/// Published models at their full width, cut to two layers; without those that have Mamba-2 layers, which hold more than is
-/// planned (docs/gpu.md).
+/// Published models at their full width, cut to two layers; without those that have Mamba-2 layers,
+/// which hold more than is planned (docs/gpu.md).
 fn published() -> Vec<(String, ModelConfig)> {
     let models: Map<String, Value> = serde_json::from_str(include_str!("published.json")).unwrap();
     let cut = |(name, mut model): (String, Value)| {

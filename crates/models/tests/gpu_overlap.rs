@@ -1,4 +1,5 @@
-//! When weights on their way to a GPU are read, copied and used, by the host's clock. One test: it listens to the whole process.
+//! When weights on their way to a GPU are read, copied and used, by the host's clock. One test: it
+//! listens to the whole process.
 
 mod common;
 

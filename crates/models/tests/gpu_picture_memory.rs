@@ -1,7 +1,8 @@
-//! What a GPU's pools hold for pictures stays below what the plan says. One test: the pools are the process's.
+//! What a GPU's pools hold for pictures stays below what the plan says. One test: the pools are the
+//! process's.
 //!
-//! On a device that computes nothing (`OUTSIZE_SOFTWARE_GPU=noop`), which allocates as any other, also for a step and the
-//! decoding of Stable Diffusion 1.
+//! On a device that computes nothing (`OUTSIZE_SOFTWARE_GPU=noop`), which allocates as any other,
+//! also for a step and the decoding of Stable Diffusion 1.
 
 mod common;
 
@@ -31,8 +32,8 @@ const FLUX: &str = r#"{"_class_name": "FluxTransformer2DModel", "num_layers": 2,
     "num_attention_heads": 4, "attention_head_dim": 64, "axes_dims_rope": [16, 24, 24], "joint_attention_dim": 256,
     "pooled_projection_dim": 64, "guidance_embeds": true}"#;
 
-/// The part within a budget, with weights where `map` says, or else where the planner does. `pass` has what it makes of
-/// inputs looked at.
+/// The part within a budget, with weights where `map` says, or else where the planner does. `pass`
+/// has what it makes of inputs looked at.
 fn check<C: Component>(
     config: &ComponentConfig<C>,
     activations: u64,

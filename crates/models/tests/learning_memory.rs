@@ -1,5 +1,5 @@
-//! What learning an adapter or all weights allocates, and scoring tokens, by a counting allocator. One test: the counter sees
-//! all threads.
+//! What learning an adapter or all weights allocates, and scoring tokens, by a counting allocator.
+//! One test: the counter sees all threads.
 
 #[path = "low_rank/fixtures.rs"]
 mod fixtures;

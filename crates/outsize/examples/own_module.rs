@@ -1,5 +1,5 @@
-//! A Burn module of your own, saved by Burn and run in a quarter of the memory that its weights take:
-//! `cargo run --release -p outsize --example own_module`.
+//! A Burn module of your own, saved by Burn and run in a quarter of the memory that its weights
+//! take: `cargo run --release -p outsize --example own_module`.
 
 use std::time::Instant;
 

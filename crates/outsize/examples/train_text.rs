@@ -1,5 +1,5 @@
-//! Trains a small Llama, and a byte-level BPE tokenizer for it, on a text, and writes a checkpoint that
-//! `outsize run` reads:
+//! Trains a small Llama, and a byte-level BPE tokenizer for it, on a text, and writes a checkpoint
+//! that `outsize run` reads:
 //!
 //! ```text
 //! cargo build --release --workspace --examples
@@ -8,8 +8,8 @@
 //! target/release/outsize run OUT --prompt "In the beginning" --max-new-tokens 60
 //! ```
 //!
-//! `--minutes` ends the training early. `--states FOLDER` saves the run every 200 steps, and goes on
-//! from there if it is started again. The other options are those of [`Options`]. A rank's batch
+//! `--minutes` ends the training early. `--states FOLDER` saves the run every 200 steps, and goes
+//! on from there if it is started again. The other options are those of [`Options`]. A rank's batch
 //! has `--batch` sequences, and `--threads` compute it. `--precision bf16` multiplies in bf16, and
 //! `OUTSIZE_GRADIENT_ACCUMULATION_STEPS` makes larger steps.
 
@@ -104,8 +104,8 @@ impl Options {
         Ok(parsed)
     }
 
-    /// The learning rate of a step: up in a line over a twentieth of them, then down along a cosine to
-    /// a tenth.
+    /// The learning rate of a step: up in a line over a twentieth of them, then down along a cosine
+    /// to a tenth.
     fn rate(&self, step: usize) -> f64 {
         let warm = (self.steps / 20).max(1);
         let along =

@@ -5,7 +5,8 @@
 use outsize_diffuse::ImageTask;
 use outsize_generate::{EmbeddingTask, TextTask};
 
-/// What a model is run for: the first argument of [`pipeline`](crate::pipeline()), which decides what kind of pipeline that is.
+/// What a model is run for: the first argument of [`pipeline`](crate::pipeline()), which decides
+/// what kind of pipeline that is.
 #[derive(Debug)]
 pub enum Task {}
 

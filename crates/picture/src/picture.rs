@@ -20,7 +20,8 @@ pub struct PictureHeader {
     pub width: usize,
     /// Rows.
     pub height: usize,
-    /// An upper bound on the bytes that decoding takes at once, its result included and the file's own bytes not.
+    /// An upper bound on the bytes that decoding takes at once, its result included and the file's
+    /// own bytes not.
     pub decoding_bytes: u64,
 }
 
@@ -36,8 +37,8 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// A picture of values from -1 to 1, three for each pixel. What is beyond becomes the nearest of them, and what is not a
-    /// number becomes 0.
+    /// A picture of values from -1 to 1, three for each pixel. What is beyond becomes the nearest
+    /// of them, and what is not a number becomes 0.
     ///
     /// # Panics
     /// If there are not three values for each pixel.
@@ -47,10 +48,12 @@ impl Picture {
         Self { width, height, rgb }
     }
 
-    /// Reads a PNG, a JPEG or a WebP. What is transparent shows as it is stored, and gray becomes three equal colours.
+    /// Reads a PNG, a JPEG or a WebP. What is transparent shows as it is stored, and gray becomes
+    /// three equal colours.
     ///
     /// # Errors
-    /// [`Error::Image`]: a file that cannot be read, is none of these, or has a side of more than 16,384 pixels.
+    /// [`Error::Image`]: a file that cannot be read, is none of these, or has a side of more than
+    /// 16,384 pixels.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         Self::from_bytes(&file_bytes(path)?, path.display().to_string())
@@ -101,7 +104,8 @@ impl Picture {
             if is_turned {
                 (width, height) = (height, width);
             }
-            // As it is stored, once more if it is turned, and in three bytes if it is not; of a progressive JPEG its frequencies.
+            // As it is stored, once more if it is turned, and in three bytes if it is not; of a
+            // progressive JPEG its frequencies.
             let mut pixel = u64::from(decoder.color_type().bytes_per_pixel());
             pixel *= if is_turned { 2 } else { 1 };
             if decoder.color_type() != ColorType::Rgb8 {
@@ -135,7 +139,8 @@ impl Picture {
         assert_eq!(self.rgb.len(), COLOURS * self.width * self.height, "three bytes a pixel");
         let (columns, rows) = ([self.width, width], [self.height, height]);
         let lost = |[from, to]: [usize; 2]| from as i64 - to as i64;
-        // What is made first is rounded to bytes before the rest is made of it, so that the order shows. Pillow 13 has this one.
+        // What is made first is rounded to bytes before the rest is made of it, so that the order
+        // shows. Pillow 13 has this one.
         let rgb = match lost(rows) > 0.max(2 * lost(columns)) {
             true => {
                 let high = other_height(&self.rgb, self.width, rows, filter);
@@ -146,11 +151,13 @@ impl Picture {
         Self { width, height, rgb }
     }
 
-    /// An upper bound on the bytes that [`resized`](Self::resized) takes at once, its result included.
+    /// An upper bound on the bytes that [`resized`](Self::resized) takes at once, its result
+    /// included.
     pub fn resizing_bytes(&self, width: usize, height: usize) -> u64 {
         let [from_width, from_height, width, height] =
             [self.width, self.height, width, height].map(|side| side as u64);
-        // At most seven weights for each place of either side, with what holds them; and the sums of a row.
+        // At most seven weights for each place of either side, with what holds them; and the sums
+        // of a row.
         let taps = |from: u64, to: u64| 96 * (from + to);
         let taps = taps(from_width, width).max(taps(from_height, height));
         let between = (width * from_height).max(from_width * height);
@@ -171,11 +178,12 @@ impl Picture {
         self.rgb.iter().map(|byte| f32::from(*byte) / 255.0 * 2.0 - 1.0).collect()
     }
 
-    /// Writes the picture as a PNG with `texts` as its metadata, each with a keyword of at most 79 letters of ASCII: beside its
-    /// place, then under its name.
+    /// Writes the picture as a PNG with `texts` as its metadata, each with a keyword of at most 79
+    /// letters of ASCII: beside its place, then under its name.
     ///
     /// # Errors
-    /// [`Error::Png`] for a picture without pixels, or a keyword that is none; and what writing says.
+    /// [`Error::Png`] for a picture without pixels, or a keyword that is none; and what writing
+    /// says.
     pub fn write_png(&self, path: impl AsRef<Path>, texts: &[(&str, String)]) -> Result<(), Error> {
         let path = path.as_ref();
         let bytes = self

@@ -1,5 +1,6 @@
-//! Pictures in other sizes to the last bit as Pillow makes them: with weights in fixed point, and a side at a time. The image crate
-//! sums in floats, by which a byte in some thousands is another: features show that.
+//! Pictures in other sizes to the last bit as Pillow makes them: with weights in fixed point, and a
+//! side at a time. The image crate sums in floats, by which a byte in some thousands is another:
+//! features show that.
 
 /// Colours of a pixel.
 pub const COLOURS: usize = 3;

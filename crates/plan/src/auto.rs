@@ -1,8 +1,8 @@
 //! The placement with the least predicted time.
 //!
 //! It is chosen from a family that does not depend on the budget, so that a larger budget only adds
-//! to it: each GPU computes one run of consecutive blocks, with all of their weights, and what comes
-//! after (or before) these runs lies in main memory and on disk, tensor by tensor
+//! to it: each GPU computes one run of consecutive blocks, with all of their weights, and what
+//! comes after (or before) these runs lies in main memory and on disk, tensor by tensor
 //! ([`ResidencyOrder`]); it is computed there or streamed to one of the GPUs. [`runs`] finds the
 //! runs for each number of blocks that they can cover; what remains is tried in the order of its
 //! lower bound, until nothing better can come.

@@ -105,13 +105,13 @@ pub struct PlacedBlock {
     pub decode_on: Tier,
     /// Bytes that each pass reads of it from disk if the ring keeps nothing.
     pub streamed_bytes: u64,
-    /// How many of these no later pass reads, as predicted: the ring keeps them from one pass to the
-    /// next, or only the first pass over a prompt uses them, as with an encoder.
+    /// How many of these no later pass reads, as predicted: the ring keeps them from one pass to
+    /// the next, or only the first pass over a prompt uses them, as with an encoder.
     pub kept_bytes: u64,
     /// Bytes that each pass uploads to the GPU that it computes on; zero if it computes on no GPU.
     pub upload_bytes: u64,
-    /// How many of the bytes that are streamed, kept and uploaded are of experts: a pass reads and uploads those that a router
-    /// chooses.
+    /// How many of the bytes that are streamed, kept and uploaded are of experts: a pass reads and
+    /// uploads those that a router chooses.
     #[serde(default, skip_serializing_if = "RoutedBytes::is_zero")]
     pub routed: RoutedBytes,
 }
@@ -252,8 +252,8 @@ impl DeviceMap {
         self.total_bytes
     }
 
-    /// Bytes that a pass reads from the checkpoint if the ring keeps nothing, and if it uses all experts. A shared tensor
-    /// counts at each of its uses; tensors read by rows do not count.
+    /// Bytes that a pass reads from the checkpoint if the ring keeps nothing, and if it uses all
+    /// experts. A shared tensor counts at each of its uses; tensors read by rows do not count.
     pub fn streamed_bytes(&self) -> u64 {
         self.streamed_bytes
     }

@@ -18,8 +18,8 @@ use crate::{
 /// fills in the order of execution. The rest of the budget enlarges the ring, which keeps what it
 /// can from one pass to the next. Small tensors and [those that cannot be
 /// streamed](crate::Tensor::always_resident) are always resident, and tied tensors stay together. A
-/// larger budget is never predicted slower (on GPUs, but for copies of activations around blocks that
-/// share weights with others), and without GPUs it never streams more.
+/// larger budget is never predicted slower (on GPUs, but for copies of activations around blocks
+/// that share weights with others), and without GPUs it never streams more.
 ///
 /// The other strategies are Accelerate's: [`assign`], then [`from_assignment`], with budgets
 /// lowered by the rings and page padding that they know nothing of.

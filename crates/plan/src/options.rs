@@ -15,8 +15,8 @@ pub struct Options {
     pub must_fit: bool,
     /// Classes of modules that Accelerate's strategies do not split.
     pub no_split: Vec<String>,
-    /// The GPU that computes all of the module; none where each block computes where that is predicted to
-    /// be fastest.
+    /// The GPU that computes all of the module; none where each block computes where that is
+    /// predicted to be fastest.
     pub execute_on: Option<usize>,
     /// Whether buffers are offloaded with their modules (Accelerate's strategies).
     pub offload_buffers: bool,
@@ -64,8 +64,8 @@ impl Options {
         options
     }
 
-    /// As [`Self::adjusted`], and with what GPUs hold besides the weights as stored. Accelerate's strategies
-    /// know nothing of that.
+    /// As [`Self::adjusted`], and with what GPUs hold besides the weights as stored. Accelerate's
+    /// strategies know nothing of that.
     pub(crate) fn adjusted_for_gpus(&self, tree: &Tree) -> Self {
         let mut options = self.adjusted(tree);
         options.gpu_activations = options.gpu_activations.saturating_add(tree.widened_bytes());

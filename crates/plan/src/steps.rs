@@ -118,8 +118,8 @@ impl ResidencyOrder {
     }
 }
 
-/// Groups with their block and size: the largest of each block, then the next of each, in an order in
-/// which the first blocks lie far apart.
+/// Groups with their block and size: the largest of each block, then the next of each, in an order
+/// in which the first blocks lie far apart.
 fn far_apart(mut by_block: Vec<(usize, Reverse<u64>, usize)>) -> Vec<usize> {
     // Mostly sorted already.
     by_block.sort();
@@ -136,8 +136,8 @@ fn far_apart(mut by_block: Vec<(usize, Reverse<u64>, usize)>) -> Vec<usize> {
     order
 }
 
-/// The walk from everything resident to what fits: groups leave in reverse order, but experts that a
-/// router chooses all at once, since the ring keeps those that are chosen most.
+/// The walk from everything resident to what fits: groups leave in reverse order, but experts that
+/// a router chooses all at once, since the ring keeps those that are chosen most.
 struct Walk<'a, I: Iterator<Item = usize>> {
     /// Groups that are still resident, the next to leave first.
     rest: Peekable<I>,
@@ -353,6 +353,7 @@ fn share(group: &Group, bytes: u64, kept: u64) -> u64 {
 pub(crate) struct DiskTraffic {
     /// If the ring keeps nothing of it.
     pub(crate) streamed: Weights,
-    /// How much of that no later pass reads: the ring keeps it, or only the first pass over a prompt uses it.
+    /// How much of that no later pass reads: the ring keeps it, or only the first pass over a
+    /// prompt uses it.
     pub(crate) kept: Weights,
 }

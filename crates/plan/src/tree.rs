@@ -95,7 +95,8 @@ pub struct Routed {
 }
 
 impl Routed {
-    /// The share of a block's experts that a pass of so many tokens uses, if the router prefers none.
+    /// The share of a block's experts that a pass of so many tokens uses, if the router prefers
+    /// none.
     pub fn share(self, tokens: f64) -> f64 {
         let one = f64::from(self.per_token) / f64::from(self.experts.max(1));
         1.0 - (1.0 - one.min(1.0)).powf(tokens)
@@ -145,8 +146,8 @@ impl Tree {
         self.tensors().find_map(|tensor| tensor.routed)
     }
 
-    /// Bytes that GPUs hold more than is stored, if all of it is on one: vectors, and the scales of fp8,
-    /// are in f32 there.
+    /// Bytes that GPUs hold more than is stored, if all of it is on one: vectors, and the scales of
+    /// fp8, are in f32 there.
     pub(crate) fn widened_bytes(&self) -> u64 {
         self.tensors().map(Tensor::widened_bytes).fold(0, u64::saturating_add)
     }

@@ -44,17 +44,18 @@ pub struct BlockCost {
     /// Whether only the last token of a pass comes here, as at a head that gives the logits of one
     /// position.
     pub last_only: bool,
-    /// Floating point operations for one sequence in the first pass over a prompt and in no other: what an encoder does.
+    /// Floating point operations for one sequence in the first pass over a prompt and in no other:
+    /// what an encoder does.
     pub flops_once: u64,
-    /// Values of a token that the block takes from the one before it: what is copied where the two compute on different
-    /// devices. Zero if nobody says; copies are free then.
+    /// Values of a token that the block takes from the one before it: what is copied where the two
+    /// compute on different devices. Zero if nobody says; copies are free then.
     #[serde(default)]
     pub input_values: u64,
     /// Values of a token that the processors read of what it gives: logits.
     #[serde(default)]
     pub output_values: u64,
-    /// What every pass does, if that does not depend on tokens: of a block of a model of pictures. Then nothing else of these
-    /// is asked for.
+    /// What every pass does, if that does not depend on tokens: of a block of a model of pictures.
+    /// Then nothing else of these is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pass: Option<PassCost>,
 }

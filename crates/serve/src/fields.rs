@@ -51,8 +51,8 @@ enum Stop {
     Several(Vec<String>),
 }
 
-/// Fields that would change an answer and are not obeyed, with the values at which they change nothing; so do null, an empty
-/// text, an empty list and an empty object.
+/// Fields that would change an answer and are not obeyed, with the values at which they change
+/// nothing; so do null, an empty text, an empty list and an empty object.
 const NOT_OBEYED: &[(&str, &[&str])] = &[
     ("best_of", &["1"]),
     ("echo", &["false"]),

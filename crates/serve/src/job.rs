@@ -77,7 +77,8 @@ impl Answered {
         Self { answer, prompt, tokens }
     }
 
-    /// The same with the prompt's tokens, each with no more than so many of the likeliest ones, before those of the answer.
+    /// The same with the prompt's tokens, each with no more than so many of the likeliest ones,
+    /// before those of the answer.
     pub fn with_prompt(
         self,
         first: Option<u32>,

@@ -5,9 +5,10 @@
 //!        <── JSON, or events as they come ──────── Event ──┘
 //! ```
 //!
-//! One request is answered at a time, or several side by side; others wait in a queue. Of each prompt only that is run which comes after what the KV
-//! cache holds of the one before, as in a [`ChatSession`](outsize_generate::ChatSession). A client that goes away ends its
-//! answer at the next token.
+//! One request is answered at a time, or several side by side; others wait in a queue. Of each
+//! prompt only that is run which comes after what the KV cache holds of the one before, as in a
+//! [`ChatSession`](outsize_generate::ChatSession). A client that goes away ends its answer at the
+//! next token.
 #![forbid(unsafe_code)]
 
 mod access;

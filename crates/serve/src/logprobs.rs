@@ -9,7 +9,8 @@ use crate::error::ApiError;
 /// What stands for a probability of 0, as with OpenAI: JSON has no infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
-/// Whether tokens are scored, as conversations ask; or how many of the likeliest ones are told too, as texts do.
+/// Whether tokens are scored, as conversations ask; or how many of the likeliest ones are told too,
+/// as texts do.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum LogprobsField {

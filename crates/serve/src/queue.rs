@@ -12,7 +12,8 @@ pub(crate) const WAITING: usize = 64;
 /// How often somebody who waits looks whether the server ends.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// Answers that are waited for, in the order in which they were asked for. Those whose prompts are scored wait apart.
+/// Answers that are waited for, in the order in which they were asked for. Those whose prompts are
+/// scored wait apart.
 #[derive(Debug)]
 pub(crate) struct Queue<'a> {
     jobs: &'a Receiver<Vec<Job>>,
@@ -33,8 +34,8 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// The next one that somebody waits for; if there is none, waits a moment for one or not. None as long as prompts wait to be
-    /// scored, which is done between answers.
+    /// The next one that somebody waits for; if there is none, waits a moment for one or not. None
+    /// as long as prompts wait to be scored, which is done between answers.
     pub fn next(&mut self, waits: bool) -> Option<Job> {
         loop {
             if self.has_scored() {

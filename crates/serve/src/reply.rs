@@ -25,7 +25,8 @@ impl Reply {
         json!({ "id": id, "object": kind, "created": created, "model": model, "choices": choices, "usage": usage })
     }
 
-    /// All of it: of each prompt as many answers as there are to be, one prompt's after the other's.
+    /// All of it: of each prompt as many answers as there are to be, one prompt's after the
+    /// other's.
     pub fn whole(&self, answers: &[Answered]) -> Value {
         let kind = if self.is_chat { "chat.completion" } else { "text_completion" };
         let choices = answers.iter().enumerate();

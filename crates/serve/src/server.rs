@@ -28,7 +28,8 @@ pub struct ServerOptions {
     pub api_key: Option<String>,
     /// How texts are generated, where requests do not say.
     pub defaults: ChatOptions,
-    /// Whether answers may be constrained: there has to be [memory](outsize_generate::Tokenizer::constraint_memory) for that.
+    /// Whether answers may be constrained: there has to be
+    /// [memory](outsize_generate::Tokenizer::constraint_memory) for that.
     pub constrains: bool,
 }
 
@@ -49,8 +50,8 @@ pub enum ServeError {
     System(#[from] io::Error),
 }
 
-/// Answers requests at `listener` until `stop` is set, which ends the answer on its way. The model runs on this thread. `observe`
-/// is told of each request that the model was asked for.
+/// Answers requests at `listener` until `stop` is set, which ends the answer on its way. The model
+/// runs on this thread. `observe` is told of each request that the model was asked for.
 ///
 /// # Errors
 /// The system refuses a thread or the socket.
@@ -71,8 +72,9 @@ pub fn serve(
     answer(listener, routes(Arc::new(shared)), stop, run)
 }
 
-/// Makes vectors of the texts of requests at `listener` until `stop` is set, as [`serve`] answers them. `observe` is told how many texts
-/// and tokens were run together, or why a request was refused.
+/// Makes vectors of the texts of requests at `listener` until `stop` is set, as [`serve`] answers
+/// them. `observe` is told how many texts and tokens were run together, or why a request was
+/// refused.
 ///
 /// # Errors
 /// The system refuses a thread or the socket.
@@ -90,8 +92,8 @@ pub fn serve_embeddings(
     answer(listener, router, stop, || embeddings::work(pipe, waiting, stop, observe))
 }
 
-/// Answers at `listener` while `work` runs the model on this thread. What waits in it then is dropped: its clients are told that the
-/// server ends.
+/// Answers at `listener` while `work` runs the model on this thread. What waits in it then is
+/// dropped: its clients are told that the server ends.
 fn answer(
     listener: TcpListener,
     router: Router,

@@ -38,7 +38,8 @@ impl Arena {
         &self.memory
     }
 
-    /// Hands `len` contiguous bytes out, rounded up to whole pages, or nothing if there is no such hole.
+    /// Hands `len` contiguous bytes out, rounded up to whole pages, or nothing if there is no such
+    /// hole.
     pub(crate) fn cut(&self, len: usize) -> Option<Range<usize>> {
         let len = len.next_multiple_of(BLOCK);
         let start = self.free().take(len)?;

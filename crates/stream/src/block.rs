@@ -7,18 +7,21 @@ use crate::resident_arena::ResidentArena;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The memory of one chunk: a part of the ring, its place among the residents, or memory of its own.
+/// The memory of one chunk: a part of the ring, its place among the residents, or memory of its
+/// own.
 pub(crate) enum Block {
     /// Part of the ring; returns to it on drop.
     Ring { arena: Arc<Arena>, range: Range<usize> },
-    /// The place of a chunk that stays. Whoever makes it sees to it that nobody has that place already.
+    /// The place of a chunk that stays. Whoever makes it sees to it that nobody has that place
+    /// already.
     Resident { arena: Arc<ResidentArena>, range: Range<usize> },
     /// Memory from the overflow share.
     Overflow(Loan),
 }
 
 impl Block {
-    /// Cuts `len` contiguous bytes from the ring, rounded up to whole pages, or nothing if there is no such hole.
+    /// Cuts `len` contiguous bytes from the ring, rounded up to whole pages, or nothing if there is
+    /// no such hole.
     pub(crate) fn cut(arena: &Arc<Arena>, len: usize) -> Option<Block> {
         let range = arena.cut(len)?;
         Some(Block::Ring { arena: arena.clone(), range })

@@ -35,11 +35,12 @@ impl Buffer {
         self.len
     }
 
-    /// Has the system find the memory of a part now rather than when it is first written to. The bytes stay as they
-    /// are.
+    /// Has the system find the memory of a part now rather than when it is first written to. The
+    /// bytes stay as they are.
     ///
-    /// By writing rather than by `MADV_POPULATE_WRITE`, which keeps the whole process from mapping memory meanwhile. One
-    /// write is enough for a large page, if the system gives one; what is not there after it is written to page by page.
+    /// By writing rather than by `MADV_POPULATE_WRITE`, which keeps the whole process from mapping
+    /// memory meanwhile. One write is enough for a large page, if the system gives one; what is not
+    /// there after it is written to page by page.
     ///
     /// # Safety
     /// Nobody may have a slice of `part`, or touch it, as long as this runs.
@@ -47,10 +48,12 @@ impl Buffer {
         self.check(&part);
         for large in part.clone().step_by(LARGE_PAGE) {
             let end = part.end.min(large + LARGE_PAGE);
-            // SAFETY: inside the allocation (checked), and by the caller's word nobody else reads or writes there.
+            // SAFETY: inside the allocation (checked), and by the caller's word nobody else reads
+            // or writes there.
             unsafe { self.write_to(large) };
             let mut there = [0; LARGE_PAGE / BLOCK];
-            // SAFETY: only asks about pages of the allocation, which `large` is at the start of one of.
+            // SAFETY: only asks about pages of the allocation, which `large` is at the start of one
+            // of.
             unsafe { system::ask(self.start.add(large), end - large, &mut there) };
             for (at, there) in (large..end).step_by(BLOCK).zip(there) {
                 if there == 0 {
@@ -66,8 +69,8 @@ impl Buffer {
     /// # Safety
     /// `at` is inside the region, and nobody else reads or writes there meanwhile.
     unsafe fn write_to(&self, at: usize) {
-        // SAFETY: inside the allocation, and exclusive, by the caller's word. Volatile, as a compiler drops any other write
-        // of what is there already, an atomic one too.
+        // SAFETY: inside the allocation, and exclusive, by the caller's word. Volatile, as a
+        // compiler drops any other write of what is there already, an atomic one too.
         unsafe {
             let byte = self.start.as_ptr().add(at);
             byte.write_volatile(byte.read_volatile());
@@ -128,8 +131,9 @@ mod system {
             0 => 0,
             _ => start.addr().get().next_multiple_of(LARGE_PAGE) - start.addr().get(),
         };
-        // SAFETY: `skip` is at most `spare`, so the first `len` bytes from there on are part of the mapping; what lies
-        // before and behind them is given back once, and nothing of it was handed out.
+        // SAFETY: `skip` is at most `spare`, so the first `len` bytes from there on are part of the
+        // mapping; what lies before and behind them is given back once, and nothing of it was
+        // handed out.
         let start = unsafe {
             let taken = start.add(skip);
             if skip > 0 {
@@ -150,15 +154,15 @@ mod system {
         Some(start)
     }
 
-    /// Which pages of `len` bytes from `start` on, at most a large page, are there: not nought for each that is. Where the
-    /// system does not tell, none are.
+    /// Which pages of `len` bytes from `start` on, at most a large page, are there: not nought for
+    /// each that is. Where the system does not tell, none are.
     ///
     /// # Safety
     /// `start` is the start of a page, and the `len` bytes belong to a mapping of [`take`].
     pub(super) unsafe fn ask(start: NonNull<u8>, len: usize, there: &mut [u8; LARGE_PAGE / BLOCK]) {
         #[cfg(target_os = "linux")]
-        // SAFETY: it reads nothing of the mapping, and writes a byte for each of at most as many pages of the system as
-        // `there` has room for: they are of a block, or larger.
+        // SAFETY: it reads nothing of the mapping, and writes a byte for each of at most as many
+        // pages of the system as `there` has room for: they are of a block, or larger.
         unsafe {
             if len > LARGE_PAGE
                 || page() != BLOCK
@@ -201,7 +205,8 @@ mod system {
     }
 
     /// # Safety
-    /// The `len` bytes from `start` on are whole pages that [`take`] mapped, and are given back once.
+    /// The `len` bytes from `start` on are whole pages that [`take`] mapped, and are given back
+    /// once.
     pub(super) unsafe fn give_back(start: NonNull<u8>, len: usize) {
         // SAFETY: by the contract above this unmaps nothing that others have.
         unsafe {
@@ -292,7 +297,8 @@ mod tests {
         for advice in [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE] {
             // Between two that nobody may touch, or the system may join it with a neighbour.
             let all = Buffer::new(5 * LARGE_PAGE, "a test").unwrap();
-            // SAFETY: the middle of a mapping that `all` holds for as long as this lives; it is not given back twice.
+            // SAFETY: the middle of a mapping that `all` holds for as long as this lives; it is not
+            // given back twice.
             let buffer = unsafe {
                 let start = all.start.add(LARGE_PAGE);
                 libc::mprotect(all.start.as_ptr().cast(), LARGE_PAGE, libc::PROT_NONE);

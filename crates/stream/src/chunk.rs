@@ -9,8 +9,8 @@ const LONGEST: u64 = (isize::MAX / 4) as u64;
 /// The longest read that goes through a reader's scratch memory, in bytes: each reader has as much.
 const MAX_STAGED: usize = 1 << 20;
 
-/// Scratch memory of a reader whose reads are of at most `read_bytes`: these, and the rest of the blocks in which they begin and
-/// end.
+/// Scratch memory of a reader whose reads are of at most `read_bytes`: these, and the rest of the
+/// blocks in which they begin and end.
 pub(crate) fn scratch_bytes(read_bytes: usize) -> usize {
     read_bytes.min(MAX_STAGED) + 2 * BLOCK
 }
@@ -18,17 +18,20 @@ pub(crate) fn scratch_bytes(read_bytes: usize) -> usize {
 /// Number of a chunk in the list given to [`crate::Stream::start`].
 pub type ChunkId = usize;
 
-/// What is read, held and dropped as a whole: a tensor, a tile of one, or such a tile and its scales.
+/// What is read, held and dropped as a whole: a tensor, a tile of one, or such a tile and its
+/// scales.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     /// Name for error messages, usually the tensor's.
     pub name: Arc<str>,
     /// The byte ranges of files that it is made of, at least one.
     pub segments: Vec<Segment>,
-    /// Whether it stays in memory, at a place of its own, once it is read. It then takes nothing of the ring.
+    /// Whether it stays in memory, at a place of its own, once it is read. It then takes nothing of
+    /// the ring.
     pub keep: bool,
     /// Whether some passes do not ask for it. No schedule has it: it is read when it is
-    /// [announced](crate::Stream::announce) or asked for, and if it stays, when there is nothing else to read.
+    /// [announced](crate::Stream::announce) or asked for, and if it stays, when there is nothing
+    /// else to read.
     pub occasional: bool,
 }
 
@@ -183,9 +186,9 @@ impl Segment {
         self.to_read().div_ceil(self.read_len(max))
     }
 
-    /// The length of each read but the last, if they are of at most `max` bytes: whole blocks (or, if those do not hold a whole
-    /// number of the elements to convert, such elements), and about as many in each. A small rest would cost a disk as
-    /// much as half a megabyte.
+    /// The length of each read but the last, if they are of at most `max` bytes: whole blocks (or,
+    /// if those do not hold a whole number of the elements to convert, such elements), and about as
+    /// many in each. A small rest would cost a disk as much as half a megabyte.
     fn read_len(&self, max: usize) -> usize {
         let step = match &self.convert {
             Some(convert) if !BLOCK.is_multiple_of(convert.from) => convert.from,
@@ -209,7 +212,8 @@ impl Segment {
     }
 }
 
-/// A conversion of bytes on their way from the file to memory: blocks of so many bytes become blocks of so many others.
+/// A conversion of bytes on their way from the file to memory: blocks of so many bytes become
+/// blocks of so many others.
 #[derive(Clone)]
 pub struct Convert {
     /// Bytes of one block of elements in the file, at most [`BLOCK`](crate::BLOCK).
@@ -232,9 +236,9 @@ pub(crate) struct Whole {
 type ConvertFn = dyn Fn(u64, &[u8], &mut [u8]) + Send + Sync;
 
 impl Convert {
-    /// A conversion of whole blocks that knows where in the file its input begins, in bytes; the output holds as many of them as
-    /// the input. It should not panic; if it does, the chunk fails with [`Error::Reader`], and the message of the panic
-    /// hook is its own.
+    /// A conversion of whole blocks that knows where in the file its input begins, in bytes; the
+    /// output holds as many of them as the input. It should not panic; if it does, the chunk fails
+    /// with [`Error::Reader`], and the message of the panic hook is its own.
     pub fn new(
         from: usize,
         to: usize,
@@ -244,8 +248,9 @@ impl Convert {
         Self { from, to, run, whole: None }
     }
 
-    /// A conversion that spreads blocks of `from` bytes over `len` bytes of memory: it is given all of these with each part of
-    /// the file. Parts come in any order, one at a time; bytes that none of them writes are arbitrary. Otherwise as [`new`](Self::new).
+    /// A conversion that spreads blocks of `from` bytes over `len` bytes of memory: it is given all
+    /// of these with each part of the file. Parts come in any order, one at a time; bytes that none
+    /// of them writes are arbitrary. Otherwise as [`new`](Self::new).
     pub fn scattered(
         from: usize,
         len: u64,
@@ -310,7 +315,8 @@ mod tests {
             let all = segment.to_read();
             prop_assert!(count * read >= all);
             prop_assert!(count == 0 || (count - 1) * read < all);
-            // No more of them than need be, and none that is a small rest: each gives up less than a step to others.
+            // No more of them than need be, and none that is a small rest: each gives up less than
+            // a step to others.
             let allowed = if segment.is_staged() { most.min(MAX_STAGED) } else { most };
             prop_assert_eq!(count, all.div_ceil(allowed / step * step));
             if count > 0 {

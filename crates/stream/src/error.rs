@@ -37,7 +37,8 @@ pub enum Error {
         /// Offset in the file where the chunk should end, in bytes.
         end: u64,
     },
-    /// The file is not what it was when the checkpoint was opened: another length or time of change.
+    /// The file is not what it was when the checkpoint was opened: another length or time of
+    /// change.
     #[error(
         "{path} changed after it was opened, so the bytes of `{chunk}` may not be its own: open the \
          checkpoint again",

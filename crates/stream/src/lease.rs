@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The bytes of one chunk, in memory for as long as this or a clone of it lives: as a slice those of its first segment.
+/// The bytes of one chunk, in memory for as long as this or a clone of it lives: as a slice those
+/// of its first segment.
 ///
 /// Dropping the last clone gives the memory back to the ring.
 #[derive(Clone)]

@@ -45,8 +45,8 @@ impl Drop for Seat {
     }
 }
 
-/// One read for a reader to make. Dropped without [`Job::finish`], by a reader that dies, it fails: nobody
-/// waits for it in vain.
+/// One read for a reader to make. Dropped without [`Job::finish`], by a reader that dies, it fails:
+/// nobody waits for it in vain.
 pub(crate) struct Job<'a> {
     seat: &'a Seat,
     pub(crate) chunk: ChunkId,
@@ -91,8 +91,8 @@ impl Drop for Job<'_> {
 }
 
 impl Pool {
-    /// Finds memory for a chunk that is needed after `distance` other requests, evicting what is needed
-    /// later than that, and queues its reads.
+    /// Finds memory for a chunk that is needed after `distance` other requests, evicting what is
+    /// needed later than that, and queues its reads.
     pub(crate) fn start(
         &self,
         state: &mut State,
@@ -147,7 +147,8 @@ impl Pool {
         state.queue.push_back(id);
     }
 
-    /// The next read for a reader, and where its bytes go; waits for one. None when the stream is closed.
+    /// The next read for a reader, and where its bytes go; waits for one. None when the stream is
+    /// closed.
     fn next_read(&self) -> Option<(ChunkId, usize, Arc<Block>)> {
         let mut state = self.lock();
         loop {

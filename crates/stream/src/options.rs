@@ -4,14 +4,15 @@ use crate::chunk::scratch_bytes;
 /// How a stream works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Size of the ring in bytes. Every chunk that does not stay must fit, see [`crate::footprint`].
+    /// Size of the ring in bytes. Every chunk that does not stay must fit, see
+    /// [`crate::footprint`].
     pub ring_bytes: u64,
     /// Bytes beyond the ring for callers who hold more at once than it can give.
     pub overflow_bytes: u64,
     /// Number of reader threads, that is, reads in flight; from 1 to 1024.
     pub readers: usize,
-    /// The most bytes of one read, rounded up to whole blocks; at most 1 GiB. A disk takes some time for each read,
-    /// whatever its size.
+    /// The most bytes of one read, rounded up to whole blocks; at most 1 GiB. A disk takes some
+    /// time for each read, whatever its size.
     pub read_bytes: usize,
 }
 
@@ -22,8 +23,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Memory that the reader threads take besides the ring, in bytes, if some chunk is converted or
-    /// moved to alignment on its way.
+    /// Memory that the reader threads take besides the ring, in bytes, if some chunk is converted
+    /// or moved to alignment on its way.
     pub fn staging_bytes(&self) -> u64 {
         self.threads() as u64 * scratch_bytes(self.read_bytes()) as u64
     }

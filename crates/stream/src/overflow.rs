@@ -46,8 +46,8 @@ pub(crate) enum Refusal {
     NoMemory(Error),
 }
 
-/// Memory from the overflow share. On drop the memory goes first, then the count: what is counted is
-/// never less than what is held.
+/// Memory from the overflow share. On drop the memory goes first, then the count: what is counted
+/// is never less than what is held.
 pub(crate) struct Loan {
     pub(crate) buffer: Buffer,
     _share: Share,

@@ -9,15 +9,15 @@
 //!     └──────────────────────────────────────────────────────┘ evicted (no lease, needed last)
 //! ```
 //!
-//! Nothing can wait for ever: a reader needs no memory to finish what it began and gives its read up
-//! if it dies, so every `Loading` ends; a caller waits only while something is `Loading`, may evict all
-//! that no lease holds, and is then served from the overflow share or refused.
+//! Nothing can wait for ever: a reader needs no memory to finish what it began and gives its read
+//! up if it dies, so every `Loading` ends; a caller waits only while something is `Loading`, may
+//! evict all that no lease holds, and is then served from the overflow share or refused.
 //!
-//! One mutex guards it all. It is held for bookkeeping only, never while reading. The arena's own lock
-//! is taken inside it and never the other way round; leases are never dropped under it.
+//! One mutex guards it all. It is held for bookkeeping only, never while reading. The arena's own
+//! lock is taken inside it and never the other way round; leases are never dropped under it.
 //!
-//! This file is the callers' side, `loading.rs` the readers'; `tests/model` runs both under every kind
-//! of schedule.
+//! This file is the callers' side, `loading.rs` the readers'; `tests/model` runs both under every
+//! kind of schedule.
 
 use crate::arena::Arena;
 use crate::block::Block;
@@ -93,7 +93,8 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the chunk's bytes and hands them out: until they are [given back](Self::give_back).
+    /// Waits for the chunk's bytes and hands them out: until they are [given
+    /// back](Self::give_back).
     pub(crate) fn lease(&self, id: ChunkId) -> Result<Arc<Block>, Error> {
         let Some(chunk) = self.chunks.get(id) else {
             return Err(Error::UnknownChunk { id, count: self.chunks.len() });
@@ -116,7 +117,8 @@ impl Pool {
                     None => state.slots[id] = Slot::Absent,
                 },
                 Slot::Loading { demanded, .. } => {
-                    // What was read ahead may be of an earlier pass, and what was wrong been put right since.
+                    // What was read ahead may be of an earlier pass, and what was wrong been put
+                    // right since.
                     attempted |= *demanded;
                     if !counted {
                         state.stats.waits += 1;
@@ -167,8 +169,8 @@ impl Pool {
         state.settled &= !waited;
         let settled = state.settled;
         drop(state);
-        // The schedule moved on, and this caller starves no more: what was too early to read, or too
-        // soon to evict, may not be now.
+        // The schedule moved on, and this caller starves no more: what was too early to read, or
+        // too soon to evict, may not be now.
         if !settled {
             self.work.notify_one();
         }
@@ -232,8 +234,8 @@ impl Pool {
 
     /// A lease ended: a reader may go on, and so may a caller that waits for room.
     pub(crate) fn give_back(&self, block: Arc<Block>) {
-        // A part of the ring comes back under the lock, so that nobody who looks for memory under it
-        // finds it held one moment and free the next. Other memory may take the system a while.
+        // A part of the ring comes back under the lock, so that nobody who looks for memory under
+        // it finds it held one moment and free the next. Other memory may take the system a while.
         let block = if block.is_in_ring() {
             Some(block)
         } else {

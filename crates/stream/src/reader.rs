@@ -105,8 +105,8 @@ fn read_staged(
         block.prepare(place.clone());
         // Others of this segment wait; a panic of one of them left nothing that matters.
         let alone = whole.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: all reads of this segment come here, one at a time; others fill other parts of the
-        // block; and it is not yet readable by others.
+        // SAFETY: all reads of this segment come here, one at a time; others fill other parts of
+        // the block; and it is not yet readable by others.
         convert.run(start, raw, unsafe { block.bytes_mut(place) });
         drop(alone);
         return Ok(count);

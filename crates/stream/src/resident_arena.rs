@@ -1,12 +1,13 @@
 //! The memory of the chunks that stay: one region, in which each of them has its place.
 //!
-//! One region rather than a mapping for each chunk, so that all of it can be had in large pages: what is read
-//! over and over by products then takes the fewest entries of the processor's TLB, and no byte is
-//! lost to rounding.
+//! One region rather than a mapping for each chunk, so that all of it can be had in large pages:
+//! what is read over and over by products then takes the fewest entries of the processor's TLB, and
+//! no byte is lost to rounding.
 //!
-//! The kernel must find and clear a page that is first touched, and so must the host of a virtual machine; that can take
-//! longer than reading it from the disk. So threads that do nothing else prefault the region ahead of the reads,
-//! in the order of use. Each large page is touched by one thread: two that meet in one would both clear it.
+//! The kernel must find and clear a page that is first touched, and so must the host of a virtual
+//! machine; that can take longer than reading it from the disk. So threads that do nothing else
+//! prefault the region ahead of the reads, in the order of use. Each large page is touched by one
+//! thread: two that meet in one would both clear it.
 
 use crate::buffer::Buffer;
 use crate::sync::{AtomicBool, Condvar, Mutex, MutexGuard};
@@ -48,7 +49,8 @@ enum Page {
 }
 
 impl ResidentArena {
-    /// Places for the chunks that stay, in the given order of use, those that it leaves out at the end.
+    /// Places for the chunks that stay, in the given order of use, those that it leaves out at the
+    /// end.
     pub(crate) fn new(chunks: &[Chunk], order: &[ChunkId]) -> Result<Arc<Self>, Error> {
         let (places, end) = places(chunks, order);
         let purpose = "the weights that stay";
@@ -86,7 +88,8 @@ impl ResidentArena {
         self.fresh().pages.len() > 1
     }
 
-    /// Touches page after page from the beginning on, until none is left or [`ResidentArena::close`] is called.
+    /// Touches page after page from the beginning on, until none is left or
+    /// [`ResidentArena::close`] is called.
     pub(crate) fn touch_all(&self) {
         self.fresh().touchers += 1;
         let _leaving = Leaving(self);
@@ -104,8 +107,9 @@ impl ResidentArena {
         }
     }
 
-    /// Sees to it that a part of the region was touched. What threads in [`ResidentArena::touch_all`] will soon come to is waited
-    /// for, so that no more threads than those take the processors from who computes.
+    /// Sees to it that a part of the region was touched. What threads in
+    /// [`ResidentArena::touch_all`] will soon come to is waited for, so that no more threads than
+    /// those take the processors from who computes.
     pub(crate) fn prepare(&self, range: Range<usize>) {
         let mut fresh = self.fresh();
         if fresh.left == 0 || range.is_empty() {
@@ -136,8 +140,8 @@ impl ResidentArena {
         drop(fresh);
         let start = page * LARGE_PAGE;
         let end = (start + LARGE_PAGE).min(self.memory.len());
-        // SAFETY: this thread alone has begun the page, and readers write to it only after `prepare`, which waits for
-        // it to be done; nobody reads what was not written.
+        // SAFETY: this thread alone has begun the page, and readers write to it only after
+        // `prepare`, which waits for it to be done; nobody reads what was not written.
         unsafe { self.memory.touch(start..end) }
         let mut fresh = self.fresh();
         fresh.pages[page] = Page::Done;

@@ -1,7 +1,8 @@
 //! What will be asked for next: what was announced, then the order last seen.
 //!
-//! Of [occasional](crate::Chunk::occasional) chunks a pass asks for some, and which is known when it announces them, or
-//! asks. The order has none of them; how long each is likely not to be needed is estimated from how often it was.
+//! Of [occasional](crate::Chunk::occasional) chunks a pass asks for some, and which is known when
+//! it announces them, or asks. The order has none of them; how long each is likely not to be needed
+//! is estimated from how often it was.
 
 use crate::ChunkId;
 
@@ -39,7 +40,8 @@ pub(crate) struct Schedule {
     passes: u32,
 }
 
-/// How often a chunk was used: in each pass or never, as a number from 1 to 0, with less weight on passes long ago.
+/// How often a chunk was used: in each pass or never, as a number from 1 to 0, with less weight on
+/// passes long ago.
 #[derive(Clone, Copy, Default)]
 struct Uses {
     frequency: f64,
@@ -100,7 +102,8 @@ impl Schedule {
         }
         self.past = 0;
         for chunk in chunks {
-            // Twice would be two distances, and each could be read in place of what the other keeps.
+            // Twice would be two distances, and each could be read in place of what the other
+            // keeps.
             if self.turns[chunk].is_none() {
                 self.turns[chunk] = Some(self.announced.len() as u32);
                 self.announced.push(chunk);
@@ -108,7 +111,8 @@ impl Schedule {
         }
     }
 
-    /// How many announced requests are expected before the one for `chunk`, if that is announced too.
+    /// How many announced requests are expected before the one for `chunk`, if that is announced
+    /// too.
     fn turn(&self, chunk: ChunkId) -> Option<usize> {
         (self.turns[chunk]? as usize).checked_sub(self.past)
     }
@@ -132,7 +136,8 @@ impl Schedule {
         }
     }
 
-    /// How many other requests are expected before `chunk` is asked for; none if it is not expected.
+    /// How many other requests are expected before `chunk` is asked for; none if it is not
+    /// expected.
     pub(crate) fn distance(&self, chunk: ChunkId) -> Option<usize> {
         let announced = self.announced.len() - self.past;
         if let Some(turn) = self.turn(chunk) {
@@ -141,8 +146,8 @@ impl Schedule {
         let distance = match self.uses[chunk] {
             None => self.distance_in_order(chunk)?,
             Some(uses) => {
-                // Passes go through the chunks in the order of their numbers, more or less; of those that are as
-                // frequent, what was just used is needed last.
+                // Passes go through the chunks in the order of their numbers, more or less; of
+                // those that are as frequent, what was just used is needed last.
                 let chunks = self.uses.len();
                 let rest = (chunk + chunks - self.next) % chunks;
                 // This pass may still come to it.
@@ -206,7 +211,8 @@ impl Schedule {
         self.learn(self.registered.clone());
     }
 
-    /// Ends such a pass: what comes behind it in that order is what the next ones are expected to ask for.
+    /// Ends such a pass: what comes behind it in that order is what the next ones are expected to
+    /// ask for.
     pub(crate) fn end_once(&mut self) {
         self.announce(Vec::new());
         self.trace.clear();

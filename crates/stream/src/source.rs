@@ -22,10 +22,10 @@ pub struct Source {
 
 /// What tells whether a file was written to: its length and the time of its last change.
 ///
-/// A change that keeps the length is not seen within the tick of the file system's clock in which the
-/// file was opened (some milliseconds; two seconds on FAT; on a network, until the client asks again),
-/// through a mapping that was written to before, or if it puts the old time back. Names do not matter: a file that was renamed or replaced under its name is
-/// still the one that was opened.
+/// A change that keeps the length is not seen within the tick of the file system's clock in which
+/// the file was opened (some milliseconds; two seconds on FAT; on a network, until the client asks
+/// again), through a mapping that was written to before, or if it puts the old time back. Names do
+/// not matter: a file that was renamed or replaced under its name is still the one that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     len: u64,
@@ -39,8 +39,9 @@ impl Stamp {
 }
 
 impl Source {
-    /// Opens `path` for direct reads beside the handle `plain` on the same file. Where the file system
-    /// does not allow it, reads go through the page cache and what was read is dropped from it.
+    /// Opens `path` for direct reads beside the handle `plain` on the same file. Where the file
+    /// system does not allow it, reads go through the page cache and what was read is dropped from
+    /// it.
     ///
     /// The file is taken as it is now; see [`Source::since`] for one that was looked at before.
     pub fn new(path: impl Into<PathBuf>, plain: Arc<File>) -> Self {
@@ -58,8 +59,8 @@ impl Source {
         Ok(Self::new(path, Arc::new(plain)))
     }
 
-    /// Refuses ([`Error::Changed`]) what is read of the file if it is no longer what `then` tells of it:
-    /// the system's word from before the file was first looked into.
+    /// Refuses ([`Error::Changed`]) what is read of the file if it is no longer what `then` tells
+    /// of it: the system's word from before the file was first looked into.
     pub fn since(mut self, then: &Metadata) -> Self {
         self.stamp = Some(Stamp::of(then));
         self
@@ -75,9 +76,9 @@ impl Source {
         self.direct.is_some() && !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Reads for the chunk of this name at `offset` into `target`, of which at least the first `need`
-    /// bytes must exist in the file. `offset`, `target.len()` and the memory of `target` are multiples
-    /// of [`BLOCK`]. Returns the number of bytes read.
+    /// Reads for the chunk of this name at `offset` into `target`, of which at least the first
+    /// `need` bytes must exist in the file. `offset`, `target.len()` and the memory of `target` are
+    /// multiples of [`BLOCK`]. Returns the number of bytes read.
     pub(crate) fn read(
         &self,
         chunk: &str,

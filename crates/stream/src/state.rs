@@ -13,17 +13,19 @@ const VICTIMS: usize = 256;
 /// Where every chunk is, and who waits.
 pub(crate) struct State {
     pub(crate) slots: Vec<Slot>,
-    /// For each chunk, the callers that are asking for it now: what is ready is not evicted under them.
+    /// For each chunk, the callers that are asking for it now: what is ready is not evicted under
+    /// them.
     pub(crate) callers: Vec<u32>,
     /// Chunks being loaded of which some reads are not yet given to a reader.
     pub(crate) queue: VecDeque<ChunkId>,
     pub(crate) schedule: Schedule,
-    /// Whether all that is expected is there or being read, as the last look found: readers need not be woken to look again.
+    /// Whether all that is expected is there or being read, as the last look found: readers need
+    /// not be woken to look again.
     pub(crate) settled: bool,
     /// Chunks that are, or were not long ago, in the ring.
     pub(crate) in_ring: BTreeSet<ChunkId>,
-    /// Occasional chunks that were needed last of all when somebody looked, those needed last at the end; and how far off the
-    /// first of them was then.
+    /// Occasional chunks that were needed last of all when somebody looked, those needed last at
+    /// the end; and how far off the first of them was then.
     victims: (Vec<ChunkId>, usize),
     /// Chunks that stay and that no schedule has: they are read when there is nothing else to read.
     pub(crate) at_leisure: VecDeque<ChunkId>,
@@ -88,8 +90,9 @@ impl State {
         }
     }
 
-    /// Takes a chunk out of the ring for one that is needed after `distance` requests: an occasional one, as these are needed
-    /// later than all others. A look at all of them, which takes longer than some reads, is good for many.
+    /// Takes a chunk out of the ring for one that is needed after `distance` requests: an
+    /// occasional one, as these are needed later than all others. A look at all of them, which
+    /// takes longer than some reads, is good for many.
     pub(crate) fn evict_occasional(&mut self, distance: usize) -> bool {
         for look in [false, true] {
             if look {

@@ -7,7 +7,8 @@ pub struct Stats {
     pub bytes_read: u64,
     /// Reads that readers made: each of a chunk or a part of one.
     pub reads: u64,
-    /// Time that these took, added up. Over a span of time it is as many times as long as there were reads in flight on average.
+    /// Time that these took, added up. Over a span of time it is as many times as long as there
+    /// were reads in flight on average.
     pub reading: Duration,
     /// Time that callers spent waiting for data in [`crate::Stream::lease`] and
     /// [`crate::Stream::read`].

@@ -11,7 +11,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 /// Threads that touch memory ahead of the readers. Each clears 10 GB/s on plain hardware, which one
-/// would do for; where a host must find each page, it is a twentieth of that, and two processors do twice as much.
+/// would do for; where a host must find each page, it is a twentieth of that, and two processors do
+/// twice as much.
 pub const MEMORY_THREADS: usize = 2;
 
 /// Chunks of bytes from files, read ahead of need into a ring of fixed size. Clones share it.
@@ -37,13 +38,14 @@ impl Stream {
         Ok(stream)
     }
 
-    /// A stream of `chunks`, to be read in the given `order` (numbers of chunks; chunks that it leaves out are only read
-    /// on demand). Nothing is read before [`Stream::begin`] or the first lease: reading, and finding the memory for it,
-    /// takes the processors and the lock of the process's memory from whoever still has something to set up.
+    /// A stream of `chunks`, to be read in the given `order` (numbers of chunks; chunks that it
+    /// leaves out are only read on demand). Nothing is read before [`Stream::begin`] or the first
+    /// lease: reading, and finding the memory for it, takes the processors and the lock of the
+    /// process's memory from whoever still has something to set up.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if the ring cannot be had; [`Error::Chunk`] and [`Error::UnknownChunk`] for chunks and an
-    /// order that make no sense.
+    /// [`Error::OutOfMemory`] if the ring cannot be had; [`Error::Chunk`] and
+    /// [`Error::UnknownChunk`] for chunks and an order that make no sense.
     pub fn new(
         sources: Vec<Source>,
         chunks: Vec<Chunk>,
@@ -79,13 +81,13 @@ impl Stream {
 
     /// The bytes of a chunk, waited for if they are not in memory.
     ///
-    /// What leases hold counts whoever holds them: with several callers, ring and overflow share must
-    /// have room for what all of them hold at once.
+    /// What leases hold counts whoever holds them: with several callers, ring and overflow share
+    /// must have room for what all of them hold at once.
     ///
     /// # Errors
-    /// What the read said, naming the chunk and its file; [`Error::Exhausted`] if leases hold so much of
-    /// the ring that neither it nor the overflow share has room. After an error the next call tries
-    /// again.
+    /// What the read said, naming the chunk and its file; [`Error::Exhausted`] if leases hold so
+    /// much of the ring that neither it nor the overflow share has room. After an error the next
+    /// call tries again.
     pub fn lease(&self, chunk: ChunkId) -> Result<Lease, Error> {
         let readers =
             if self.pool.deserted.load(Ordering::Relaxed) { self.readers.fill() } else { Ok(()) };
@@ -129,8 +131,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Says which chunks will be asked for next, in this order, before what the schedule expects. What was said before and
-    /// not asked for yet does not count any more.
+    /// Says which chunks will be asked for next, in this order, before what the schedule expects.
+    /// What was said before and not asked for yet does not count any more.
     pub fn announce(&self, chunks: Vec<ChunkId>) {
         self.pool.announce(chunks);
     }
@@ -140,14 +142,15 @@ impl Stream {
         self.pool.are_ready(chunks)
     }
 
-    /// Ends a pass: the order in which chunks were asked for since the last one becomes the schedule.
+    /// Ends a pass: the order in which chunks were asked for since the last one becomes the
+    /// schedule.
     pub fn end_pass(&self) {
         self.pool.end_pass();
         self.replace_readers();
     }
 
-    /// Begins a pass that is not repeated, such as the first of several kinds: what it is expected to ask for is what comes
-    /// first in the order of registration.
+    /// Begins a pass that is not repeated, such as the first of several kinds: what it is expected
+    /// to ask for is what comes first in the order of registration.
     pub fn begin_once(&self) {
         self.pool.begin_once();
     }
@@ -176,7 +179,8 @@ impl Stream {
         self.pool.stats()
     }
 
-    /// The same, for asking while others are at work; nothing once the stream is gone: this holds none of its memory.
+    /// The same, for asking while others are at work; nothing once the stream is gone: this holds
+    /// none of its memory.
     pub fn watch(&self) -> impl Fn() -> Stats + Send + use<> {
         let pool = Arc::downgrade(&self.pool);
         move || pool.upgrade().map_or_else(Stats::default, |pool| pool.stats())

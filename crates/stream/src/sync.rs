@@ -1,5 +1,5 @@
-//! What threads share and wait on, in one place: `tests/model` runs the same sources over a scheduler
-//! of its own and replaces this file alone.
+//! What threads share and wait on, in one place: `tests/model` runs the same sources over a
+//! scheduler of its own and replaces this file alone.
 
 use std::io;
 use std::thread::JoinHandle as StdJoinHandle;
@@ -13,10 +13,12 @@ pub(crate) type JoinHandle = StdJoinHandle<()>;
 /// Bytes of stack for a reader thread, which needs a few of them.
 const STACK: usize = 256 << 10;
 
-/// Lets other threads have the processor first, if the system knows of it: what this one does can wait.
+/// Lets other threads have the processor first, if the system knows of it: what this one does can
+/// wait.
 pub(crate) fn lower_priority() {
     #[cfg(target_os = "linux")]
-    // SAFETY: it changes one number of the calling thread and touches no memory; failure is of no consequence.
+    // SAFETY: it changes one number of the calling thread and touches no memory; failure is of no
+    // consequence.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, 5);
     }

@@ -1,5 +1,5 @@
-//! What goes wrong with the files beneath a stream: each fault is an error that names the chunk and its file, and the
-//! next call works once the fault is gone.
+//! What goes wrong with the files beneath a stream: each fault is an error that names the chunk and
+//! its file, and the next call works once the fault is gone.
 
 #![cfg(unix)]
 
@@ -210,8 +210,8 @@ fn a_read_error_of_the_system() {
                 assert!(named.iter().all(|part| error.to_string().contains(part)), "{error}");
             }
         }
-        // SAFETY: a new mapping where there is none (the flag sees to it), which nothing else knows of;
-        // it is filled before it is read, and stays until the process ends.
+        // SAFETY: a new mapping where there is none (the flag sees to it), which nothing else knows
+        // of; it is filled before it is read, and stays until the process ends.
         unsafe {
             let start = libc::mmap(
                 AT as *mut libc::c_void,

@@ -1,5 +1,5 @@
-//! Readers that die, memory that runs out, and chunks that make no sense: typed errors, and the next call
-//! works.
+//! Readers that die, memory that runs out, and chunks that make no sense: typed errors, and the
+//! next call works.
 
 mod common;
 
@@ -106,7 +106,8 @@ fn the_overflow_share_is_for_all_threads_and_comes_back() {
                     .collect();
                 threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
             });
-            // All sixteen were held at once: three in the ring, five in the share, and eight refused.
+            // All sixteen were held at once: three in the ring, five in the share, and eight
+            // refused.
             let served = held.iter().filter(|result| result.is_ok()).count();
             assert_eq!(served, 8, "{held:?}");
             for error in held.iter().filter_map(|result| result.as_ref().err()) {

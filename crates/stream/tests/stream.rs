@@ -241,8 +241,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Any chunks (misaligned, converted, kept, empty, of several segments), any ring that holds the largest, any orders
-    /// of access from several threads: the bytes are right, nothing waits for ever.
+    /// Any chunks (misaligned, converted, kept, empty, of several segments), any ring that holds
+    /// the largest, any orders of access from several threads: the bytes are right, nothing waits
+    /// for ever.
     #[test]
     fn any_order_from_any_thread(
         shapes in prop::collection::vec(

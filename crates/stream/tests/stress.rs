@@ -1,8 +1,9 @@
-//! Real files, real threads, and faults while they work: the bytes are right, errors name their chunk,
-//! and nothing stands still.
+//! Real files, real threads, and faults while they work: the bytes are right, errors name their
+//! chunk, and nothing stands still.
 //!
-//! `OUTSIZE_STRESS_SECONDS` sets how long it runs (two seconds by default), `OUTSIZE_STRESS_SEED` where it
-//! begins: each round is drawn from a seed of its own, counted from there, and a failure tells it.
+//! `OUTSIZE_STRESS_SECONDS` sets how long it runs (two seconds by default), `OUTSIZE_STRESS_SEED`
+//! where it begins: each round is drawn from a seed of its own, counted from there, and a failure
+//! tells it.
 
 #![cfg(unix)]
 
@@ -320,8 +321,8 @@ impl Round {
         assert!(expected, "{error:?}");
     }
 
-    /// The files are whole and nobody holds anything: what can be had is had. A read that was under way
-    /// may still bring its error, and so may a reader that died of it.
+    /// The files are whole and nobody holds anything: what can be had is had. A read that was under
+    /// way may still bring its error, and so may a reader that died of it.
     fn works_again(&self, options: Options) {
         for (id, chunk) in self.chunks.iter().enumerate() {
             PROGRESS.fetch_add(1, Ordering::SeqCst);

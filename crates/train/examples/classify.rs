@@ -7,8 +7,8 @@
 //! mpirun -n 2 target/release/examples/classify
 //! ```
 //!
-//! The first and the last begin with the same weights. Threads draw theirs from one generator, and so
-//! begin with others each time.
+//! The first and the last begin with the same weights. Threads draw theirs from one generator, and
+//! so begin with others each time.
 
 use burn::data::dataloader::batcher::Batcher;
 use burn::data::dataset::InMemDataset;

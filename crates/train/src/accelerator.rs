@@ -102,8 +102,8 @@ impl Accelerator {
         *self.inner.scaler() = Some(scaler);
     }
 
-    /// Has all ranks go on with the scale of rank `from`, after steps that they did not all make: gradients of different scales
-    /// cannot be added.
+    /// Has all ranks go on with the scale of rank `from`, after steps that they did not all make:
+    /// gradients of different scales cannot be added.
     pub(crate) fn share_loss_scaler(&self, from: usize) -> Result<(), crate::Error> {
         let own = self.loss_scaler();
         if own.is_some() && self.num_processes() > 1 {

@@ -1,4 +1,5 @@
-//! What `outsize test` runs on every rank: whether ranks exchange, share, train and save as they should.
+//! What `outsize test` runs on every rank: whether ranks exchange, share, train and save as they
+//! should.
 
 use std::path::Path;
 
@@ -31,8 +32,8 @@ pub struct Check {
     pub found: Result<String, String>,
 }
 
-/// Tries collectives, data, gradients, the precision that is set, and states, which are written to `folder` and
-/// removed. All ranks call it, and get the same result.
+/// Tries collectives, data, gradients, the precision that is set, and states, which are written to
+/// `folder` and removed. All ranks call it, and get the same result.
 ///
 /// # Errors
 /// Ranks cannot tell each other how it went.

@@ -3,8 +3,8 @@
 //! [`TrainingState`] names what belongs to a run: models, optimizers, schedulers and loaders.
 //! [`Accelerator::save_state`](crate::Accelerator::save_state) writes it to a folder that appears
 //! complete or not at all; [`Accelerator::load_state`](crate::Accelerator::load_state) checks and
-//! reads all of it before it changes anything, and [`Accelerator::resume`](crate::Accelerator::resume)
-//! does so with the newest state of the run.
+//! reads all of it before it changes anything, and
+//! [`Accelerator::resume`](crate::Accelerator::resume) does so with the newest state of the run.
 //!
 //! | file of a state | holds |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Random operations of a seeded run, and of one that is resumed. One test: they share their generator with whatever the
-//! process does meanwhile.
+//! Random operations of a seeded run, and of one that is resumed. One test: they share their
+//! generator with whatever the process does meanwhile.
 
 mod common;
 mod state_common;

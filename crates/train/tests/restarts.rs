@@ -1,4 +1,5 @@
-//! A rank that is killed in mid-training: the launcher starts the job again, and it ends with the same bits.
+//! A rank that is killed in mid-training: the launcher starts the job again, and it ends with the
+//! same bits.
 #![cfg(unix)]
 
 mod common;

@@ -61,8 +61,8 @@ fn names(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Starts the child, and kills it some time after it has begun to save. Gives the time between its first and its
-/// second save if it came so far.
+/// Starts the child, and kills it some time after it has begun to save. Gives the time between its
+/// first and its second save if it came so far.
 fn kill_after(folder: &Path, wait: Duration) -> Option<Duration> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child"])
@@ -104,7 +104,8 @@ fn fifty_kills_leave_a_consistent_state() {
         let names = names(place.path());
         let is_hidden = |name: &str| name.starts_with('.');
         interrupted += usize::from(names.iter().any(|name| is_hidden(name)));
-        // What is there: two states, and at most one more that came and two that were being written and removed.
+        // What is there: two states, and at most one more that came and two that were being written
+        // and removed.
         assert!(names.len() <= 5, "{names:?}");
 
         let (accelerator, mut model, counter) = start(place.path());

@@ -108,7 +108,8 @@ impl<'de> Deserialize<'de> for Tensors {
     }
 }
 
-/// Says in which tensor an error is. ciborium shows its errors as they are in its code: `Semantic(None, "what is wrong")`.
+/// Says in which tensor an error is. ciborium shows its errors as they are in its code:
+/// `Semantic(None, "what is wrong")`.
 fn in_tensor<E: serde::de::Error>(name: &str, error: &E) -> E {
     let shown = error.to_string();
     let what = shown.strip_prefix("Semantic(").and_then(|shown| shown.split_once(", "));

@@ -46,7 +46,8 @@ pub enum BurnpackFault {
         /// Bytes of the file.
         file_len: u64,
     },
-    /// The metadata is not CBOR of the right form, a name in it is no sane one, or a tensor has too many dimensions.
+    /// The metadata is not CBOR of the right form, a name in it is no sane one, or a tensor has too
+    /// many dimensions.
     #[error("the metadata is not valid: {detail}")]
     Metadata {
         /// What is wrong and where.

@@ -27,8 +27,9 @@ use crate::header::HeaderEntry;
 /// The most bytes of values that are copied. Real ones have some hundred.
 const MAX_COPIED: usize = 1 << 20;
 
-/// The text of a `config.json` that says what the metadata says. `factors` are those of the rotary embedding of each pair of
-/// dimensions, where there are such tensors: of all texts, and of short and long ones.
+/// The text of a `config.json` that says what the metadata says. `factors` are those of the rotary
+/// embedding of each pair of dimensions, where there are such tensors: of all texts, and of short
+/// and long ones.
 pub(super) fn json(
     header: &GgufHeader,
     tensors: &[&HeaderEntry],
@@ -131,7 +132,8 @@ impl<'a> Config<'a> {
         found.ok_or_else(|| metadata(&self.key(end), "it is missing".to_owned()))
     }
 
-    /// How many layers the model has, without those that guess further tokens: so many that each can be looked at.
+    /// How many layers the model has, without those that guess further tokens: so many that each
+    /// can be looked at.
     fn layers(&self) -> Result<u64, GgufFault> {
         const MOST: u64 = 1 << 16;
         let reason = || format!("only up to {MOST} are built in");
@@ -140,8 +142,8 @@ impl<'a> Config<'a> {
         few.ok_or_else(|| metadata(&self.key("block_count"), reason()))
     }
 
-    /// Values that transformers has under another name. Those that nobody here knows keep theirs, for who reads the
-    /// configuration to mention.
+    /// Values that transformers has under another name. Those that nobody here knows keep theirs,
+    /// for who reads the configuration to mention.
     fn copy(&mut self) -> Result<(), GgufFault> {
         let mut bytes = 0;
         for (key, value) in self.header.values() {
@@ -331,14 +333,16 @@ impl<'a> Config<'a> {
     }
 }
 
-/// How many layers the model of a file has, without those that guess further tokens, if it says that.
+/// How many layers the model of a file has, without those that guess further tokens, if it says
+/// that.
 pub(super) fn layers(header: &GgufHeader) -> Option<u64> {
     let architecture = header.text(ARCHITECTURE).ok()??;
     let count = |end| header.unsigned(&format!("{architecture}.{end}")).ok().flatten();
     Some(count("block_count")?.saturating_sub(count("nextn_predict_layers").unwrap_or(0)))
 }
 
-/// What part of a head so many elements are, or of its pairs: who reads it rounds down to whole ones.
+/// What part of a head so many elements are, or of its pairs: who reads it rounds down to whole
+/// ones.
 fn part(rotated: u64, all: u64) -> f64 {
     (rotated as f64 + 0.5) / all as f64
 }

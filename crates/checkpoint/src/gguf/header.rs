@@ -43,8 +43,8 @@ impl GgufHeader {
     /// Takes memory in proportion to the header: about six times its bytes at worst.
     ///
     /// # Errors
-    /// What `fill` says; and as `wrong` makes it, a header that is cut short, has an impossible length or offset, a name
-    /// twice, or a type that is not built in.
+    /// What `fill` says; and as `wrong` makes it, a header that is cut short, has an impossible
+    /// length or offset, a name twice, or a type that is not built in.
     pub fn read<E>(
         file_len: u64,
         fill: impl FnMut(u64, &mut [u8]) -> Result<(), E>,

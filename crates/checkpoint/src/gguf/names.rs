@@ -17,7 +17,8 @@ pub(super) const ROPE_FREQUENCIES: &str = "rope_freqs.weight";
 pub(super) const ROPE_FACTORS: [&str; 2] =
     ["rope_factors_short.weight", "rope_factors_long.weight"];
 
-/// The tensors under the names of transformers; those that have none there keep theirs. Those of blocks from `blocks` on are left out.
+/// The tensors under the names of transformers; those that have none there keep theirs. Those of
+/// blocks from `blocks` on are left out.
 pub(super) fn renamed(
     architecture: &str,
     blocks: u64,
@@ -141,8 +142,9 @@ fn older_expert(architecture: &str, name: &str) -> Option<String> {
     Some(format!("{}.{number}.{before}.{expert}.{behind}.{end}", layers(architecture)))
 }
 
-/// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after the other, or the biases
-/// of one of those, if it is one and they are not more than so many. Those of gate and up may be one, the former above the latter.
+/// The matrices `[rows, columns]` that a tensor `[experts, rows, columns]` is made of, one after
+/// the other, or the biases of one of those, if it is one and they are not more than so many. Those
+/// of gate and up may be one, the former above the latter.
 fn experts(architecture: &str, entry: &HeaderEntry, most: usize) -> Option<Vec<HeaderEntry>> {
     let (module, end) = parted(&entry.name);
     // Before and behind the number of each.

@@ -1,4 +1,5 @@
-//! Names of a GGUF file in several parts, as `llama-gguf-split` gives them: `model-00001-of-00003.gguf`.
+//! Names of a GGUF file in several parts, as `llama-gguf-split` gives them:
+//! `model-00001-of-00003.gguf`.
 
 /// More parts than any real file has.
 const MOST: usize = 1000;

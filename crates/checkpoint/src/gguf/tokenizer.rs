@@ -21,7 +21,8 @@ const MERGES: &str = "tokenizer.ggml.merges";
 /// A tokenizer of byte pairs of text itself, in which spaces are written otherwise.
 const GEMMA4: &str = "gemma4";
 
-/// Bytes of text that all pairs of tokens that are merged may have. Those of 256k tokens have about 10 MB.
+/// Bytes of text that all pairs of tokens that are merged may have. Those of 256k tokens have about
+/// 10 MB.
 const MAX_MERGES: usize = 64 << 20;
 
 /// The most tokens. Real vocabularies have less than a third.
@@ -318,8 +319,8 @@ fn added<'a>(tokens: &[&'a str], types: &[i64]) -> Vec<AddedToken<'a>> {
     added.map(token).collect()
 }
 
-/// How SentencePiece writes spaces: the normalizer, and the decoder. With a `prefix` one stands before each piece of text
-/// between special tokens, as in llama.cpp.
+/// How SentencePiece writes spaces: the normalizer, and the decoder. With a `prefix` one stands
+/// before each piece of text between special tokens, as in llama.cpp.
 fn spaces(prefix: bool) -> (Value, Value) {
     let replace =
         |from, to| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
@@ -336,7 +337,8 @@ fn spaces(prefix: bool) -> (Value, Value) {
     )
 }
 
-/// The pairs that SentencePiece would merge, those of the best scores first: every way to put a token together from two.
+/// The pairs that SentencePiece would merge, those of the best scores first: every way to put a
+/// token together from two.
 ///
 /// # Errors
 /// If their text is longer than that of any real tokenizer, or tokens are.

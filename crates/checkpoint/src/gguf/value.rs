@@ -106,7 +106,8 @@ impl<'a> GgufArray<'a> {
 }
 
 impl GgufValue<'_> {
-    /// The same in JSON: an f32 as the shortest decimal that stands for it. `None` for what JSON does not have.
+    /// The same in JSON: an f32 as the shortest decimal that stands for it. `None` for what JSON
+    /// does not have.
     pub(super) fn json(self) -> Option<Value> {
         Some(match self {
             Self::Unsigned(value) => value.into(),

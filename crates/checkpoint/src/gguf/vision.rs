@@ -1,4 +1,5 @@
-//! GGUF files of vision encoders, `mmproj` files, which lie beside the file of their language model.
+//! GGUF files of vision encoders, `mmproj` files, which lie beside the file of their language
+//! model.
 
 mod config;
 mod names;
@@ -18,8 +19,8 @@ use crate::text::shown;
 /// What such files have as their architecture.
 pub(super) const VISION_ENCODER: &str = "clip";
 
-/// What llama.cpp calls the part that makes features, what the files are called in the tables here, and the architectures of
-/// the language models.
+/// What llama.cpp calls the part that makes features, what the files are called in the tables here,
+/// and the architectures of the language models.
 const PROJECTORS: &[(&str, &str, &str)] = &[
     ("gemma3", "gemma3", "gemma3"),
     ("gemma4v", "gemma4", "gemma4"),
@@ -33,7 +34,8 @@ const PROJECTORS: &[(&str, &str, &str)] = &[
 /// More letters of a name help nobody.
 const MOST_SHOWN: usize = 100;
 
-/// A vision encoder in a GGUF file of its own, with what transformers has of it and its language model in small files.
+/// A vision encoder in a GGUF file of its own, with what transformers has of it and its language
+/// model in small files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GgufVision {
     /// The file of the encoder, a checkpoint of its tensors.
@@ -48,13 +50,14 @@ impl GgufVision {
     /// The encoder in the file `path`, for the language model in the file `model`.
     ///
     /// # Errors
-    /// A file that cannot be read, is no vision encoder of a kind that is built in, or is one of another language model.
+    /// A file that cannot be read, is no vision encoder of a kind that is built in, or is one of
+    /// another language model.
     pub fn open(model: &Path, path: &Path) -> Result<Self, Error> {
         Self::of(&GgufFile::open(model)?, path)
     }
 
-    /// The same of the file whose name has `mmproj` in it beside the language model, or in the folder above, if there is one for
-    /// it.
+    /// The same of the file whose name has `mmproj` in it beside the language model, or in the
+    /// folder above, if there is one for it.
     ///
     /// # Errors
     /// As [`open`](Self::open), if there is one such file; or several of them are for this model.
@@ -83,7 +86,8 @@ impl GgufVision {
         }
     }
 
-    /// Whether files of vision encoders are called so: `mmproj` is in the name itself, without folders.
+    /// Whether files of vision encoders are called so: `mmproj` is in the name itself, without
+    /// folders.
     pub fn is_name(name: &str) -> bool {
         let name = name.to_ascii_lowercase();
         let own = name.rsplit('/').next().unwrap_or(&name);

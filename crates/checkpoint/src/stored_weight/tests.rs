@@ -193,7 +193,8 @@ proptest! {
         }
     }
 
-    /// The same of numbers of 4 bits that are stored as bytes; what is no such tensor is left alone.
+    /// The same of numbers of 4 bits that are stored as bytes; what is no such tensor is left
+    /// alone.
     #[test]
     fn any_bytes_are_refused_or_right(
         data in prop::collection::vec(0usize..40, 0..5), is_blocks: bool,

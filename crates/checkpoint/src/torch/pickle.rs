@@ -324,8 +324,8 @@ impl<'a> Machine<'a> {
         self.push(result)
     }
 
-    /// A tensor of the arguments after its storage: offset, size, stride, whether it has a gradient,
-    /// hooks, and in some files marks that change its values.
+    /// A tensor of the arguments after its storage: offset, size, stride, whether it has a
+    /// gradient, hooks, and in some files marks that change its values.
     fn rebuild(&self, storage: u32, dtype: Dtype, rest: &[Value<'a>]) -> Result<TensorRef, Stop> {
         let &[
             Value::Int(offset),

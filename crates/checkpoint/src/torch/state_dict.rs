@@ -4,8 +4,8 @@ use super::value::{TensorRef, Value, Values};
 use crate::dtype::Dtype;
 use crate::text::{name_fault, quoted, shortened};
 
-/// A state dict as `torch.save` describes it in the `data.pkl` of its archive: tensors, and where in
-/// which storage each lies.
+/// A state dict as `torch.save` describes it in the `data.pkl` of its archive: tensors, and where
+/// in which storage each lies.
 ///
 /// The pickle is read and never executed; see [`Self::parse`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -144,7 +144,8 @@ fn compressed_keys_and_experts_in_groups_become_a_configuration() {
         ]
     );
 
-    // Older files have no such widths beside others, and choose by a softmax unless something is added to scores.
+    // Older files have no such widths beside others, and choose by a softmax unless something is
+    // added to scores.
     let (found, _) =
         read("deepseek2", &[sizes[0].clone(), sizes[2].clone(), sizes[6].clone()]).unwrap();
     assert_eq!(

@@ -300,7 +300,8 @@ fn metadata_beyond_all_bounds_is_refused() {
     assert!(wide.contains("\"llama.x\": it takes the configuration over"), "{wide}");
 }
 
-/// A model of which each part has one tensor, by the names of the parts and what is wrong with them.
+/// A model of which each part has one tensor, by the names of the parts and what is wrong with
+/// them.
 fn in_parts(change: impl Fn(usize, &mut Vec<(&str, Value)>, &mut &str)) -> (TempDir, Vec<PathBuf>) {
     let place = tempfile::tempdir().unwrap();
     let tensors = ["token_embd.weight", "blk.0.attn_q.bias", "output.weight"];

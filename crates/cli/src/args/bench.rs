@@ -28,7 +28,8 @@ pub struct BenchArgs {
     /// Tokens to generate in each run, the first of which is the prompt's
     #[arg(long, value_parser = clap::value_parser!(u32).range(2..), value_name = "N", default_value_t = 17)]
     pub new_tokens: u32,
-    /// Texts of that prompt that run side by side; several numbers, such as 1,8,32, run in turns in each budget [default: 1]
+    /// Texts of that prompt that run side by side; several numbers, such as 1,8,32, run in turns in
+    /// each budget [default: 1]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=MAX_BATCH as i64), value_name = "N")]
     pub batch: Vec<u32>,
     /// Runs in each budget, alternating

@@ -30,11 +30,12 @@ pub struct EstimateArgs {
     /// Dtypes beside those of the weights.
     #[command(flatten)]
     pub run_dtypes: RunDtypeArgs,
-    /// Of a model of pictures, count weights of this variant, such as fp16 [default: plain files, or fp16 if
-    /// there are no others]
+    /// Of a model of pictures, count weights of this variant, such as fp16 [default: plain files,
+    /// or fp16 if there are no others]
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
-    /// Of a checkpoint of a model of pictures in one file, where all else is: see `outsize image --help`
+    /// Of a checkpoint of a model of pictures in one file, where all else is: see
+    /// `outsize image --help`
     #[arg(long, value_name = "MODEL", conflicts_with = "variant")]
     pub base: Option<PathBuf>,
     /// Print one JSON object instead of text

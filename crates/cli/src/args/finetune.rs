@@ -20,20 +20,23 @@ pub struct FinetuneArgs {
     /// The model, whose folder stays as it is: as for `run`
     pub model: PathBuf,
     /// Examples: JSON, one object a line, {"text": ".."}, {"prompt": "..", "completion": ".."} or
-    /// {"messages": [{"role": "..", "content": ".."}]}; of the latter two what is answered is learned
+    /// {"messages": [{"role": "..", "content": ".."}]}; of the latter two what is answered is
+    /// learned
     pub data: PathBuf,
-    /// The folder to make: an adapter as PEFT saves one, which `run --adapter` takes; with --full a checkpoint
+    /// The folder to make: an adapter as PEFT saves one, which `run --adapter` takes; with --full a
+    /// checkpoint
     #[arg(short, long, value_name = "FOLDER")]
     pub output: PathBuf,
-    /// Let all weights learn instead of an adapter. Until the checkpoint is written, weights, moments of AdamW and
-    /// gradients are in FOLDER.states: with the checkpoint some 20 bytes of disk for each value
+    /// Let all weights learn instead of an adapter. Until the checkpoint is written, weights,
+    /// moments of AdamW and gradients are in FOLDER.states: with the checkpoint some 20 bytes of
+    /// disk for each value
     #[arg(long, conflicts_with_all = ["rank", "alpha", "target_modules", "adapter"])]
     pub full: bool,
     /// Other examples, of which nothing is learned: their loss is said before and after
     #[arg(long, value_name = "FILE")]
     pub eval: Option<PathBuf>,
-    /// The most memory to hold, the process itself included: `cpu=2GB` [default: nine tenths of what is
-    /// available]
+    /// The most memory to hold, the process itself included: `cpu=2GB` [default: nine tenths of
+    /// what is available]
     #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse)]
     pub max_memory: Option<Budget>,
     /// Tokens of an example; longer ones are cut [default: 512, or as many as the model can have]

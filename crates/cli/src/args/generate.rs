@@ -21,15 +21,16 @@ pub struct RunArgs {
     /// Token ids instead of text: 1,2,3
     #[arg(long, group = "input", value_name = "IDS")]
     pub ids: Option<String>,
-    /// Many prompts: a file with one JSON object a line, {"prompt": TEXT}, and in it, if wanted, "id" and
-    /// "max_new_tokens"; or {"ids": [1, 2]} for tokens instead of text
+    /// Many prompts: a file with one JSON object a line, {"prompt": TEXT}, and in it, if wanted,
+    /// "id" and "max_new_tokens"; or {"ids": [1, 2]} for tokens instead of text
     #[arg(long, group = "input", value_name = "FILE", requires = "output")]
     pub prompts: Option<PathBuf>,
-    /// Prompts that run side by side; a pass over the weights serves all of them [with --prompts: 8]
+    /// Prompts that run side by side; a pass over the weights serves all of them [with --prompts:
+    /// 8]
     #[arg(long, value_name = "N", value_parser = batch())]
     pub batch: Option<usize>,
-    /// File that results are appended to as they are ready, one JSON object a line; prompts whose results it
-    /// has are not run again
+    /// File that results are appended to as they are ready, one JSON object a line; prompts whose
+    /// results it has are not run again
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Images that the prompt is about.
@@ -59,14 +60,15 @@ pub struct RunArgs {
 /// Images of a prompt.
 #[derive(Args, Debug)]
 pub struct PromptImageArgs {
-    /// PNG, JPEG or WebP for a model that sees images, may be given several times: before the text, or where
-    /// it has the model's token for one
+    /// PNG, JPEG or WebP for a model that sees images, may be given several times: before the text,
+    /// or where it has the model's token for one
     #[arg(long, value_name = "FILE", conflicts_with = "prompts")]
     pub image: Vec<PathBuf>,
     /// The most tokens of an image; larger ones are seen smaller [default: 1024]
     #[arg(long, value_name = "N", value_parser = image_tokens(1))]
     pub image_tokens: Option<usize>,
-    /// GGUF file of the vision encoder, for MODEL in one [default: the one beside MODEL with mmproj in its name]
+    /// GGUF file of the vision encoder, for MODEL in one [default: the one beside MODEL with mmproj
+    /// in its name]
     #[arg(long, value_name = "FILE")]
     pub mmproj: Option<PathBuf>,
 }
@@ -97,7 +99,8 @@ pub struct ChatArgs {
     /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub system: Option<String>,
-    /// PNG, JPEG or WebP that the first message is about, may be given several times; /image gives others
+    /// PNG, JPEG or WebP that the first message is about, may be given several times; /image gives
+    /// others
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
 }
@@ -108,14 +111,16 @@ pub struct SessionArgs {
     /// Model and budget.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// A chat template's file, or the name of one of the model's templates [default: the model's own]
+    /// A chat template's file, or the name of one of the model's templates [default: the model's
+    /// own]
     #[arg(long, value_name = "FILE|NAME")]
     pub chat_template: Option<PathBuf>,
-    /// Tokens that the images of a conversation may take, for which memory is kept; 0 for none [default: 1024
-    /// if the model sees images]
+    /// Tokens that the images of a conversation may take, for which memory is kept; 0 for none
+    /// [default: 1024 if the model sees images]
     #[arg(long, value_name = "N", value_parser = image_tokens(0))]
     pub image_tokens: Option<usize>,
-    /// GGUF file of the vision encoder, for MODEL in one [default: the one beside MODEL with mmproj in its name]
+    /// GGUF file of the vision encoder, for MODEL in one [default: the one beside MODEL with mmproj
+    /// in its name]
     #[arg(long, value_name = "FILE")]
     pub mmproj: Option<PathBuf>,
     /// How answers are generated.
@@ -130,7 +135,8 @@ pub struct SessionArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Speculative decoding (the text stays the same)")]
 pub struct DraftArgs {
-    /// A smaller model of the same tokens: it guesses the next ones, which one pass of MODEL verifies
+    /// A smaller model of the same tokens: it guesses the next ones, which one pass of MODEL
+    /// verifies
     #[arg(long, value_name = "MODEL", conflicts_with = "prompt_lookup")]
     pub draft_model: Option<PathBuf>,
     /// Guess what came after the same tokens earlier in the text

@@ -11,12 +11,14 @@ use std::path::PathBuf;
 /// `outsize image`.
 #[derive(Args, Debug)]
 pub struct ImageArgs {
-    /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a checkpoint of
-    /// Stable Diffusion, FLUX, Z-Image or Qwen-Image in one file, .safetensors or .gguf; or either on the
-    /// Hub, org/name, org/name:Q4_K_S or org/name/FILE, which is downloaded to the Hub's cache unless it is there
+    /// Folder of a text-to-image model as diffusers saves it, with a model_index.json; or a
+    /// checkpoint of Stable Diffusion, FLUX, Z-Image or Qwen-Image in one file, .safetensors or
+    /// .gguf; or either on the Hub, org/name, org/name:Q4_K_S or org/name/FILE, which is downloaded
+    /// to the Hub's cache unless it is there
     pub model: PathBuf,
-    /// Of a checkpoint in one file, where all is that it has not, configurations and tokenizers at least: a
-    /// folder as diffusers saves it, or a model on the Hub [default: the one that the file is made of]
+    /// Of a checkpoint in one file, where all is that it has not, configurations and tokenizers at
+    /// least: a folder as diffusers saves it, or a model on the Hub [default: the one that the file
+    /// is made of]
     #[arg(long, value_name = "MODEL", conflicts_with = "variant")]
     pub base: Option<PathBuf>,
     /// File to write, a PNG; of several pictures each has its seed in its name
@@ -29,14 +31,16 @@ pub struct ImageArgs {
     /// [default: nine tenths of what is available]
     #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse)]
     pub max_memory: Option<Budget>,
-    /// Dtype of activations in matmuls: f32 is exact, bf16 is faster and rounds them, as PyTorch does
+    /// Dtype of activations in matmuls: f32 is exact, bf16 is faster and rounds them, as PyTorch
+    /// does
     #[arg(long, value_parser = one_of(ACTIVATION_DTYPES), default_value = "f32", value_name = "TYPE")]
     pub compute: ActivationDtype,
-    /// Take weights of this variant, such as fp16 [default: plain files, or fp16 if there are no others]
+    /// Take weights of this variant, such as fp16 [default: plain files, or fp16 if there are no
+    /// others]
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
-    /// Add a LoRA adapter: its .safetensors file, a folder as diffusers saves it, or one on the Hub, org/name or
-    /// org/name/FILE; several, if given more than once
+    /// Add a LoRA adapter: its .safetensors file, a folder as diffusers saves it, or one on the
+    /// Hub, org/name or org/name/FILE; several, if given more than once
     #[arg(long, value_name = "FILE")]
     pub adapter: Vec<PathBuf>,
     /// How much of each --adapter is added, once for each of them [default: 1]
@@ -69,18 +73,20 @@ pub struct PictureArgs {
         allow_hyphen_values = true
     )]
     pub negative_prompt: String,
-    /// How much more the prompt counts than the negative one; up to 1 there is no guidance, for Z-Image
-    /// at 0, for Qwen-Image without --negative-prompt [default: as in diffusers, 7.5 for Stable
-    /// Diffusion, 7 for its version 3, 5 for XL and Z-Image, 8.5 for latent consistency models, 3.5 for FLUX.1 and 30 for its
-    /// Fill, 4 for Qwen-Image and FLUX.2, of which distilled klein has none]
+    /// How much more the prompt counts than the negative one; up to 1 there is no guidance, for
+    /// Z-Image at 0, for Qwen-Image without --negative-prompt [default: as in diffusers, 7.5 for
+    /// Stable Diffusion, 7 for its version 3, 5 for XL and Z-Image, 8.5 for latent consistency
+    /// models, 3.5 for FLUX.1 and 30 for its Fill, 4 for Qwen-Image and FLUX.2, of which distilled
+    /// klein has none]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub guidance_scale: Option<f32>,
-    /// Steps of the scheduler [default: 50 for Stable Diffusion, Z-Image, Qwen-Image and FLUX.2, 28 for
-    /// Stable Diffusion 3 and FLUX.1 and 50 for its Fill, 4 for its schnell, for distilled models of FLUX.2 and for latent consistency models]
+    /// Steps of the scheduler [default: 50 for Stable Diffusion, Z-Image, Qwen-Image and FLUX.2, 28
+    /// for Stable Diffusion 3 and FLUX.1 and 50 for its Fill, 4 for its schnell, for distilled
+    /// models of FLUX.2 and for latent consistency models]
     #[arg(long, value_name = "N")]
     pub steps: Option<usize>,
-    /// Pixels of a row, a multiple of 8, for Stable Diffusion 3, FLUX, Z-Image and Qwen-Image of 16 [default: what the model
-    /// was trained with]
+    /// Pixels of a row, a multiple of 8, for Stable Diffusion 3, FLUX, Z-Image and Qwen-Image of 16
+    /// [default: what the model was trained with]
     #[arg(long, value_name = "PIXELS")]
     pub width: Option<usize>,
     /// Rows, by the same rule [default: what the model was trained with]
@@ -92,22 +98,23 @@ pub struct PictureArgs {
     /// Pictures to make, of this seed and those after it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub count: u32,
-    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; for FLUX.1 Kontext, FLUX.2
-    /// and Qwen-Image-Edit, which needs one, a picture to go by, or several, if given more than once.
-    /// Without --width and --height the first one says how large the picture is, for Qwen-Image-Edit 2509
-    /// and later the last one
+    /// A picture to begin with, as PNG, JPEG or WebP, instead of noise alone; for FLUX.1 Kontext,
+    /// FLUX.2 and Qwen-Image-Edit, which needs one, a picture to go by, or several, if given more
+    /// than once. Without --width and --height the first one says how large the picture is, for
+    /// Qwen-Image-Edit 2509 and later the last one
     #[arg(long, value_name = "FILE")]
     pub image: Vec<PathBuf>,
     /// What of --image is made anew: white in this picture, while black is kept
     #[arg(long, value_name = "FILE", requires = "image")]
     pub mask: Option<PathBuf>,
     /// How much of --image is lost in noise, from 0 to 1, and how large a part of the steps is made
-    /// [default: as in diffusers, 0.8 for Stable Diffusion and 1 with --mask; 0.3 for XL and 0.9999 with
-    /// it; 0.6 for Stable Diffusion 3, FLUX.1, Qwen-Image and Z-Image, whose is 1 with --mask; 1 for FLUX.1 Fill]
+    /// [default: as in diffusers, 0.8 for Stable Diffusion and 1 with --mask; 0.3 for XL and 0.9999
+    /// with it; 0.6 for Stable Diffusion 3, FLUX.1, Qwen-Image and Z-Image, whose is 1 with --mask;
+    /// 1 for FLUX.1 Fill]
     #[arg(long, value_name = "S", requires = "image")]
     pub strength: Option<f32>,
-    /// Scheduler: ddim, pndm, euler, euler-a, dpm++, lcm, tcd or flow-euler; -karras or -trailing may be behind
-    /// some, as in dpm++-karras [default: the model's own]
+    /// Scheduler: ddim, pndm, euler, euler-a, dpm++, lcm, tcd or flow-euler; -karras or -trailing
+    /// may be behind some, as in dpm++-karras [default: the model's own]
     #[arg(long, value_name = "NAME")]
     pub scheduler: Option<SchedulerChoice>,
 }

@@ -130,7 +130,8 @@ pub struct ManArgs {
 /// `outsize demo`.
 #[derive(ClapArgs, Debug)]
 pub struct DemoArgs {
-    /// Run a small model that was trained on a book, and writes sentences, instead of a large one of random weights
+    /// Run a small model that was trained on a book, and writes sentences, instead of a large one
+    /// of random weights
     #[arg(long)]
     pub text: bool,
     /// Print one JSON object instead of text

@@ -18,8 +18,8 @@ pub struct ModelArgs {
     /// [default: nine tenths of what is available]
     #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse)]
     pub max_memory: Option<Budget>,
-    /// Folder of a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors), or
-    /// one on the Hub: what it says is added to the model's linear layers
+    /// Folder of a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors),
+    /// or one on the Hub: what it says is added to the model's linear layers
     #[arg(long, value_name = "FOLDER")]
     pub adapter: Option<PathBuf>,
     /// Tokens of prompt and answer together, or of the answer if an encoder reads the prompt

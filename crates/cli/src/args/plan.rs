@@ -10,23 +10,25 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct PlanArgs {
     /// Folder of a checkpoint, or one with nothing but a config.json; a config.json, .safetensors
-    /// or .bin file; a preset such as llama-7b; a model on the Hub: org/name or org/name@revision, of
-    /// which only headers are fetched; or any of these of a model of pictures. Weights are not read
+    /// or .bin file; a preset such as llama-7b; a model on the Hub: org/name or org/name@revision,
+    /// of which only headers are fetched; or any of these of a model of pictures. Weights are not
+    /// read
     #[arg(required_unless_present = "no_split")]
     pub model: Option<PathBuf>,
     /// The most memory to hold on each device: `gpu0=8GiB,cpu=4GiB` (GiB binary, GB decimal). A
     /// device that is not named has nine tenths of what is free there, one with 0 is not used
     #[arg(long, value_name = "DEVICE=SIZE,…", value_parser = Budget::parse)]
     pub max_memory: Option<Budget>,
-    /// Of a model of pictures, plan weights of this variant, such as fp16 [default: plain files, or fp16 if
-    /// there are no others]
+    /// Of a model of pictures, plan weights of this variant, such as fp16 [default: plain files, or
+    /// fp16 if there are no others]
     #[arg(long, value_name = "NAME")]
     pub variant: Option<String>,
-    /// Of a checkpoint of a model of pictures in one file, where all else is: see `outsize image --help`
+    /// Of a checkpoint of a model of pictures in one file, where all else is: see
+    /// `outsize image --help`
     #[arg(long, value_name = "MODEL", conflicts_with = "variant")]
     pub base: Option<PathBuf>,
-    /// Count the memory of a LoRA adapter: a folder as PEFT saves it, or one on the Hub; for a model of pictures
-    /// also a .safetensors file
+    /// Count the memory of a LoRA adapter: a folder as PEFT saves it, or one on the Hub; for a
+    /// model of pictures also a .safetensors file
     #[arg(long, value_name = "FOLDER")]
     pub adapter: Option<PathBuf>,
     /// Print one JSON object instead of the drawing; its key `device_map` is in Accelerate's format

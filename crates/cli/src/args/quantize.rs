@@ -14,19 +14,21 @@ const INTEGERS: &Named<IntegerWidth> = &[
 /// `outsize quantize`.
 #[derive(Args, Debug)]
 pub struct QuantizeArgs {
-    /// A checkpoint's folder, its file of weights (.safetensors, .bin, .gguf), or a model on the Hub as org/name
+    /// A checkpoint's folder, its file of weights (.safetensors, .bin, .gguf), or a model on the
+    /// Hub as org/name
     pub model: PathBuf,
     /// Folder to make; must not exist
     pub out: PathBuf,
     /// What the weights of linear layers become
     #[arg(long, value_parser = one_of(INTEGERS), default_value = "int4")]
     pub dtype: IntegerWidth,
-    /// Neighbouring weights that share a scale; 0 for all of a row [default: 32 of int4, all of int8]
+    /// Neighbouring weights that share a scale; 0 for all of a row [default: 32 of int4, all of
+    /// int8]
     #[arg(long, value_name = "N")]
     pub group_size: Option<usize>,
-    /// Texts such as the model will meet, which run through it: the integers are then chosen such that its layers' results
-    /// change the least, as GPTQ does. JSON, one object a line, {"text": ".."}, {"prompt": "..", "completion": ".."} or
-    /// {"messages": [..]}
+    /// Texts such as the model will meet, which run through it: the integers are then chosen such
+    /// that its layers' results change the least, as GPTQ does. JSON, one object a line, {"text":
+    /// ".."}, {"prompt": "..", "completion": ".."} or {"messages": [..]}
     #[arg(long, value_name = "FILE")]
     pub texts: Option<PathBuf>,
     /// The largest file
@@ -43,7 +45,8 @@ pub struct QuantizeArgs {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "With --texts")]
 pub struct CalibrationArgs {
-    /// The most memory to hold, the process itself included: `cpu=4GB` [default: nine tenths of what is available]
+    /// The most memory to hold, the process itself included: `cpu=4GB` [default: nine tenths of
+    /// what is available]
     #[arg(long, value_name = "DEVICE=SIZE", value_parser = Budget::parse, requires = "texts")]
     pub max_memory: Option<Budget>,
     /// The most tokens of the texts

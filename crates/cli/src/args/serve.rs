@@ -11,14 +11,16 @@ pub struct ServeArgs {
     /// What is opened.
     #[command(flatten)]
     pub session: SessionArgs,
-    /// Make vectors of texts (/v1/embeddings) instead of answers, as with models that sentence-transformers saved
+    /// Make vectors of texts (/v1/embeddings) instead of answers, as with models that
+    /// sentence-transformers saved
     #[arg(long)]
     pub embeddings: bool,
-    /// Requests that are answered side by side; a pass over the weights serves all of them, and each has a
-    /// context of its own
+    /// Requests that are answered side by side; a pass over the weights serves all of them, and
+    /// each has a context of its own
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = batch())]
     pub batch: usize,
-    /// Keep memory for answers that have to be JSON: `response_format`, and calls of functions that are required
+    /// Keep memory for answers that have to be JSON: `response_format`, and calls of functions that
+    /// are required
     #[arg(long)]
     pub structured_output: bool,
     /// The address that is listened at; 0.0.0.0 for all of this machine's

@@ -18,16 +18,18 @@ pub struct ShardArgs {
 /// What `outsize shard` and `outsize merge` have in common; all of the latter.
 #[derive(Args, Debug)]
 pub struct RewriteArgs {
-    /// A checkpoint's folder, its file of weights (.safetensors, .bin, .gguf), or a model on the Hub as org/name
+    /// A checkpoint's folder, its file of weights (.safetensors, .bin, .gguf), or a model on the
+    /// Hub as org/name
     pub model: PathBuf,
     /// Folder to make; must not exist
     pub out: PathBuf,
-    /// Type that all floats become; quantised weights are dequantised [default: as stored, and f32 for the blocks of
-    /// GGUF files, which safetensors files cannot hold]
+    /// Type that all floats become; quantised weights are dequantised [default: as stored, and f32
+    /// for the blocks of GGUF files, which safetensors files cannot hold]
     #[arg(long, value_parser = one_of(FLOATS))]
     pub dtype: Option<Dtype>,
-    /// Write matrices of bf16 in two thirds to three quarters of the bytes, losslessly: outsize runs them faster,
-    /// with the same results; other programs cannot read them. Undone by --dtype bf16
+    /// Write matrices of bf16 in two thirds to three quarters of the bytes, losslessly: outsize
+    /// runs them faster, with the same results; other programs cannot read them. Undone by --dtype
+    /// bf16
     #[arg(long)]
     pub pack: bool,
     /// Merge a LoRA adapter into the weights: a folder as PEFT saves it, or one on the Hub

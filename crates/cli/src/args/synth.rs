@@ -9,11 +9,12 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct SynthArgs {
     /// A preset (llama-demo, qwen2-0.5b, llama-1b, gpt-j-6b, opt-6.7b, llama-7b, olmoe-1b-7b,
-    /// mistral-7b, falcon-mamba-7b, qwen3.5-9b, t0pp, deepseek-v2-lite, gpt-oss-20b, glm-4.7-flash, qwen3-30b-a3b,
-    /// qwen3.5-35b-a3b, jamba-1.5-mini, qwen3-next-80b-a3b, glm-4.5-air, gpt-oss-120b, mistral-small-4,
-    /// deepseek-v4-flash, jamba-1.5-large, longcat-flash, deepseek-v3, deepseek-v3.2, glm-5, kimi-k2-thinking,
-    /// stable-diffusion-v1, -tiny, -xl, -3.5 or -3.5-tiny, flux-dev, -schnell or -tiny, flux2-dev or -tiny, flux2-klein-4b
-    /// or -tiny, z-image or -tiny, qwen-image, -tiny, -edit or -edit-tiny), a config.json, or a folder that
+    /// mistral-7b, falcon-mamba-7b, qwen3.5-9b, t0pp, deepseek-v2-lite, gpt-oss-20b, glm-4.7-flash,
+    /// qwen3-30b-a3b, qwen3.5-35b-a3b, jamba-1.5-mini, qwen3-next-80b-a3b, glm-4.5-air,
+    /// gpt-oss-120b, mistral-small-4, deepseek-v4-flash, jamba-1.5-large, longcat-flash,
+    /// deepseek-v3, deepseek-v3.2, glm-5, kimi-k2-thinking, stable-diffusion-v1, -tiny, -xl, -3.5
+    /// or -3.5-tiny, flux-dev, -schnell or -tiny, flux2-dev or -tiny, flux2-klein-4b or -tiny,
+    /// z-image or -tiny, qwen-image, -tiny, -edit or -edit-tiny), a config.json, or a folder that
     /// holds one
     pub config: String,
     /// Folder to make; must not exist

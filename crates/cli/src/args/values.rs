@@ -94,7 +94,8 @@ pub fn batch() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=MAX_BATCH as u64)
 }
 
-/// MODEL, and the values of an option of several values, which takes a MODEL behind it for one more.
+/// MODEL, and the values of an option of several values, which takes a MODEL behind it for one
+/// more.
 pub fn model_and_values<'a>(
     model: &'a Option<PathBuf>,
     values: &'a [String],

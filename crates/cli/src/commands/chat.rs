@@ -99,8 +99,8 @@ impl Chat {
         Ok(self.session.set_messages(self.system.iter().cloned().collect())?)
     }
 
-    /// Shows the answer to a message. The inner error is what is wrong with this message alone, and does not end the
-    /// conversation.
+    /// Shows the answer to a message. The inner error is what is wrong with this message alone, and
+    /// does not end the conversation.
     fn say(&mut self, text: String) -> Result<Result<(), String>, Failure> {
         // The first answer waits until the weights that stay are read.
         let mut progress = self.last.is_none().then(|| following(self.session.pipeline(), 1));

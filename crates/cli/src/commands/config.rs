@@ -89,7 +89,8 @@ fn update(path: &Path, settings: &[String]) -> Result<(), Failure> {
     write(path, &values)
 }
 
-/// Asks for each setting, with what holds as the answer that a return gives; writes at the end alone.
+/// Asks for each setting, with what holds as the answer that a return gives; writes at the end
+/// alone.
 fn ask(path: &Path) -> Result<(), Failure> {
     if !console::user_attended() || !console::user_attended_stderr() {
         return Err(Failure::usage(

@@ -1,4 +1,5 @@
-//! `outsize image`: a prompt in, pictures out, under a budget; and what `outsize plan` and `estimate` say of such a model.
+//! `outsize image`: a prompt in, pictures out, under a budget; and what `outsize plan` and
+//! `estimate` say of such a model.
 
 use crate::args::{EstimateArgs, ImageArgs, PlanArgs, workload};
 use crate::error::Failure;
@@ -173,7 +174,8 @@ fn settings(
     Ok(ImageSettings { compute, stop, planning, ..ImageSettings::new(budget) })
 }
 
-/// What each part of a model holds while it is its turn, and how long pictures take: of `outsize plan`.
+/// What each part of a model holds while it is its turn, and how long pictures take: of
+/// `outsize plan`.
 pub fn plan(
     args: &PlanArgs,
     path: &Path,
@@ -211,7 +213,8 @@ pub fn plan(
     show(path, &model, (&settings, &request), placement, notes, args.json)
 }
 
-/// What each part of a model needs, and how long pictures take if all of it is in memory: of `outsize estimate`.
+/// What each part of a model needs, and how long pictures take if all of it is in memory: of
+/// `outsize estimate`.
 pub fn estimate(
     args: &EstimateArgs,
     path: &Path,
@@ -230,7 +233,8 @@ pub fn estimate(
     show(path, model, (&settings, &request), placement, notes, args.json)
 }
 
-/// Shows what the parts take, the plans that are to be shown, and the speed of all plans by figures that come from `source`.
+/// Shows what the parts take, the plans that are to be shown, and the speed of all plans by figures
+/// that come from `source`.
 fn show(
     path: &Path,
     model: &ImageModel,
@@ -407,7 +411,8 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Where previews are written. The last one is removed at the end, also of a run that is interrupted.
+/// Where previews are written. The last one is removed at the end, also of a run that is
+/// interrupted.
 struct Preview(PathBuf);
 
 impl Drop for Preview {

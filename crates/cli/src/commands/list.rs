@@ -117,7 +117,8 @@ fn plan(
     Ok((plan.map.streamed_bytes(), prediction.decode.seconds))
 }
 
-/// Bytes that each pass of the denoiser streams, and the seconds that a picture is predicted to take.
+/// Bytes that each pass of the denoiser streams, and the seconds that a picture is predicted to
+/// take.
 fn plan_pictures(
     folder: &Path,
     machine: &Machine,

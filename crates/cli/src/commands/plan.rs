@@ -88,7 +88,8 @@ pub fn plan(args: &PlanArgs) -> Result<(), Failure> {
     write(args, &report)
 }
 
-/// For each GPU, from which length of the prompt on it is worth copying to it what it does not keep.
+/// For each GPU, from which length of the prompt on it is worth copying to it what it does not
+/// keep.
 fn break_evens<'a>(
     tree: &'a Tree,
     options: &'a Options,

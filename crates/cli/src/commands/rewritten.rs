@@ -33,7 +33,8 @@ pub struct Remark {
 }
 
 impl Output<'_> {
-    /// Writes the checkpoint, whose `config.json` was that one: `weights` writes all of its weights.
+    /// Writes the checkpoint, whose `config.json` was that one: `weights` writes all of its
+    /// weights.
     pub fn write(
         &self,
         found: &Rewriting,

@@ -236,7 +236,8 @@ pub fn run(args: &RunArgs, prompts: &Path, output: &Path) -> Result<(), Failure>
     results.check_all()
 }
 
-/// Reads all prompts once, to know what they need; so a broken line is found before any work is done.
+/// Reads all prompts once, to know what they need; so a broken line is found before any work is
+/// done.
 fn needs(
     prompts: &Path,
     results: &ResultsFile,

@@ -60,7 +60,8 @@ fn config_text(name: &str) -> Result<String, Failure> {
         .map_err(|error| Failure::Failed(format!("cannot read {}: {error}", path.display())))
 }
 
-/// Who speaks, what is said, and the end, so that a made model can be talked with and learn from conversations.
+/// Who speaks, what is said, and the end, so that a made model can be talked with and learn from
+/// conversations.
 const CHAT_TEMPLATE: &str = "\
 {% for message in messages %}{{ message.role }}: {{ message.content }}{{ eos_token }}
 {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
@@ -137,7 +138,8 @@ pub fn make(
 /// Rows of a weight in blocks that are made together, at least.
 const ROWS: usize = 128;
 
-/// Writes the elements of a weight in blocks, whole rows of blocks at a time, and adds their scales to others.
+/// Writes the elements of a weight in blocks, whole rows of blocks at a time, and adds their scales
+/// to others.
 fn write_blocks(
     writer: &mut ShardWriter,
     name: &str,

@@ -165,8 +165,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Asks for a file from byte `start` on; gives the answer, and from where on it is: a server may
-    /// send all of the file.
+    /// Asks for a file from byte `start` on; gives the answer, and from where on it is: a server
+    /// may send all of the file.
     pub fn open_at(&self, file: &str, start: u64) -> Result<(u64, Response<Body>), RequestFailure> {
         let range = format!("bytes={start}-");
         let request = self.get(file);

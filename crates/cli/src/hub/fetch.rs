@@ -52,8 +52,8 @@ struct Download<'a> {
     link: PathBuf,
 }
 
-/// Downloads what of a model is not in the cache: its configurations, its tokenizer, and its weights
-/// as safetensors, or else as PyTorch's files.
+/// Downloads what of a model is not in the cache: its configurations, its tokenizer, and its
+/// weights as safetensors, or else as PyTorch's files.
 ///
 /// # Errors
 /// As [`Client::open`]; no weights that can be read, no room for them, connections that break again

@@ -7,10 +7,12 @@ use outsize::checkpoint::{GgufPartName, GgufVision};
 /// More names than this help nobody to choose.
 const MOST_NAMED: usize = 16;
 
-/// Types of weights of a vision encoder, the one first that is taken of several files: that of most models, without loss.
+/// Types of weights of a vision encoder, the one first that is taken of several files: that of most
+/// models, without loss.
 const TYPES: [&str; 4] = ["bf16", "f16", "q8_0", "f32"];
 
-/// Whether a file of a repository is a GGUF file of a language model, or the first of its parts: not what sees images.
+/// Whether a file of a repository is a GGUF file of a language model, or the first of its parts:
+/// not what sees images.
 pub fn is_one(name: &str) -> bool {
     let is_later = GgufPartName::parse(name).is_some_and(|part| part.number > 1);
     name.to_ascii_lowercase().ends_with(".gguf") && !GgufVision::is_name(name) && !is_later
@@ -31,8 +33,8 @@ pub fn parts(name: &str) -> Vec<String> {
     GgufPartName::parse(name).map_or(vec![name.to_owned()], |part| part.all().collect())
 }
 
-/// The GGUF file that an address names: of several that whose name ends in what is behind the colon; none if there are no
-/// such files, or weights of another kind and nothing behind a colon.
+/// The GGUF file that an address names: of several that whose name ends in what is behind the
+/// colon; none if there are no such files, or weights of another kind and nothing behind a colon.
 ///
 /// # Errors
 /// The names of those that there are, if there are several or if none is the one.

@@ -1,4 +1,5 @@
-//! The report of `outsize image`, and the parts of a pipeline as `outsize plan` and `estimate` show them.
+//! The report of `outsize image`, and the parts of a pipeline as `outsize plan` and `estimate` show
+//! them.
 
 use super::human;
 use super::memory::GpuPools;
@@ -155,8 +156,8 @@ pub struct PartsOutput {
     pub parts: Vec<PartRow>,
     /// The least budget with which each part runs.
     pub least: Option<u64>,
-    /// How long a picture of that size takes: placed as planned, or with all weights in memory. None for a scheduler that is
-    /// not built in.
+    /// How long a picture of that size takes: placed as planned, or with all weights in memory.
+    /// None for a scheduler that is not built in.
     pub prediction: Option<PredictionOutput>,
     /// What a user should know.
     pub notes: Vec<String>,
@@ -175,7 +176,8 @@ pub struct PartRow {
 }
 
 impl PartsOutput {
-    /// The parts with their estimates, the plans of those that are planned, and how long a picture takes.
+    /// The parts with their estimates, the plans of those that are planned, and how long a picture
+    /// takes.
     pub fn new(
         model: &Path,
         (size, guidance): ([usize; 2], bool),

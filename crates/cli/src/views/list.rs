@@ -33,7 +33,8 @@ pub struct ListedModel {
     pub bytes: u64,
     /// `model_type` in its config.json.
     pub architecture: Option<String>,
-    /// What each token, or step of a picture, would read from the disk, zero if all stays in memory; none if it cannot run.
+    /// What each token, or step of a picture, would read from the disk, zero if all stays in
+    /// memory; none if it cannot run.
     pub streamed_bytes: Option<u64>,
     /// How long a token is predicted to take.
     pub seconds_per_token: Option<f64>,

@@ -38,7 +38,8 @@ pub struct RunOutput {
     pub prefill_seconds: f64,
     /// From the start of the process to the first token.
     pub first_token_seconds: f64,
-    /// Median over the generated tokens but the first, or their mean if tokens were drafted; none if there was one only.
+    /// Median over the generated tokens but the first, or their mean if tokens were drafted; none
+    /// if there was one only.
     pub seconds_per_token: Option<f64>,
     /// How many drafts were right, if tokens were drafted.
     #[serde(skip_serializing_if = "Option::is_none")]

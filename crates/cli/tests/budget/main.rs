@@ -235,7 +235,8 @@ fn a_wide_model_runs_in_120_mb() {
     assert!(streamed > 131_000_000, "streamed {streamed}");
 }
 
-/// Names, configurations and layers differ among architectures, and so does what a process holds beside weights.
+/// Names, configurations and layers differ among architectures, and so does what a process holds
+/// beside weights.
 #[test]
 fn each_model_type_keeps_to_the_least_budget_that_it_names() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/fixtures");

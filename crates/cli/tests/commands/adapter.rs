@@ -175,8 +175,8 @@ fn experts_that_are_apart_in_a_file_have_the_adapter_of_all() {
     }
 }
 
-/// An adapter for the parameters of all experts, as PEFT names its tensors, of which no two rows are
-/// alike.
+/// An adapter for the parameters of all experts, as PEFT names its tensors, of which no two rows
+/// are alike.
 fn of_all_experts(folder: &Path, model: &Path) {
     let text = std::fs::read_to_string(model.join("config.json")).unwrap();
     let mut specs = Vec::new();

@@ -1,4 +1,5 @@
-//! `outsize embed`: vectors as sentence-transformers makes them, shown, or written to a file that goes on after a kill.
+//! `outsize embed`: vectors as sentence-transformers makes them, shown, or written to a file that
+//! goes on after a kill.
 
 use crate::common::{done, failed, folder, message, model, outsize, path, report};
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! The command with an encoder-decoder: the prompt goes to the encoder, the answer begins with the decoder's own token.
+//! The command with an encoder-decoder: the prompt goes to the encoder, the answer begins with the
+//! decoder's own token.
 
 use crate::common::{done, failed, folder, outsize, path, report};
 use outsize::checkpoint::Checkpoint;

@@ -1,4 +1,5 @@
-//! Weights in fp8 blocks give the bits of the same weights in f32, at their own size, wherever they are.
+//! Weights in fp8 blocks give the bits of the same weights in f32, at their own size, wherever they
+//! are.
 
 use crate::common::{done, failed, folder, megabytes, outsize, path, report};
 use outsize::checkpoint::{

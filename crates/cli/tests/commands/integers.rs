@@ -1,4 +1,5 @@
-//! Weights of integers give the bits of the same weights in f32, at their own size, wherever they are.
+//! Weights of integers give the bits of the same weights in f32, at their own size, wherever they
+//! are.
 
 use crate::common::{
     assert_alike, assert_same_bits, done, failed, folder, megabytes, outsize, path, read_logits,

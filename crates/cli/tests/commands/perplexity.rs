@@ -1,4 +1,5 @@
-//! `outsize perplexity`: what `transformers` finds (`scripts/fixtures/perplexity.py`), in any budget and any batch.
+//! `outsize perplexity`: what `transformers` finds (`scripts/fixtures/perplexity.py`), in any
+//! budget and any batch.
 
 use crate::common::{done, failed, folder, outsize, path, report, tiny, tiny_of};
 use serde_json::Value;

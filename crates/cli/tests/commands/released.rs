@@ -1,4 +1,5 @@
-//! A checkpoint that was released, beside what `transformers` gives in float32 (`bench/released.py`).
+//! A checkpoint that was released, beside what `transformers` gives in float32
+//! (`bench/released.py`).
 
 use crate::common::{outsize, report};
 

@@ -13,8 +13,9 @@ const FIRST: usize = 300;
 const BOS: usize = 1;
 const EOS: usize = 2;
 
-/// A model that answers a prompt, which ends with `<s>`, with these pieces; each is a token, special or not. Attention and
-/// feed-forward layers are 0, so that each token says what follows it.
+/// A model that answers a prompt, which ends with `<s>`, with these pieces; each is a token,
+/// special or not. Attention and feed-forward layers are 0, so that each token says what follows
+/// it.
 pub fn scripted(dir: &TempDir, name: &str, template: &str, pieces: &[(&str, bool)]) -> PathBuf {
     let config = json!({
         "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,

@@ -1,5 +1,5 @@
-//! Models of pictures on a Hub: of their many files only what a run reads is downloaded, and of their weights nothing to describe
-//! them.
+//! Models of pictures on a Hub: of their many files only what a run reads is downloaded, and of
+//! their weights nothing to describe them.
 
 use crate::common::{done, failed, folder, path};
 use crate::server::{COMMIT, Server, files, outsize};
@@ -15,7 +15,8 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../diffuse/tests/fixtures").join(name)
 }
 
-/// A repository as on the Hub: with what nobody here needs. Its plain weights are those of `fp16` in another folder.
+/// A repository as on the Hub: with what nobody here needs. Its plain weights are those of `fp16`
+/// in another folder.
 fn repository() -> Files {
     let mut repository = files(&fixture("pipeline"));
     repository.retain(|name, _| !name.starts_with("expected."));

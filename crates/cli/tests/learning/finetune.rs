@@ -1,5 +1,5 @@
-//! Adapters that learn, from the command: a model in little memory, an adapter that other commands take, and an interrupted
-//! training that goes on.
+//! Adapters that learn, from the command: a model in little memory, an adapter that other commands
+//! take, and an interrupted training that goes on.
 
 use crate::common::learning::{examples, finetune};
 use crate::common::{done, failed, folder, message, model, outsize, path, start};

@@ -1,5 +1,5 @@
-//! All weights of a model that learn, from the command: a model in little memory, a checkpoint that other commands take, and an
-//! interrupted or killed training that goes on.
+//! All weights of a model that learn, from the command: a model in little memory, a checkpoint that
+//! other commands take, and an interrupted or killed training that goes on.
 
 use crate::common::learning::{examples, finetune};
 use crate::common::{done, failed, folder, message, model, outsize, path, start};

@@ -1,4 +1,5 @@
-//! Models whose linear layers become integers: near what they were, the same in every budget, and refused where they cannot.
+//! Models whose linear layers become integers: near what they were, the same in every budget, and
+//! refused where they cannot.
 
 use crate::common::{
     assert_alike, done, failed, folder, outsize, path, read_logits, report, start, tiny,
@@ -202,7 +203,8 @@ fn experts_of_other_names_become_integers() {
         let (packed, others): (Vec<_>, Vec<_>) =
             experts.partition(|it| it.name.contains(".weight_"));
         assert!(packed.len() >= 12 && others.is_empty(), "{name}: {packed:?}, {others:?}");
-        // Logits would tell little of weights: where two experts are almost as good, rounding chooses the other.
+        // Logits would tell little of weights: where two experts are almost as good, rounding
+        // chooses the other.
         let floats = [&plain, &out].map(|model| {
             let floats = dir.path().join(format!("{}-f32", model == &plain));
             done(&outsize(&["shard", path(model), path(&floats), "--dtype", "f32"]));

@@ -1,4 +1,5 @@
-//! `outsize serve`: answers are those of `outsize run` and `outsize chat`, whole or as they come; what is wrong is said.
+//! `outsize serve`: answers are those of `outsize run` and `outsize chat`, whole or as they come;
+//! what is wrong is said.
 
 use crate::common::serving::Server;
 use crate::common::{done, failed, folder, model, outsize, path, report, tiny};

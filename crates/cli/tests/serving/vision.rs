@@ -1,4 +1,5 @@
-//! Images in prompts, conversations and requests: the text is that of `transformers` (`scripts/fixtures/vision.py`).
+//! Images in prompts, conversations and requests: the text is that of `transformers`
+//! (`scripts/fixtures/vision.py`).
 
 use crate::common::serving::Server;
 use crate::common::{done, failed, folder, message, model, outsize, path, report, text};

@@ -84,7 +84,8 @@ fn words(at: usize, raw: &[u8]) -> impl Iterator<Item = (usize, u32)> {
     (at / 4..).zip(words)
 }
 
-/// Puts the bytes of a tensor, from byte `at` of it on, to where they lie in the memory of its part.
+/// Puts the bytes of a tensor, from byte `at` of it on, to where they lie in the memory of its
+/// part.
 pub(crate) fn place(lines: &Lines, part: Part, at: usize, raw: &[u8], to: &mut [u8]) {
     if raw.is_empty() {
         // There may be no lines.
@@ -127,7 +128,8 @@ pub(crate) fn place(lines: &Lines, part: Part, at: usize, raw: &[u8], to: &mut [
     }
 }
 
-/// The whole lines, of so many words each, that words from number `start` up to `end` have: their numbers.
+/// The whole lines, of so many words each, that words from number `start` up to `end` have: their
+/// numbers.
 fn whole_lines(start: usize, end: usize, across: usize) -> Range<usize> {
     let first = start.div_ceil(across);
     first..(end / across).max(first)
@@ -167,7 +169,8 @@ fn columns(lines: &Lines, at: usize, raw: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Numbers of 4 bits that are neighbours of a column, line after line: eight rows of one column in each word.
+/// Numbers of 4 bits that are neighbours of a column, line after line: eight rows of one column in
+/// each word.
 fn interleaved(lines: &Lines, at: usize, raw: &[u8], to: &mut [u8]) {
     let across = (lines.all_rows / 8).max(1);
     let (from, start) = (raw.as_chunks::<4>().0, at / 4);
@@ -220,7 +223,8 @@ fn interleaved(lines: &Lines, at: usize, raw: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Of eight words of eight numbers of 4 bits, makes number `i` of word `j` number `j` of word `i`: of many at once.
+/// Of eight words of eight numbers of 4 bits, makes number `i` of word `j` number `j` of word `i`:
+/// of many at once.
 fn turn(words: &mut [[u32; TILE]; 8]) {
     for (apart, mask) in [(4, 0x0000_ffff), (2, 0x00ff_00ff), (1, 0x0f0f_0f0f)] {
         for first in 0..8 {
@@ -237,7 +241,8 @@ fn turn(words: &mut [[u32; TILE]; 8]) {
     }
 }
 
-/// Calls `write` with row, column and number of each number of the data, from byte `at` of the tensor on.
+/// Calls `write` with row, column and number of each number of the data, from byte `at` of the
+/// tensor on.
 pub(crate) fn numbers(
     lines: &Lines,
     at: usize,

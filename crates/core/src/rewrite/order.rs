@@ -14,7 +14,8 @@ pub(super) fn in_turns(weights: &[Vec<u8>], rows: usize, size: usize) -> Vec<u8>
     to
 }
 
-/// Of each row the columns of heads 0, `groups`, 2 · `groups` …, and then those of heads 1, `groups` + 1 …
+/// Of each row the columns of heads 0, `groups`, 2 · `groups` …, and then those of heads 1,
+/// `groups` + 1 …
 pub(super) fn grouped(bytes: &[u8], rows: usize, heads: usize, groups: usize) -> Vec<u8> {
     let head = bytes.len() / (rows * heads).max(1);
     let order = (0..groups).flat_map(|group| (group..heads).step_by(groups));

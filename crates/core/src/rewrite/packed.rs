@@ -26,8 +26,8 @@ impl Rewrite {
         self.scan().map_or(0, bytes)
     }
 
-    /// The same written as packed bf16, if it is a matrix of bf16 that takes less so: reads all of it.
-    /// `go_on` is told how many bytes more it has looked at.
+    /// The same written as packed bf16, if it is a matrix of bf16 that takes less so: reads all of
+    /// it. `go_on` is told how many bytes more it has looked at.
     ///
     /// # Errors
     /// If reading fails; [`Error::Stopped`] if `go_on` said no.

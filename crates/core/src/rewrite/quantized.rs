@@ -32,9 +32,9 @@ impl Quantized {
 }
 
 impl Rewrite {
-    /// Has one matrix of floats, which is the parameter at `path`, written as integers of a format that
-    /// [rounding](IntegerRounding::of) makes. Scales are f16 for weights that become f16, else bf16. Whether it is one is
-    /// returned: others stay as they are.
+    /// Has one matrix of floats, which is the parameter at `path`, written as integers of a format
+    /// that [rounding](IntegerRounding::of) makes. Scales are f16 for weights that become f16, else
+    /// bf16. Whether it is one is returned: others stay as they are.
     pub fn quantize(&mut self, format: StorageFormat, path: &str) -> bool {
         let format = format.with_scales(match self.dtype {
             Dtype::F16 => Dtype::F16,
@@ -52,7 +52,8 @@ impl Rewrite {
         }
     }
 
-    /// One of so many equal parts of a stack of matrices of floats, as a matrix `name` of its own; none of anything else.
+    /// One of so many equal parts of a stack of matrices of floats, as a matrix `name` of its own;
+    /// none of anything else.
     pub fn part(&self, part: usize, parts: usize, name: String) -> Option<Self> {
         let Source::Weight(weight, None) = &self.source else { return None };
         let data = weight.data();
@@ -73,7 +74,8 @@ impl Rewrite {
         Some(Self::of(Source::Weight(StoredWeight::plain(data).into(), None), self.dtype))
     }
 
-    /// If it is written as integers: the path of the parameter, how values are rounded, and the columns of a row.
+    /// If it is written as integers: the path of the parameter, how values are rounded, and the
+    /// columns of a row.
     pub fn quantized(&self) -> Option<(&str, IntegerRounding, usize)> {
         let quantized = self.quantized.as_ref()?;
         Some((&quantized.path, quantized.rounding, quantized.columns))

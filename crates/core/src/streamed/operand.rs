@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Streamed {
-    /// The matrix as an operand of products that gradients flow through: it is fetched for each, so that none is held from
-    /// one to the next. Shaped `[in, out]` if `in_out`.
+    /// The matrix as an operand of products that gradients flow through: it is fetched for each, so
+    /// that none is held from one to the next. Shaped `[in, out]` if `in_out`.
     pub fn operand(&self, in_out: bool) -> FetchedOperand {
         FetchedOperand { weight: Arc::new(self.clone()), in_out }
     }
@@ -19,14 +19,16 @@ impl Streamed {
         FetchedOperand { weight: Arc::new(MatrixRows { matrix: self.clone(), rows }), in_out }
     }
 
-    /// A value of the parameter as the pass may use it: a leaf of the graph, if the pass is recorded.
+    /// A value of the parameter as the pass may use it: a leaf of the graph, if the pass is
+    /// recorded.
     pub(super) fn learning<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
         let inner = &self.inner;
         if !inner.tape.is_recording() {
             return value;
         }
         self.check_learns();
-        // The graph holds it until the backward pass ends: of what streams, a copy, so that the ring is free.
+        // The graph holds it until the backward pass ends: of what streams, a copy, so that the
+        // ring is free.
         let leaf = leaf(if self.is_resident() { value } else { copied(&value) });
         let (of_leaf, parameter) = (leaf.clone(), self.clone());
         inner.tape.add_leaf(Box::new(move |found| {

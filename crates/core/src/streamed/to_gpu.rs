@@ -8,7 +8,8 @@ use outsize_kernels::gpu::{BACKENDS, download};
 use outsize_kernels::{WeightTensor, is_gpu};
 use std::ops::Range;
 
-/// The bytes of a value from which it goes through a slot: two of one layer that are held at once leave none free.
+/// The bytes of a value from which it goes through a slot: two of one layer that are held at once
+/// leave none free.
 const LEAST_IN_SLOT: usize = 1 << 20;
 
 impl Streamed {
@@ -49,16 +50,17 @@ impl Streamed {
         Tensor::from_data(data, (to, dtype))
     }
 
-    /// A matrix that is kept on a GPU: no tiles are needed of it where each output depends on its own row
-    /// alone.
+    /// A matrix that is kept on a GPU: no tiles are needed of it where each output depends on its
+    /// own row alone.
     pub fn on_gpu(&self) -> Option<WeightTensor> {
         self.inner.on_gpu().cloned()
     }
 
-    /// The rows of a matrix on a GPU, tile after tile, wherever it is kept: the range of rows and these
-    /// rows. Hold one at a time: its memory is another's after the next but one.
+    /// The rows of a matrix on a GPU, tile after tile, wherever it is kept: the range of rows and
+    /// these rows. Hold one at a time: its memory is another's after the next but one.
     ///
-    /// The tiles are the same wherever the matrix is kept, and so are the bits of what is made of them.
+    /// The tiles are the same wherever the matrix is kept, and so are the bits of what is made of
+    /// them.
     ///
     /// # Unwinds
     /// To [`Dispatched::run`](crate::Dispatched::run) with what the read or the device said.
@@ -114,8 +116,8 @@ impl Inner {
         copied.map_err(|_| none_free())
     }
 
-    /// A tensor of this shape where the module is. A large one goes to a GPU through a slot if one is free, so that it is
-    /// copied while those before it are used.
+    /// A tensor of this shape where the module is. A large one goes to a GPU through a slot if one
+    /// is free, so that it is copied while those before it are used.
     pub(super) fn tensor_of<const D: usize>(
         &self,
         bytes: Bytes,

@@ -64,8 +64,8 @@ impl Numbers {
         self.0 >> 33
     }
 
-    /// Between -0.5 and 0.5; a multiple of 1/256, so that every type of storage holds it exactly, and 0.25 more
-    /// of it too.
+    /// Between -0.5 and 0.5; a multiple of 1/256, so that every type of storage holds it exactly,
+    /// and 0.25 more of it too.
     pub fn float(&mut self) -> f32 {
         ((self.next() >> 10) % 256) as f32 / 256.0 - 0.5
     }
@@ -83,7 +83,8 @@ impl Numbers {
     }
 }
 
-/// The module with values of its own in every parameter, also where Burn begins with ones and zeros.
+/// The module with values of its own in every parameter, also where Burn begins with ones and
+/// zeros.
 pub fn fill<M: Module>(module: M) -> M {
     module.map(&mut Fill { numbers: Numbers(7), path: Vec::new() })
 }

@@ -1,4 +1,5 @@
-//! Which tensor belongs to which parameter: rules, strictness, parts, and checkpoints of burn-store's.
+//! Which tensor belongs to which parameter: rules, strictness, parts, and checkpoints of
+//! burn-store's.
 
 #[path = "../common/mod.rs"]
 mod common;

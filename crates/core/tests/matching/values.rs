@@ -22,8 +22,8 @@ fn pair(layout: LinearLayout, rows: usize) -> Pair {
     Pair { one: linear(LinearLayout::Col), other: linear(layout) }
 }
 
-/// One tensor `[out, in]`, read once as it is and once the other way round; and not at all where the shapes
-/// of its two users differ.
+/// One tensor `[out, in]`, read once as it is and once the other way round; and not at all where
+/// the shapes of its two users differ.
 #[test]
 fn two_parameters_of_one_tensor() {
     let (_dir, path) = folder();
@@ -46,7 +46,8 @@ fn two_parameters_of_one_tensor() {
     assert_eq!(misfit.misshaped, [("shared.weight".to_string(), vec![32, WIDTH], vec![31, WIDTH])]);
 }
 
-/// A quarter of a tensor each, read by rows, by tiles, and as a whole; and parts that do not divide it.
+/// A quarter of a tensor each, read by rows, by tiles, and as a whole; and parts that do not divide
+/// it.
 #[test]
 fn parts_of_a_tensor() {
     let (_dir, path) = folder();
@@ -108,8 +109,8 @@ impl Experts {
     }
 }
 
-/// `[2 · experts, out, in]` or `[experts, 2 · out, in]`: the parts are the same. Not where a tensor of a parameter's own is
-/// there too.
+/// `[2 · experts, out, in]` or `[experts, 2 · out, in]`: the parts are the same. Not where a tensor
+/// of a parameter's own is there too.
 #[test]
 fn modules_may_be_stacked() {
     let module =
@@ -168,7 +169,8 @@ struct Wide {
     scalar: Param<Tensor<1>>,
 }
 
-/// Rows larger than a tile, and `Access` where it makes no sense: the ring has room for what is read.
+/// Rows larger than a tile, and `Access` where it makes no sense: the ring has room for what is
+/// read.
 #[test]
 fn a_row_larger_than_a_tile_fits_the_ring() {
     let lazy = |shape: [usize; 2]| {
@@ -275,7 +277,8 @@ struct Parts {
     last: Param<Tensor<2>>,
 }
 
-/// Of several names that a tensor may have the first counts that there is, and a parameter may be some parts of a tensor.
+/// Of several names that a tensor may have the first counts that there is, and a parameter may be
+/// some parts of a tensor.
 #[test]
 fn a_parameter_may_be_several_parts_of_a_tensor() {
     let lazy = |rows: usize| {

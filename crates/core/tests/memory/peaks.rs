@@ -133,8 +133,9 @@ fn peak(task: &str, path: &Path, budget: u64) -> u64 {
     line.unwrap().1.trim().parse().unwrap()
 }
 
-/// What the threads' stacks, the code of planning and reading, and some 3 kB for each of 2000 parameters add; with a ring
-/// that is full, 8.5 to 10 MiB; some 4 MiB more where nothing is optimised.
+/// What the threads' stacks, the code of planning and reading, and some 3 kB for each of 2000
+/// parameters add; with a ring that is full, 8.5 to 10 MiB; some 4 MiB more where nothing is
+/// optimised.
 const SLACK: u64 = if cfg!(debug_assertions) { 16 << 20 } else { 11 << 20 };
 
 /// Dispatching a module much larger than its budget takes the budget, and nothing of the module.

@@ -303,8 +303,8 @@ fn a_file_written_over_since_it_was_opened_is_an_error() {
     assert!(error.to_string().contains(".safetensors"), "{error}");
 }
 
-/// What the child process of [`peak_memory_is_within_the_budget`] does: run passes under a budget, or
-/// all but the passes, and print the peak of its resident set.
+/// What the child process of [`peak_memory_is_within_the_budget`] does: run passes under a budget,
+/// or all but the passes, and print the peak of its resident set.
 #[test]
 fn child() {
     let Ok(path) = std::env::var("OUTSIZE_CHILD_CHECKPOINT") else {
@@ -328,8 +328,8 @@ fn child() {
     println!("peak={}", outsize_machine::peak_rss().unwrap());
 }
 
-/// More than what 16 tokens take in [`Stack::forward`], stacks of the worker threads and code of the
-/// layers that the baseline does not run included.
+/// More than what 16 tokens take in [`Stack::forward`], stacks of the worker threads and code of
+/// the layers that the baseline does not run included.
 const ACTIVATIONS: u64 = 6 << 20;
 
 #[test]

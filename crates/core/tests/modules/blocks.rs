@@ -1,5 +1,5 @@
-//! Weights stored in blocks: for unmodified modules they are the floats that they are worth, for those who know the handle
-//! they stay as they are stored.
+//! Weights stored in blocks: for unmodified modules they are the floats that they are worth, for
+//! those who know the handle they stay as they are stored.
 
 use crate::common::{Numbers, folder, options};
 use burn::module::{Module, Param};

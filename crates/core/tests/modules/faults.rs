@@ -1,5 +1,5 @@
-//! Reads that fail in the middle of a pass: the caller gets the error, the screen nothing, and the next pass is
-//! right.
+//! Reads that fail in the middle of a pass: the caller gets the error, the screen nothing, and the
+//! next pass is right.
 
 use crate::common::{self, bits, fill, flat, folder, options, values, write};
 use burn::module::Module;
@@ -169,7 +169,8 @@ fn a_failure_that_the_module_swallows() {
     case().check(Stack::on_join);
 }
 
-/// A module that holds more weights at once than was declared is refused, and what is declared is enough.
+/// A module that holds more weights at once than was declared is refused, and what is declared is
+/// enough.
 #[test]
 fn holding_too_much_is_an_error() {
     let (_dir, path) = folder();

@@ -1,5 +1,5 @@
-//! Weights stored as integers: for unmodified modules they are the floats that they are worth, for those who know the handle
-//! they stay integers, row after row, however the checkpoint has them.
+//! Weights stored as integers: for unmodified modules they are the floats that they are worth, for
+//! those who know the handle they stay integers, row after row, however the checkpoint has them.
 
 use crate::common::{Numbers, folder, options};
 use burn::module::{Module, Param, ParamId};

@@ -1,4 +1,5 @@
-//! A module that burn-onnx generated of a network of PyTorch, `scripts/fixtures/onnx_module.py`, against what PyTorch computes.
+//! A module that burn-onnx generated of a network of PyTorch, `scripts/fixtures/onnx_module.py`,
+//! against what PyTorch computes.
 
 use crate::common::{bits, flat, options};
 use burn::tensor::{Device, Int, Tensor, TensorData};

@@ -1,5 +1,5 @@
-//! PyTorch's own modules, as PyTorch saves them, against what PyTorch computes. The fixtures come from
-//! `scripts/fixtures/torch_modules.py`.
+//! PyTorch's own modules, as PyTorch saves them, against what PyTorch computes. The fixtures come
+//! from `scripts/fixtures/torch_modules.py`.
 
 use crate::common::{Numbers, options, write};
 use burn::module::Module;

@@ -1,5 +1,5 @@
-//! Burn's own modules, unmodified, wherever their weights live: one module of tests per kind, and one
-//! property over all of them.
+//! Burn's own modules, unmodified, wherever their weights live: one module of tests per kind, and
+//! one property over all of them.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! One property over all kinds: where weights live, how they are stored and how they are read never changes a
-//! bit of what a module computes.
+//! One property over all kinds: where weights live, how they are stored and how they are read never
+//! changes a bit of what a module computes.
 
 use crate::common::{bits, options};
 use crate::specimen::{DTYPES, Specimen, Stored, dispatched, least};

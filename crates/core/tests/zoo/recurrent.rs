@@ -59,8 +59,8 @@ fn gru() {
     check::<Grus>();
 }
 
-/// A recurrent layer asks for each weight at every step. As long as it is in the ring that reads nothing: a
-/// pass reads what it streams once, however many steps it makes.
+/// A recurrent layer asks for each weight at every step. As long as it is in the ring that reads
+/// nothing: a pass reads what it streams once, however many steps it makes.
 #[test]
 fn a_weight_still_in_the_ring_costs_nothing() {
     let mut stored = Stored::<Lstms>::new();
@@ -93,8 +93,8 @@ fn a_weight_still_in_the_ring_costs_nothing() {
     }
 }
 
-/// The planner rather makes room for a whole layer in the ring than for some of its weights outside of it; in
-/// less memory the layer runs nevertheless.
+/// The planner rather makes room for a whole layer in the ring than for some of its weights outside
+/// of it; in less memory the layer runs nevertheless.
 #[test]
 fn the_ring_holds_a_recurrent_layer_if_it_can() {
     let mut stored = Stored::<Lstms>::new();

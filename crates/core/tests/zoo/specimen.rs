@@ -72,8 +72,9 @@ pub fn dispatched<M: Specimen>(
     dispatch(M::new(&Device::flex()), checkpoint, map, options).unwrap()
 }
 
-/// What holds for every kind: nothing is initialised by planning and dispatching; in the least budget, passes
-/// over three inputs and then the first again give the bits that Burn gives without outsize.
+/// What holds for every kind: nothing is initialised by planning and dispatching; in the least
+/// budget, passes over three inputs and then the first again give the bits that Burn gives without
+/// outsize.
 pub fn check<M: Specimen>() {
     let mut stored = Stored::<M>::new();
     let checkpoint = stored.checkpoint(Dtype::F32);

@@ -30,7 +30,8 @@ impl Layer {
     }
 }
 
-/// Enums, options, vectors, arrays and tuples of modules; a table; weights stored the other way round.
+/// Enums, options, vectors, arrays and tuples of modules; a table; weights stored the other way
+/// round.
 #[derive(Module, Debug)]
 pub struct Containers {
     table: Embedding,
@@ -77,7 +78,8 @@ impl Specimen for Containers {
     }
 }
 
-/// A module used twice in a pass, modules that share a parameter, layers of which each pass skips half.
+/// A module used twice in a pass, modules that share a parameter, layers of which each pass skips
+/// half.
 #[derive(Module, Debug)]
 pub struct Sharing {
     twice: Linear,

@@ -15,8 +15,8 @@ use crate::pipeline_part::PipelinePart;
 pub const ADAPTER_FILES: [&str; 2] =
     ["pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"];
 
-/// Which of the files of a folder or a repository holds an adapter of a model of pictures: one that diffusers saved, or else the
-/// only one of safetensors.
+/// Which of the files of a folder or a repository holds an adapter of a model of pictures: one that
+/// diffusers saved, or else the only one of safetensors.
 pub fn adapter_file<'a>(names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let names: Vec<_> = names.filter(|name| !name.contains('/')).collect();
     let saved = ADAPTER_FILES.iter().find_map(|saved| names.iter().find(|name| *name == saved));
@@ -52,7 +52,8 @@ pub(super) struct Matrices {
 }
 
 impl AdapterFile {
-    /// Opens the adapter at `path`, a file or a folder of one; what it adds is multiplied by `scale`.
+    /// Opens the adapter at `path`, a file or a folder of one; what it adds is multiplied by
+    /// `scale`.
     pub fn open(path: &Path, scale: f64) -> Result<Self, Error> {
         let path = located(path)?;
         let checkpoint = Checkpoint::open(&path).map_err(outsize_core::Error::from)?;
@@ -141,7 +142,8 @@ impl AdapterFile {
         parts.into_iter().map(read).collect()
     }
 
-    /// What PEFT noted that a product of such a rank is multiplied by, for each of a part's modules.
+    /// What PEFT noted that a product of such a rank is multiplied by, for each of a part's
+    /// modules.
     pub(super) fn scales(
         &self,
         part: PipelinePart,

@@ -72,7 +72,8 @@ pub(crate) struct AdaptedLayer<'a> {
 }
 
 impl AdaptedLayers {
-    /// Adds what the file has for the weights of a part. Gives the modules of the file that it was for.
+    /// Adds what the file has for the weights of a part. Gives the modules of the file that it was
+    /// for.
     pub fn add(
         &mut self,
         file: &AdapterFile,
@@ -134,7 +135,8 @@ impl AdaptedLayers {
         })
     }
 
-    /// Reads what is added to each weight, by its path: in the types in which it is stored, of more than one adapter in f32.
+    /// Reads what is added to each weight, by its path: in the types in which it is stored, of more
+    /// than one adapter in f32.
     pub fn read(&self) -> Result<HashMap<String, LowRank>, outsize_core::Error> {
         let read = |(path, layers): (&String, &Vec<Layer>)| {
             let mut parts = layers.iter().map(Layer::read).collect::<Result<Vec<_>, _>>()?;
@@ -159,7 +161,8 @@ fn joined(parts: Vec<LowRank>) -> LowRank {
 }
 
 impl Layer {
-    /// Checks what the file has for a weight, whose rows hold so many values, with the scale that PEFT noted.
+    /// Checks what the file has for a weight, whose rows hold so many values, with the scale that
+    /// PEFT noted.
     fn new(
         file: &AdapterFile,
         found: &Found<'_>,

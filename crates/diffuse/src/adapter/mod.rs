@@ -1,5 +1,5 @@
-//! LoRA adapters of models of pictures ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)): one file of small matrices, added to
-//! what layers give while the model runs.
+//! LoRA adapters of models of pictures ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)): one
+//! file of small matrices, added to what layers give while the model runs.
 
 mod file;
 mod layers;

@@ -1,5 +1,5 @@
-//! What adapters call the modules of a part: as diffusers does, as the software that models were published for, and both with all
-//! dots turned into `_`.
+//! What adapters call the modules of a part: as diffusers does, as the software that models were
+//! published for, and both with all dots turned into `_`.
 
 use crate::pipeline_part::PipelinePart;
 use crate::published::{LAST_NORM, Rows, UnetNames, flux_name, z_image_name};
@@ -31,7 +31,8 @@ impl ModuleNames {
         *projection_in_out && module == "text_projection"
     }
 
-    /// All names that the module of a weight `[out, in, ..]` may have in a file, each with its rows there.
+    /// All names that the module of a weight `[out, in, ..]` may have in a file, each with its rows
+    /// there.
     pub fn of(&self, part: PipelinePart, module: &str, shape: &[usize]) -> Vec<(String, Rows)> {
         let all = || Rows::all(shape[0]);
         let mut dotted = vec![(module.to_owned(), all())];

@@ -37,12 +37,14 @@ const OTHERS: &[(&[&str], &str)] = &[
     (&["bundle_emb", "emb_params"], "a textual inversion"),
 ];
 
-/// The module that a tensor is for, as the file calls it, and what it is of its adapter; `None` if it is of none.
+/// The module that a tensor is for, as the file calls it, and what it is of its adapter; `None` if
+/// it is of none.
 pub(super) fn parsed(name: &str) -> Option<(String, Role)> {
     let name = name.replacen("base_model.model.", "", 1);
     let ended = ENDS.iter().find_map(|(end, role)| Some((name.strip_suffix(end)?, *role)));
     let (module, role) = ended.or_else(|| of_peft(&name))?;
-    // Former processors of attention: `attn1.processor.to_out_lora` is what adapts `attn1.to_out.0`.
+    // Former processors of attention: `attn1.processor.to_out_lora` is what adapts
+    // `attn1.to_out.0`.
     let mut module = module.replace(".processor.", ".");
     if role == Alpha {
         module = module.strip_suffix("_lora").map(str::to_owned).unwrap_or(module);

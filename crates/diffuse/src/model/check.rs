@@ -151,7 +151,8 @@ impl ImageModel {
         ])
     }
 
-    /// Whether fields of a transformer are what other parts have: the field, its value, whose it should be, and that.
+    /// Whether fields of a transformer are what other parts have: the field, its value, whose it
+    /// should be, and that.
     fn check_transformer(&self, fields: &[(&str, usize, &str, usize)]) -> Result<(), Error> {
         match fields.iter().find(|(_, found, _, wanted)| found != wanted) {
             Some((field, found, of, wanted)) => {

@@ -40,7 +40,8 @@ impl ImageModel {
     /// Width and height of the pictures.
     ///
     /// # Errors
-    /// [`Error::Size`]: sides that are not multiples of a latent's, or too long. Pictures that the model does not take.
+    /// [`Error::Size`]: sides that are not multiples of a latent's, or too long. Pictures that the
+    /// model does not take.
     pub fn size(&self, request: &ImageRequest) -> Result<[usize; 2], Error> {
         let scale = self.scale() * self.denoiser.packing();
         let usual = self.denoiser.sample_size().map_or(512, |side| side * self.scale());

@@ -32,8 +32,8 @@ pub(super) fn unigrams() -> String {
     .to_string()
 }
 
-/// The files of a tokenizer that has as many tokens as the table of these weights, of which the last ones are `special`, with a
-/// chat template.
+/// The files of a tokenizer that has as many tokens as the table of these weights, of which the
+/// last ones are `special`, with a chat template.
 pub(super) fn chat_tokenizer(
     folder: &str,
     weights: &[WeightSpec],

@@ -1,7 +1,7 @@
 //! What OpenCLIP calls the parameters of its text encoder.
 
-/// The name of the tensor that holds the parameter which transformers calls `parameter`, and which third of it that is, if it holds
-/// three.
+/// The name of the tensor that holds the parameter which transformers calls `parameter`, and which
+/// third of it that is, if it holds three.
 pub(super) fn published(parameter: &str) -> Option<(String, Option<usize>)> {
     let parameter = parameter.strip_prefix("text_model.").unwrap_or(parameter);
     let whole = match parameter {

@@ -1,5 +1,5 @@
-//! What the software that FLUX.1 and FLUX.2 were published for calls the modules of their transformers: some of them are one matrix
-//! there.
+//! What the software that FLUX.1 and FLUX.2 were published for calls the modules of their
+//! transformers: some of them are one matrix there.
 
 use outsize_models::arch::SHIFT_FIRST;
 
@@ -76,7 +76,8 @@ const WHOLE: &[(&str, &str)] = &[
 /// The projection of the last norm, whose shifts come before its scales there.
 pub(crate) const LAST_NORM: &str = "norm_out.linear";
 
-/// The published name of the module of a weight `[out, in]` that diffusers calls `module`, and its rows there.
+/// The published name of the module of a weight `[out, in]` that diffusers calls `module`, and its
+/// rows there.
 pub(crate) fn published(module: &str, shape: &[usize]) -> Option<(String, Rows)> {
     let (&out, &inputs) = (shape.first()?, shape.get(1)?);
     if module == LAST_NORM {

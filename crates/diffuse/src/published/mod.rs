@@ -1,4 +1,5 @@
-//! Names of the software that models were published for, and checkpoints of one file that have them.
+//! Names of the software that models were published for, and checkpoints of one file that have
+//! them.
 
 mod clip_names;
 mod flux_names;

@@ -18,13 +18,15 @@ use crate::error::Error;
 use crate::kind::PipelineKind;
 use crate::pipeline_part::PipelinePart;
 
-/// What the names of a denoiser's tensors begin with; with nothing in files that have no other part.
+/// What the names of a denoiser's tensors begin with; with nothing in files that have no other
+/// part.
 const DENOISERS: [&str; 2] = ["model.diffusion_model.", ""];
 
 /// What those of an autoencoder's begin with.
 const AUTOENCODERS: [&str; 2] = ["first_stage_model.", "vae."];
 
-/// The same of the first text encoder: CLIP of version 1, of XL and of FLUX.1, and Qwen3 of Z-Image and FLUX.2 klein.
+/// The same of the first text encoder: CLIP of version 1, of XL and of FLUX.1, and Qwen3 of Z-Image
+/// and FLUX.2 klein.
 const TEXT_ENCODERS: [&str; 5] = [
     "cond_stage_model.transformer.",
     "conditioner.embedders.0.transformer.",
@@ -68,8 +70,9 @@ enum Family {
     QwenImage,
 }
 
-/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1, FLUX.2, Z-Image or Qwen-Image,
-/// as safetensors or GGUF. Parts that are not in it are those of its base.
+/// A checkpoint in one file, of which headers are read: of Stable Diffusion 1, 2 or XL, of FLUX.1,
+/// FLUX.2, Z-Image or Qwen-Image, as safetensors or GGUF. Parts that are not in it are those of its
+/// base.
 #[derive(Debug)]
 pub struct SingleFile {
     path: PathBuf,
@@ -111,7 +114,8 @@ impl SingleFile {
         }
     }
 
-    /// The repository on the Hub whose configurations, tokenizers and other parts are those of such a file.
+    /// The repository on the Hub whose configurations, tokenizers and other parts are those of such
+    /// a file.
     ///
     /// # Errors
     /// A file that does not tell.
@@ -167,7 +171,8 @@ impl SingleFile {
             (TextEncoder2, [&[T5][..], &OPEN_CLIPS[1..]]),
             (Vae, [&AUTOENCODERS[..], &[]]),
         ];
-        // The autoencoder of FLUX.2 has other names there, and so have all other parts of Qwen-Image.
+        // The autoencoder of FLUX.2 has other names there, and so have all other parts of
+        // Qwen-Image.
         let is_known = |part| match self.family {
             Family::Flux2 => part != Vae,
             family => family != Family::QwenImage,
@@ -211,7 +216,8 @@ impl SingleFile {
         }
     }
 
-    /// The weights of a part whose `config.json` at `place` has that text, under the names that diffusers gives them.
+    /// The weights of a part whose `config.json` at `place` has that text, under the names that
+    /// diffusers gives them.
     pub(crate) fn part(
         &self,
         kind: PipelineKind,
@@ -292,7 +298,8 @@ impl SingleFile {
         Ok(self.whole.with_tensors(tensors).map_err(outsize_core::Error::from)?)
     }
 
-    /// The tensors of all parameters of a part. `names` are those that one may have in the file, each with its rows there.
+    /// The tensors of all parameters of a part. `names` are those that one may have in the file,
+    /// each with its rows there.
     fn tensors<C: Component>(
         &self,
         part: PipelinePart,

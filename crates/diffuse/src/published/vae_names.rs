@@ -1,6 +1,7 @@
 //! What the software that Stable Diffusion was published for calls the modules of its autoencoder.
 
-/// The published name of the module that diffusers calls `module`, of an autoencoder of so many `levels`.
+/// The published name of the module that diffusers calls `module`, of an autoencoder of so many
+/// `levels`.
 pub(super) fn published(module: &str, levels: usize) -> Option<String> {
     let parts: Vec<&str> = module.split('.').collect();
     let number = |text: &str| text.parse::<usize>().ok();

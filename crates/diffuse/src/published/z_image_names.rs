@@ -1,11 +1,13 @@
-//! What the software that Z-Image was published for calls the modules of its transformer: some of them are one matrix there.
+//! What the software that Z-Image was published for calls the modules of its transformer: some of
+//! them are one matrix there.
 
 use super::rows::Rows;
 
 /// Queries, keys and values, which are one matrix.
 const JOINED: [&str; 3] = ["to_q", "to_k", "to_v"];
 
-/// The published name of the module that diffusers calls `module`, of so many outputs, and its rows there.
+/// The published name of the module that diffusers calls `module`, of so many outputs, and its rows
+/// there.
 pub(crate) fn published(module: &str, outputs: usize) -> (String, Rows) {
     let whole = |name: String| (name, Rows::all(outputs));
     for layer in ["x_embedder", "final_layer"] {

@@ -59,8 +59,9 @@ pub struct SchedulerConfig {
 }
 
 impl SchedulerConfig {
-    /// Reads the text of the file at `path`, which messages name. With a `choice`, its fields are read as diffusers'
-    /// `from_config` of that class does: what the class does not know is passed over, what is absent has the class's default.
+    /// Reads the text of the file at `path`, which messages name. With a `choice`, its fields are
+    /// read as diffusers' `from_config` of that class does: what the class does not know is passed
+    /// over, what is absent has the class's default.
     ///
     /// # Errors
     /// Text that is not a JSON object; a class, or a field's value, that is not built in.
@@ -202,8 +203,8 @@ impl SchedulerConfig {
         })
     }
 
-    /// The configuration as diffusers' pipeline of FLUX.1 runs it: from noise levels that are as far from each other, shifted for
-    /// pictures of so many tokens if it shifts by their number.
+    /// The configuration as diffusers' pipeline of FLUX.1 runs it: from noise levels that are as
+    /// far from each other, shifted for pictures of so many tokens if it shifts by their number.
     ///
     /// # Errors
     /// [`Error::Scheduler`]: it is not one of flow matching.
@@ -213,8 +214,8 @@ impl SchedulerConfig {
         Ok(())
     }
 
-    /// The configuration as diffusers' pipeline of FLUX.2 klein runs it: from even noise levels, shifted for pictures of so many
-    /// tokens and for so many steps, if it shifts by anything.
+    /// The configuration as diffusers' pipeline of FLUX.2 klein runs it: from even noise levels,
+    /// shifted for pictures of so many tokens and for so many steps, if it shifts by anything.
     ///
     /// # Errors
     /// [`Error::Scheduler`]: it is not one of flow matching.
@@ -224,8 +225,9 @@ impl SchedulerConfig {
         Ok(())
     }
 
-    /// The configuration as diffusers' pipeline of Stable Diffusion 3 runs it: from noise levels of the timesteps of training,
-    /// shifted for pictures of so many tokens if it shifts by their number.
+    /// The configuration as diffusers' pipeline of Stable Diffusion 3 runs it: from noise levels of
+    /// the timesteps of training, shifted for pictures of so many tokens if it shifts by their
+    /// number.
     ///
     /// # Errors
     /// [`Error::Scheduler`]: it is not one of flow matching.
@@ -235,8 +237,9 @@ impl SchedulerConfig {
         Ok(())
     }
 
-    /// The configuration as diffusers' pipeline of latent consistency runs it from a picture to begin with: all steps go from as
-    /// much noise as `strength` says, from 0 to 1. Whether it is one that can be run so.
+    /// The configuration as diffusers' pipeline of latent consistency runs it from a picture to
+    /// begin with: all steps go from as much noise as `strength` says, from 0 to 1. Whether it is
+    /// one that can be run so.
     pub fn begin_at(&mut self, strength: f64) -> bool {
         self.begun_steps = (self.taught_steps as f64 * strength).floor() as usize;
         self.kind.is_consistency()
@@ -249,8 +252,9 @@ impl SchedulerConfig {
         }
     }
 
-    /// The configuration as diffusers' pipeline of Stable Diffusion runs it: with an offset of one timestep, and without
-    /// clipping, whatever old files say. Returns the names of the fields that are changed.
+    /// The configuration as diffusers' pipeline of Stable Diffusion runs it: with an offset of one
+    /// timestep, and without clipping, whatever old files say. Returns the names of the fields that
+    /// are changed.
     pub fn for_stable_diffusion(&mut self) -> Vec<&'static str> {
         let mut changed = Vec::new();
         if self.steps_offset != 1 {
@@ -264,8 +268,8 @@ impl SchedulerConfig {
     }
 }
 
-/// The kind that was asked for, if a model of the file's scheduler can be run by it: flow matching and noise of a variance that is
-/// preserved are trained for different paths.
+/// The kind that was asked for, if a model of the file's scheduler can be run by it: flow matching
+/// and noise of a variance that is preserved are trained for different paths.
 fn chosen(
     fields: &Fields<'_>,
     kind: SchedulerKind,

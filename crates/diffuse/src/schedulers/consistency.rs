@@ -1,5 +1,6 @@
-//! Models that were distilled to make a picture in a few steps, each of which goes all the way to the picture and back into less
-//! noise: of latent consistency (LCM, Luo et al. 2023) and of trajectory consistency (TCD, Zheng et al. 2024).
+//! Models that were distilled to make a picture in a few steps, each of which goes all the way to
+//! the picture and back into less noise: of latent consistency (LCM, Luo et al. 2023) and of
+//! trajectory consistency (TCD, Zheng et al. 2024).
 
 use super::AlphasCumprod;
 use super::config::SchedulerConfig;
@@ -14,8 +15,8 @@ pub(super) struct Consistency {
     timesteps: Vec<f32>,
     prediction: PredictionType,
     clip: Option<f32>,
-    /// What a timestep is multiplied with where it says how much of the sample stays; `None`: a step ends in the noise that the
-    /// model found, and none is added.
+    /// What a timestep is multiplied with where it says how much of the sample stays; `None`: a
+    /// step ends in the noise that the model found, and none is added.
     scaling: Option<f64>,
 }
 

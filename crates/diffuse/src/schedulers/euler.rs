@@ -1,5 +1,5 @@
-//! Euler's method on noise levels. Karras et al. 2022, algorithm 2 without churn; or with as much noise added at each step as makes
-//! it a step of the diffusion ("ancestral").
+//! Euler's method on noise levels. Karras et al. 2022, algorithm 2 without churn; or with as much
+//! noise added at each step as makes it a step of the diffusion ("ancestral").
 
 use super::config::{SchedulerConfig, Spacing};
 use super::kind::{PredictionType, SchedulerKind};

@@ -1,5 +1,6 @@
-//! Euler's method along the straight paths of flow matching: a sample is `(1 - sigma) · picture + sigma · noise`. Lipman et al. 2022
-//! (arXiv:2210.02747); noise levels are shifted as Esser et al. 2024 (arXiv:2403.03206) do.
+//! Euler's method along the straight paths of flow matching: a sample is
+//! `(1 - sigma) · picture + sigma · noise`. Lipman et al. 2022 (arXiv:2210.02747); noise levels are
+//! shifted as Esser et al. 2024 (arXiv:2403.03206) do.
 
 use outsize_models::{Error, Fields};
 
@@ -14,8 +15,8 @@ pub(crate) struct FlowMatchConfig {
     shift: Shift,
     /// What the last noise level before zero is stretched to.
     terminal: Option<f64>,
-    /// Whether noise levels lie as far from each other before they are shifted, from 1 to that of one step; those of the
-    /// timesteps of training otherwise.
+    /// Whether noise levels lie as far from each other before they are shifted, from 1 to that of
+    /// one step; those of the timesteps of training otherwise.
     even: bool,
 }
 
@@ -82,8 +83,8 @@ impl FlowMatchConfig {
         self
     }
 
-    /// For pictures of so many tokens in so many steps, as measured for FLUX.2: the shift is linear in either, from 10 to 200 steps
-    /// and beyond, and of large pictures in the tokens alone.
+    /// For pictures of so many tokens in so many steps, as measured for FLUX.2: the shift is linear
+    /// in either, from 10 to 200 steps and beyond, and of large pictures in the tokens alone.
     pub fn with_fitted_shift(mut self, image_tokens: usize, steps: usize) -> Self {
         /// More tokens than this make a large picture.
         const LARGE: usize = 4300;

@@ -8,8 +8,8 @@ use std::str::FromStr;
 pub enum SchedulerKind {
     /// Denoising diffusion implicit models, without noise added. Song et al. 2020.
     Ddim,
-    /// Pseudo numerical methods: a linear multistep method, after Runge-Kutta steps if it is not told to skip them. Liu et al.
-    /// 2022.
+    /// Pseudo numerical methods: a linear multistep method, after Runge-Kutta steps if it is not
+    /// told to skip them. Liu et al. 2022.
     Pndm,
     /// Euler's method, without noise added. Karras et al. 2022.
     Euler,
@@ -17,7 +17,8 @@ pub enum SchedulerKind {
     EulerAncestral,
     /// DPM-Solver++ of first or second order, multistep. Lu et al. 2022.
     DpmSolver,
-    /// Euler's method along the straight paths of flow matching. Lipman et al. 2022, Esser et al. 2024.
+    /// Euler's method along the straight paths of flow matching. Lipman et al. 2022, Esser et
+    /// al. 2024.
     FlowMatchEuler,
     /// Steps of a latent consistency model. Luo et al. 2023.
     Lcm,
@@ -92,7 +93,8 @@ impl SchedulerKind {
                 ("use_dynamic_shifting", &["false"]),
                 ("use_flow_sigmas", &["false"]),
                 ("use_lu_lambdas", &["false"]),
-                // Whether a model also predicts a variance, which none built in does; others mean nothing to this one.
+                // Whether a model also predicts a variance, which none built in does; others mean
+                // nothing to this one.
                 (
                     "variance_type",
                     &[
@@ -128,8 +130,9 @@ impl fmt::Display for SchedulerKind {
     }
 }
 
-/// A scheduler by its short name, as a user asks for one instead of the checkpoint's own: `ddim`, `pndm`, `euler`, `euler-a`,
-/// `dpm++`, `lcm`, `tcd`, `flow-euler`; with `-karras` or `-trailing` behind it where the steps are to be others.
+/// A scheduler by its short name, as a user asks for one instead of the checkpoint's own: `ddim`,
+/// `pndm`, `euler`, `euler-a`, `dpm++`, `lcm`, `tcd`, `flow-euler`; with `-karras` or `-trailing`
+/// behind it where the steps are to be others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchedulerChoice {
     /// Which method.
@@ -198,7 +201,8 @@ impl fmt::Display for SchedulerChoice {
 pub enum PredictionType {
     /// The noise.
     Epsilon,
-    /// A mixture of noise and picture, `v`. Salimans and Ho 2022. Of flow matching, noise less picture.
+    /// A mixture of noise and picture, `v`. Salimans and Ho 2022. Of flow matching, noise less
+    /// picture.
     Velocity,
     /// The picture.
     Sample,
@@ -213,7 +217,8 @@ impl PredictionType {
         }
     }
 
-    /// The picture and the noise of a sample, of which there is so much of either, by a model's output.
+    /// The picture and the noise of a sample, of which there is so much of either, by a model's
+    /// output.
     pub(super) fn picture_and_noise(
         self,
         output: f32,

@@ -118,7 +118,8 @@ impl Scheduler {
         })
     }
 
-    /// The timestep of each call of the model that is to come. There may be more of them than steps.
+    /// The timestep of each call of the model that is to come. There may be more of them than
+    /// steps.
     pub fn timesteps(&self) -> &[f32] {
         &self.timesteps[self.index..]
     }
@@ -165,9 +166,10 @@ impl Scheduler {
         }
     }
 
-    /// One step: `output` is what the model made of `sample` at the next of the [timesteps](Self::timesteps), and `sample`
-    /// becomes what the model is to see then. Both have the same length; any order of values will do. `draw` gives as much normal
-    /// noise, in that order, for schedulers that add some. Does nothing once all timesteps are done.
+    /// One step: `output` is what the model made of `sample` at the next of the
+    /// [timesteps](Self::timesteps), and `sample` becomes what the model is to see then. Both have
+    /// the same length; any order of values will do. `draw` gives as much normal noise, in that
+    /// order, for schedulers that add some. Does nothing once all timesteps are done.
     pub fn step(&mut self, output: &[f32], sample: &mut [f32], draw: &mut dyn FnMut() -> Vec<f32>) {
         let Some(&timestep) = self.timesteps.get(self.index) else {
             return;
@@ -184,8 +186,8 @@ impl Scheduler {
     }
 }
 
-/// The timesteps of a configuration's spacing, falling; `of` is the number of those of training, and `divisions` into how many
-/// parts they are divided, which may be one more than steps.
+/// The timesteps of a configuration's spacing, falling; `of` is the number of those of training,
+/// and `divisions` into how many parts they are divided, which may be one more than steps.
 fn spaced(spacing: Spacing, of: usize, steps: usize, divisions: usize, offset: usize) -> Vec<f64> {
     let whole = of as f64;
     let timestep = |index: usize| match spacing {

@@ -16,8 +16,8 @@ pub(crate) enum Betas {
 }
 
 impl Betas {
-    /// The products of all `1 - beta` up to each of `steps` timesteps. Rounded to 32 bits where diffusers does, since errors of
-    /// the betas would add up.
+    /// The products of all `1 - beta` up to each of `steps` timesteps. Rounded to 32 bits where
+    /// diffusers does, since errors of the betas would add up.
     pub(crate) fn alphas_cumprod(&self, steps: usize, zero_snr: bool) -> Vec<f32> {
         let betas = match self {
             Self::Linear(start, end) => linspace(*start, *end, steps),
@@ -61,8 +61,8 @@ fn cumprod(values: &[f32]) -> Vec<f32> {
     values.iter().scan(1.0, product).collect()
 }
 
-/// The alphas whose products are rescaled so that the last one is zero: nothing of the picture is left there. Lin et al. 2023,
-/// "Common Diffusion Noise Schedules and Sample Steps are Flawed".
+/// The alphas whose products are rescaled so that the last one is zero: nothing of the picture is
+/// left there. Lin et al. 2023, "Common Diffusion Noise Schedules and Sample Steps are Flawed".
 fn with_zero_snr(products: &[f32]) -> Vec<f32> {
     let roots: Vec<f32> = products.iter().map(|product| product.sqrt()).collect();
     let (Some(first), Some(last)) = (roots.first(), roots.last()) else {

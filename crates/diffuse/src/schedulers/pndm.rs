@@ -1,4 +1,5 @@
-//! PNDM: Runge-Kutta steps unless they are skipped, then a linear multistep method. Liu et al. 2022.
+//! PNDM: Runge-Kutta steps unless they are skipped, then a linear multistep method. Liu et
+//! al. 2022.
 
 use super::config::SchedulerConfig;
 use super::kind::PredictionType;

@@ -13,7 +13,8 @@ pub(crate) enum SigmaSpacing {
 }
 
 impl SigmaSpacing {
-    /// The noise levels of `steps` steps between two, falling; `None` if they are those of the timesteps.
+    /// The noise levels of `steps` steps between two, falling; `None` if they are those of the
+    /// timesteps.
     pub fn spread(self, [least, greatest]: [f64; 2], steps: usize) -> Option<Vec<f64>> {
         let mix = |from: f64, to: f64, index: usize| {
             from + index as f64 / (steps.max(2) - 1) as f64 * (to - from)

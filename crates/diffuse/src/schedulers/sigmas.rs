@@ -57,7 +57,8 @@ impl Sigmas {
         (1.0 - share) * low as f64 + share * high as f64
     }
 
-    /// The noise levels of `steps` steps between two, falling, and their timesteps; `None` if they are those of the timesteps.
+    /// The noise levels of `steps` steps between two, falling, and their timesteps; `None` if they
+    /// are those of the timesteps.
     pub fn spread(
         &self,
         spacing: SigmaSpacing,

@@ -1,4 +1,5 @@
-//! Pictures are those of diffusers, wherever weights live; scripts/fixtures/text_to_image.py recorded them.
+//! Pictures are those of diffusers, wherever weights live; scripts/fixtures/text_to_image.py
+//! recorded them.
 
 mod adapter;
 #[path = "../common/mod.rs"]
@@ -112,7 +113,8 @@ fn set_field(folder: &Path, file: &str, field: &str, value: Value) {
     fs::write(&path, config.to_string()).unwrap();
 }
 
-/// What is said of a picture of a fixture in which a field has another value; nothing if it is made.
+/// What is said of a picture of a fixture in which a field has another value; nothing if it is
+/// made.
 fn refusal(name: &str, file: &str, field: &str, value: Value) -> String {
     let folder = copied(name);
     set_field(folder.path(), file, field, value);
@@ -246,7 +248,8 @@ fn what_a_picture_to_begin_with_cannot_be_is_named() {
     }
 }
 
-/// That a picture has the same bits with all its `parts` in memory and in about the least that works.
+/// That a picture has the same bits with all its `parts` in memory and in about the least that
+/// works.
 fn assert_same_bits_in_little(folder: &Path, request: &ImageRequest, parts: &[&str]) {
     let roomy = open(folder, "cpu=1GB");
     let pictures = roomy.generate(request).unwrap();

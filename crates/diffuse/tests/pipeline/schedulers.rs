@@ -1,4 +1,5 @@
-//! Noise and schedulers give what torch and diffusers give; scripts/fixtures/schedulers.py recorded it.
+//! Noise and schedulers give what torch and diffusers give; scripts/fixtures/schedulers.py recorded
+//! it.
 
 use std::path::Path;
 

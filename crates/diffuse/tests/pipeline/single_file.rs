@@ -1,4 +1,5 @@
-//! Checkpoints in one file; scripts/fixtures/single_file.py and transformer_files.py wrote them, and checked them with diffusers.
+//! Checkpoints in one file; scripts/fixtures/single_file.py and transformer_files.py wrote them,
+//! and checked them with diffusers.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Prompts become the ids of transformers' CLIPTokenizer; scripts/fixtures/clip_tokenizer.py recorded them.
+//! Prompts become the ids of transformers' CLIPTokenizer; scripts/fixtures/clip_tokenizer.py
+//! recorded them.
 
 use std::fs;
 use std::path::Path;

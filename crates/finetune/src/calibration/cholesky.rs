@@ -7,8 +7,8 @@ use rayon::prelude::*;
 /// Rows and columns that are worked on together.
 const BLOCK: usize = 256;
 
-/// Replaces the lower triangle of a symmetric matrix `[n, n]` by `L` with `L · Lᵀ` equal to it; none if it is not positive
-/// definite. What is above the diagonal is not looked at.
+/// Replaces the lower triangle of a symmetric matrix `[n, n]` by `L` with `L · Lᵀ` equal to it;
+/// none if it is not positive definite. What is above the diagonal is not looked at.
 pub(super) fn cholesky(matrix: &mut [f32], n: usize) -> Option<()> {
     for start in (0..n).step_by(BLOCK) {
         let end = n.min(start + BLOCK);
@@ -26,7 +26,8 @@ pub(super) fn cholesky(matrix: &mut [f32], n: usize) -> Option<()> {
         }
         let (above, below) = matrix.split_at_mut(end * n);
         let triangle = &mut above[start * n..];
-        // Of the block's factor the transpose: what comes of a value is taken from all behind it at once.
+        // Of the block's factor the transpose: what comes of a value is taken from all behind it at
+        // once.
         let mut columns = vec![0.0; width * width];
         for row in 0..width {
             let values = &mut triangle[row * n + start..][..=row];

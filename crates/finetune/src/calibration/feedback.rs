@@ -11,7 +11,8 @@ const TOGETHER: usize = 128;
 /// Weights that are rounded at a time, at most.
 const VALUES: usize = 1 << 20;
 
-/// How errors of a column are made up for in those before it: see [`Gram::feedback`](super::gram::Gram::feedback).
+/// How errors of a column are made up for in those before it: see
+/// [`Gram::feedback`](super::gram::Gram::feedback).
 #[derive(Debug)]
 pub(super) struct Feedback {
     columns: usize,

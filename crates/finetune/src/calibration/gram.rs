@@ -6,13 +6,15 @@ use outsize_kernels::{ActivationDtype, Isa};
 use super::cholesky::cholesky;
 use super::feedback::Feedback;
 
-/// The part of the mean of the diagonal that is added to it, so that what was never seen does not count for nothing.
+/// The part of the mean of the diagonal that is added to it, so that what was never seen does not
+/// count for nothing.
 const DAMPING: f32 = 0.01;
 
 /// Columns whose products with those before them are summed up together.
 const TOGETHER: usize = 512;
 
-/// Sums of products of any two columns of rows `X`: `Xᵀ · X`, row after row, of which what is above the diagonal does not count.
+/// Sums of products of any two columns of rows `X`: `Xᵀ · X`, row after row, of which what is above
+/// the diagonal does not count.
 #[derive(Debug)]
 pub(super) struct Gram {
     columns: usize,
@@ -48,11 +50,13 @@ impl Gram {
         }
     }
 
-    /// How an error of one column is made up for in those before it, in the same memory; none if all is zero, or is no number.
+    /// How an error of one column is made up for in those before it, in the same memory; none if
+    /// all is zero, or is no number.
     ///
-    /// With `H = (I + L) · D · (I + L)ᵀ`, `L` below the diagonal, the sum of squares that a row of weights loses over all rows of
-    /// `X` is that of `D`'s numbers times the squares of what remains in each column, if column `j` is rounded from its value and
-    /// the errors of the columns behind it times column `j` of `L`.
+    /// With `H = (I + L) · D · (I + L)ᵀ`, `L` below the diagonal, the sum of squares that a row of
+    /// weights loses over all rows of `X` is that of `D`'s numbers times the squares of what
+    /// remains in each column, if column `j` is rounded from its value and the errors of the
+    /// columns behind it times column `j` of `L`.
     pub fn feedback(self) -> Option<Feedback> {
         let Self { columns: n, sums: mut factor } = self;
         let diagonal: f64 = (0..n).map(|at| f64::from(factor[at * n + at])).sum();

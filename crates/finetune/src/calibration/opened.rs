@@ -21,7 +21,8 @@ use crate::{Examples, FinetuneError};
 /// What rows take that become integers, as they are and on their way, in bytes.
 const ROUNDING_BYTES: u64 = 64 << 20;
 
-/// A model that is opened to be quantised by what goes into its layers: see [`FinetuneBuilder::calibration`].
+/// A model that is opened to be quantised by what goes into its layers: see
+/// [`FinetuneBuilder::calibration`].
 #[derive(Debug)]
 pub struct OpenedCalibration {
     model: OpenedModel,
@@ -39,12 +40,12 @@ pub struct CalibrationOutcome {
 }
 
 impl FinetuneBuilder {
-    /// Opens the model to have its weights become integers, chosen by what texts give rise to in it. Of what the builder was told,
-    /// that of adapters is not looked at.
+    /// Opens the model to have its weights become integers, chosen by what texts give rise to in
+    /// it. Of what the builder was told, that of adapters is not looked at.
     ///
     /// # Errors
-    /// A model that cannot be run block by block; a file that is missing, broken, or asks for something that is not built in;
-    /// settings out of range.
+    /// A model that cannot be run block by block; a file that is missing, broken, or asks for
+    /// something that is not built in; settings out of range.
     pub fn calibration(self) -> Result<OpenedCalibration, FinetuneError> {
         let model = OpenedModel::new(self.settings)?;
         match model.config.observing_bytes([1, 1, 1]) {
@@ -55,7 +56,8 @@ impl FinetuneBuilder {
 }
 
 impl OpenedCalibration {
-    /// Reads a file of texts, as [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does.
+    /// Reads a file of texts, as
+    /// [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does.
     ///
     /// # Errors
     /// A line that is none, with its number.
@@ -73,10 +75,11 @@ impl OpenedCalibration {
         &self.model.checkpoint
     }
 
-    /// Runs at most so many `tokens` of texts through the model, block after block, and writes the weights of `rewriting`, which
-    /// are those of this model: the integers of those that are [quantised](Rewriting::quantize) are chosen such that products with
-    /// what the texts give rise to lose the least. `begun` is told of each block before it runs, and how many there are; `go_on` is
-    /// asked before each piece of a weight.
+    /// Runs at most so many `tokens` of texts through the model, block after block, and writes the
+    /// weights of `rewriting`, which are those of this model: the integers of those that are
+    /// [quantised](Rewriting::quantize) are chosen such that products with what the texts give rise
+    /// to lose the least. `begun` is told of each block before it runs, and how many there are;
+    /// `go_on` is asked before each piece of a weight.
     ///
     /// # Errors
     /// How many bytes of budget would do; what reading or writing said; [`FinetuneError::Stopped`].
@@ -143,8 +146,8 @@ impl OpenedCalibration {
         Ok(CalibrationOutcome { tokens, unseen: weights.unseen, placement: map })
     }
 
-    /// Where the weights live, and the most bytes of what is known of the inputs of a block: as many as its layers need, if
-    /// there is room.
+    /// Where the weights live, and the most bytes of what is known of the inputs of a block: as
+    /// many as its layers need, if there is room.
     fn placed(
         &self,
         batches: usize,
@@ -204,8 +207,8 @@ struct Weights<'a> {
 }
 
 impl Weights<'_> {
-    /// Writes weights up to the first quantised one whose path is none of `these`; no further than one of which more has to be
-    /// known: then it gives false.
+    /// Writes weights up to the first quantised one whose path is none of `these`; no further than
+    /// one of which more has to be known: then it gives false.
     fn write_until(
         &mut self,
         writer: &mut ShardWriter,

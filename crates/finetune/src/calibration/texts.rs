@@ -4,8 +4,8 @@ use outsize_models::Batch;
 
 use crate::{Examples, FinetuneError};
 
-/// Sequences of at most `context` tokens, all of one length, of the texts behind one another: in batches of `batch`, and no more
-/// than `most` tokens. What remains at the end is left out.
+/// Sequences of at most `context` tokens, all of one length, of the texts behind one another: in
+/// batches of `batch`, and no more than `most` tokens. What remains at the end is left out.
 pub(super) fn sequences(
     examples: &Examples,
     context: usize,

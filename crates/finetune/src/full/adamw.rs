@@ -1,4 +1,5 @@
-//! AdamW, value by value ([Loshchilov and Hutter, 2017](https://arxiv.org/abs/1711.05101)), as `torch.optim.AdamW` computes it.
+//! AdamW, value by value ([Loshchilov and Hutter, 2017](https://arxiv.org/abs/1711.05101)), as
+//! `torch.optim.AdamW` computes it.
 
 use crate::FinetuneOptions;
 
@@ -66,8 +67,8 @@ mod tests {
 
     #[test]
     fn steps_are_those_of_torch() {
-        // p = torch.tensor([0.5, -2.0, 3.0]); AdamW([p], lr=0.1, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1); gradients
-        // [1, -4, 0.5] and [-2, 1, 0.25].
+        // p = torch.tensor([0.5, -2.0, 3.0]); AdamW([p], lr=0.1, betas=(0.9, 0.95), eps=1e-8,
+        // weight_decay=0.1); gradients [1, -4, 0.5] and [-2, 1, 0.25].
         let options =
             FinetuneOptions { betas: [0.9, 0.95], weight_decay: 0.1, ..FinetuneOptions::default() };
         let mut weights = [0.5, -2.0, 3.0];

@@ -17,20 +17,21 @@ pub struct FullFinetuneBuilder {
 }
 
 impl FinetuneBuilder {
-    /// Lets all weights learn instead of an adapter. Weights, AdamW's moments and gradients are in the folder `states`, and stay
-    /// there until they are [removed](FullFinetuner::remove_states): the same training goes on from there.
+    /// Lets all weights learn instead of an adapter. Weights, AdamW's moments and gradients are in
+    /// the folder `states`, and stay there until they are [removed](FullFinetuner::remove_states):
+    /// the same training goes on from there.
     pub fn full(self, states: impl Into<PathBuf>) -> FullFinetuneBuilder {
         FullFinetuneBuilder { settings: self.settings, states: states.into() }
     }
 }
 
 impl FullFinetuneBuilder {
-    /// Opens the model: all but its weights. Examples that are read before it is [placed](OpenedFullFinetune::build) are counted
-    /// in the budget.
+    /// Opens the model: all but its weights. Examples that are read before it is
+    /// [placed](OpenedFullFinetune::build) are counted in the budget.
     ///
     /// # Errors
-    /// A model that cannot learn so; a file that is missing, broken, or asks for something that is not built in; settings out of
-    /// range.
+    /// A model that cannot learn so; a file that is missing, broken, or asks for something that is
+    /// not built in; settings out of range.
     pub fn open(self) -> Result<OpenedFullFinetune, FinetuneError> {
         OpenedFullFinetune::new(self.settings, self.states)
     }

@@ -14,8 +14,8 @@ const LEAST_GROUP: u64 = 256 << 20;
 /// Files of an even division, at most.
 const MOST_GROUPS: u64 = 64;
 
-/// Ends of the names of what is kept of a tensor besides its weights: in f32 the weights, if these are narrower, and the two
-/// moments of AdamW; and of the number of steps that a file has.
+/// Ends of the names of what is kept of a tensor besides its weights: in f32 the weights, if these
+/// are narrower, and the two moments of AdamW; and of the number of steps that a file has.
 pub(super) const MASTER: &str = ".master";
 pub(super) const FIRST_MOMENT: &str = ".exp_avg";
 pub(super) const SECOND_MOMENT: &str = ".exp_avg_sq";
@@ -153,7 +153,8 @@ impl Layout {
         self.groups.iter().map(|group| self.group_bytes(group)).max().unwrap_or(0)
     }
 
-    /// Bytes that a training holds on the disk at most: weights and moments, what a step writes beside them, and gradients.
+    /// Bytes that a training holds on the disk at most: weights and moments, what a step writes
+    /// beside them, and gradients.
     pub fn disk_bytes(&self) -> u64 {
         let groups = self.groups.iter().map(|group| self.group_bytes(group));
         let states = groups.fold(0, u64::saturating_add);

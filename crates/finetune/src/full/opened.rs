@@ -29,7 +29,8 @@ impl OpenedFullFinetune {
         Ok(Self { model, layout, states })
     }
 
-    /// Reads a file of examples, as [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does.
+    /// Reads a file of examples, as
+    /// [`OpenedFinetune::read_examples`](crate::OpenedFinetune::read_examples) does.
     ///
     /// # Errors
     /// A line that is none, with its number.
@@ -37,12 +38,12 @@ impl OpenedFullFinetune {
         self.model.read_examples(path.as_ref())
     }
 
-    /// Places the model within the budget, and goes on with the training in the folder of states. If there is none, it writes
-    /// down what one begins with.
+    /// Places the model within the budget, and goes on with the training in the folder of states.
+    /// If there is none, it writes down what one begins with.
     ///
     /// # Errors
-    /// How many bytes of budget would do; how many bytes of disk are needed, and how many are free; states that are broken, or
-    /// of another model; [`FinetuneError::Stopped`].
+    /// How many bytes of budget would do; how many bytes of disk are needed, and how many are free;
+    /// states that are broken, or of another model; [`FinetuneError::Stopped`].
     pub fn build(self) -> Result<FullFinetuner, FinetuneError> {
         let map = self.placed()?;
         let Self { model, layout, states } = self;

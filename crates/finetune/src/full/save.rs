@@ -15,9 +15,10 @@ const SHARD: u64 = 5_000_000_000;
 const PIECE: u64 = 1 << 20;
 
 impl FullFinetuner {
-    /// Writes the model as a checkpoint: its weights as they are now under the names and in the types that they had, other
-    /// tensors as they were, and the files beside them. The folder appears complete or not at all; it must not exist, or be
-    /// empty. Gives the names of files that were not copied, as they are too large or lead out of the folder.
+    /// Writes the model as a checkpoint: its weights as they are now under the names and in the
+    /// types that they had, other tensors as they were, and the files beside them. The folder
+    /// appears complete or not at all; it must not exist, or be empty. Gives the names of files
+    /// that were not copied, as they are too large or lead out of the folder.
     ///
     /// # Errors
     /// A folder that cannot be written.

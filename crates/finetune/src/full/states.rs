@@ -1,4 +1,5 @@
-//! The folder in which all weights learn: weights, AdamW's moments, gradients, and how far the training has come.
+//! The folder in which all weights learn: weights, AdamW's moments, gradients, and how far the
+//! training has come.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -67,8 +68,9 @@ pub(super) struct States {
 }
 
 impl States {
-    /// The training in `folder`; a new one of the weights of `model`, if there is none. `output` more bytes are to be written
-    /// beside it when it has ended. While a new one is written, `go_on` is asked now and then.
+    /// The training in `folder`; a new one of the weights of `model`, if there is none. `output`
+    /// more bytes are to be written beside it when it has ended. While a new one is written,
+    /// `go_on` is asked now and then.
     pub fn open(
         folder: &Path,
         model: &Checkpoint,

@@ -15,7 +15,8 @@ use crate::FinetuneError;
 /// Values of a tensor that are in memory at once.
 const PIECE: u64 = 1 << 18;
 
-/// What a step takes in memory, in bytes: of each value the weight, two moments, the gradient, and the weight as passes read it.
+/// What a step takes in memory, in bytes: of each value the weight, two moments, the gradient, and
+/// the weight as passes read it.
 pub(super) const STEP_BYTES: u64 = PIECE * 20;
 
 /// The file in which a group's next state is written.

@@ -17,12 +17,15 @@ use crate::train::{batches, require_one_rank};
 use crate::{Example, Examples, FinetuneError, FinetuneOptions, FinetuneStep, Finetuned};
 
 impl FullFinetuner {
-    /// Learns from the examples. `observe` is told of every step. What [`FinetuneOptions`] says of states is not looked at: they
-    /// are in the folder that the model was [opened](crate::FinetuneBuilder::full) with, where each step is kept that is made.
-    /// A training that ended in the middle goes on from there, with the bits of one that was not interrupted.
+    /// Learns from the examples. `observe` is told of every step. What [`FinetuneOptions`] says of
+    /// states is not looked at: they are in the folder that the model was
+    /// [opened](crate::FinetuneBuilder::full) with, where each step is kept that is made. A
+    /// training that ended in the middle goes on from there, with the bits of one that was not
+    /// interrupted.
     ///
     /// # Errors
-    /// Settings out of range, a loss that is no number, states of another training, and what reading or writing said.
+    /// Settings out of range, a loss that is no number, states of another training, and what
+    /// reading or writing said.
     pub fn train(
         &mut self,
         examples: &Examples,
@@ -72,8 +75,8 @@ impl FullFinetuner {
         Ok(Finetuned { steps: progress.step, of: steps, resumed, loss: progress.last.mean() })
     }
 
-    /// Adds the gradients of the batches of a step, but for those that are there. Whether they are complete: if the caller wants
-    /// the work to end, those that are there are kept.
+    /// Adds the gradients of the batches of a step, but for those that are there. Whether they are
+    /// complete: if the caller wants the work to end, those that are there are kept.
     pub(super) fn add_gradients(
         &mut self,
         batches: &ShardedLoader<Vec<Example>>,

@@ -15,7 +15,8 @@ use crate::opened_model::OpenedModel;
 use crate::tuner::{Evaluation, batch, mean_loss};
 use crate::{Example, Examples, FinetuneError};
 
-/// A model within a budget all of whose weights learn: see [`FinetuneBuilder::full`](crate::FinetuneBuilder::full).
+/// A model within a budget all of whose weights learn: see
+/// [`FinetuneBuilder::full`](crate::FinetuneBuilder::full).
 #[derive(Debug)]
 pub struct FullFinetuner {
     pub(super) model: OpenedModel,
@@ -65,8 +66,8 @@ impl FullFinetuner {
         self.dispatched.as_ref().ok_or(FinetuneError::HalfStep)
     }
 
-    /// The sum of the cross-entropies of the targets of some examples. Its gradients go to `sink`, by tensors of the
-    /// checkpoint.
+    /// The sum of the cross-entropies of the targets of some examples. Its gradients go to `sink`,
+    /// by tensors of the checkpoint.
     ///
     /// # Errors
     /// What reading or the sink said; tokens that the model does not have.
@@ -90,7 +91,8 @@ impl FullFinetuner {
         })
     }
 
-    /// Reads a file of examples, as [`OpenedFullFinetune::read_examples`](crate::OpenedFullFinetune::read_examples) does; what
+    /// Reads a file of examples, as
+    /// [`OpenedFullFinetune::read_examples`](crate::OpenedFullFinetune::read_examples) does; what
     /// it holds is not counted in the budget.
     ///
     /// # Errors
@@ -125,7 +127,8 @@ impl FullFinetuner {
         self.bytes_read + now
     }
 
-    /// Removes what the training has written in its folder of states; the folder too, if nothing else is in it.
+    /// Removes what the training has written in its folder of states; the folder too, if nothing
+    /// else is in it.
     pub fn remove_states(mut self) {
         self.release();
         self.states.remove();

@@ -2,7 +2,8 @@
 
 use crate::request::{Finish, text_tokens};
 
-/// When a beam search ends that has found as many ended sequences as beams; `early_stopping` in transformers.
+/// When a beam search ends that has found as many ended sequences as beams; `early_stopping` in
+/// transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EarlyStopping {
     /// Once no beam, at its present length, scores above the worst of them: `false`.
@@ -19,7 +20,8 @@ pub enum EarlyStopping {
 pub struct BeamSearch {
     /// Sequences that each text is continued by at once; at least 1.
     pub num_beams: usize,
-    /// The exponent of the length that sums of log-probabilities are divided by: above 0 favours long sequences. Finite.
+    /// The exponent of the length that sums of log-probabilities are divided by: above 0 favours
+    /// long sequences. Finite.
     pub length_penalty: f32,
     /// When the search ends.
     pub early_stopping: EarlyStopping,
@@ -28,7 +30,8 @@ pub struct BeamSearch {
 }
 
 impl BeamSearch {
-    /// As many beams, without a preference but for the mean log-probability of a token; the best sequence.
+    /// As many beams, without a preference but for the mean log-probability of a token; the best
+    /// sequence.
     pub fn new(num_beams: usize) -> Self {
         Self {
             num_beams,
@@ -44,7 +47,8 @@ impl BeamSearch {
 pub struct Hypothesis {
     /// The new tokens, with the one that ended the text.
     pub tokens: Vec<u32>,
-    /// The sum of the tokens' log-probabilities, divided by their number to the power of the length penalty.
+    /// The sum of the tokens' log-probabilities, divided by their number to the power of the length
+    /// penalty.
     pub score: f64,
     /// Why it ended.
     pub finish: Finish,
@@ -147,8 +151,8 @@ impl Beams {
         beams
     }
 
-    /// Goes on with the likeliest continuations, the likeliest first. `ends` says for what reason a sequence ends, if it does.
-    /// A beam's row is that of the one it goes on from.
+    /// Goes on with the likeliest continuations, the likeliest first. `ends` says for what reason a
+    /// sequence ends, if it does. A beam's row is that of the one it goes on from.
     pub fn advance<E>(
         &mut self,
         continuations: &[Continuation],

@@ -83,7 +83,8 @@ fn run(toy: &Toy, requests: &[Request], search: &BeamSearch) -> Vec<Vec<Hypothes
     beam_search(&mut toy.clone(), requests, search, |_, _| Ok(false)).unwrap()
 }
 
-/// Every sequence that ends, with its score, the best first; of equal ones, first the one whose beginning is the better.
+/// Every sequence that ends, with its score, the best first; of equal ones, first the one whose
+/// beginning is the better.
 fn all(toy: &Toy, request: &Request, penalty: f32) -> Vec<(Vec<u32>, f64)> {
     let mut open = vec![(Vec::new(), 0.0)];
     let mut ended = Vec::new();
@@ -108,7 +109,8 @@ fn all(toy: &Toy, request: &Request, penalty: f32) -> Vec<(Vec<u32>, f64)> {
     ended
 }
 
-/// Beam search as transformers computes it: of one text, all beams at every step, marks in place of what is missing.
+/// Beam search as transformers computes it: of one text, all beams at every step, marks in place of
+/// what is missing.
 fn reference(toy: &Toy, request: &Request, search: &BeamSearch) -> Vec<(Vec<u32>, f64)> {
     const NONE: f64 = -1e9;
     let &BeamSearch { num_beams, length_penalty, early_stopping, num_return_sequences } = search;
@@ -203,7 +205,8 @@ proptest! {
         assert_same(&run(&toy, &[request], &search)[0], &expected);
     }
 
-    /// With few beams, and several texts side by side, of which some end before others, each is as transformers has it.
+    /// With few beams, and several texts side by side, of which some end before others, each is as
+    /// transformers has it.
     #[test]
     fn each_text_is_as_transformers_searches_it_alone(
         seed in any::<u64>(), num_beams in 1usize..5, penalty in -2f32..3.0, early_stopping in stopping(),
@@ -276,7 +279,8 @@ fn impossible_searches_are_refused() {
     assert!(refused(BeamSearch::new(2), penalty).contains("repetition_penalty is -1"));
 }
 
-/// Two sequences of one score, to the last bit: that of the better beginning comes first, as from a stable top-k.
+/// Two sequences of one score, to the last bit: that of the better beginning comes first, as from a
+/// stable top-k.
 #[test]
 fn equal_scores_keep_the_order_of_their_beams() {
     let request = request(&[1, 2], 2, &[]);

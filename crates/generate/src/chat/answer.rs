@@ -33,9 +33,11 @@ pub struct ChatOptions {
 pub struct ChatAnswer {
     /// Its text and tokens. What was thought before is no text of it, nor are calls of functions.
     pub outcome: TextOutcome,
-    /// What the model thought before, where its template tells that apart; no part of the conversation.
+    /// What the model thought before, where its template tells that apart; no part of the
+    /// conversation.
     pub thought: String,
-    /// Functions that the model calls: whoever asked is to call them, and to say what they gave as messages of the role `tool`.
+    /// Functions that the model calls: whoever asked is to call them, and to say what they gave as
+    /// messages of the role `tool`.
     pub tool_calls: Vec<ToolCall>,
     /// Tokens of the conversation before it, with the template's.
     pub prompt_tokens: usize,
@@ -44,8 +46,8 @@ pub struct ChatAnswer {
 }
 
 impl ChatOptions {
-    /// What is generated from a prompt of these tokens, and what tells the parts of the answer apart: it is to a conversation by
-    /// this template, or no template's.
+    /// What is generated from a prompt of these tokens, and what tells the parts of the answer
+    /// apart: it is to a conversation by this template, or no template's.
     pub(super) fn request(
         &self,
         ids: Vec<u32>,

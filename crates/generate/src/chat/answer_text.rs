@@ -30,7 +30,8 @@ pub(super) struct AnswerPieces {
 }
 
 impl AnswerText {
-    /// An answer to a conversation by this template, in which these functions may be called, or one of them.
+    /// An answer to a conversation by this template, in which these functions may be called, or one
+    /// of them.
     pub fn new(template: &ChatTemplate, tools: &[ChatTool], is_single: bool) -> Self {
         let syntax = template.tool_syntax();
         match (template.has_channels(), tools) {
@@ -41,8 +42,9 @@ impl AnswerText {
         }
     }
 
-    /// Takes more of the text, in which no mark of a channel is cut, and gives it in parts: an empty one if there is none.
-    /// Breaks if `on_part` does, or the answer [has ended](Self::has_ended).
+    /// Takes more of the text, in which no mark of a channel is cut, and gives it in parts: an
+    /// empty one if there is none. Breaks if `on_part` does, or the answer [has
+    /// ended](Self::has_ended).
     pub fn push(
         &mut self,
         text: &str,

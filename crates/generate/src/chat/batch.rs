@@ -25,12 +25,13 @@ pub enum ChatPrompt {
     Ids(Vec<u32>),
 }
 
-/// Answers that grow side by side, as many at once as the model's KV cache is
-/// [made for](outsize_models::CacheOptions::batch), each as it would alone. A pass gives all of them a token, and reads the
-/// weights once for all.
+/// Answers that grow side by side, as many at once as the model's KV cache is [made
+/// for](outsize_models::CacheOptions::batch), each as it would alone. A pass gives all of them a
+/// token, and reads the weights once for all.
 ///
-/// One begins as soon as another has ended, where the cache [replaces](outsize_models::WhenFull::Replace) texts. Of its prompt
-/// only that is run which comes after what the cache holds of any text, ended or not.
+/// One begins as soon as another has ended, where the cache
+/// [replaces](outsize_models::WhenFull::Replace) texts. Of its prompt only that is run which comes
+/// after what the cache holds of any text, ended or not.
 #[derive(Debug)]
 pub struct ChatBatch<'s> {
     texts: TextGeneration<'s, PrefixRows<'s>>,
@@ -79,11 +80,12 @@ impl<'s> ChatBatch<'s> {
         free && (self.texts.replaces_rows() || self.is_idle())
     }
 
-    /// Begins an answer, of which nothing is computed yet; gives its number, which is below the number of texts side by side.
+    /// Begins an answer, of which nothing is computed yet; gives its number, which is below the
+    /// number of texts side by side.
     ///
     /// # Errors
-    /// Messages that the template refuses, a prompt that is longer than the context, sampling values out of range. The others
-    /// go on.
+    /// Messages that the template refuses, a prompt that is longer than the context, sampling
+    /// values out of range. The others go on.
     ///
     /// # Panics
     /// Without [room](Self::has_room).
@@ -114,8 +116,8 @@ impl<'s> ChatBatch<'s> {
         Ok(number)
     }
 
-    /// Runs one pass. `on_part` gets the number of each answer that has more text, and the text; an answer for which it breaks
-    /// ends. Gives the answers that have ended.
+    /// Runs one pass. `on_part` gets the number of each answer that has more text, and the text; an
+    /// answer for which it breaks ends. Gives the answers that have ended.
     ///
     /// # Errors
     /// What the model or a read said: all answers have then ended.

@@ -72,7 +72,8 @@ enum Place {
 }
 
 impl Channels {
-    /// An answer of which nothing came, of a model that may call functions or not, and only one of them.
+    /// An answer of which nothing came, of a model that may call functions or not, and only one of
+    /// them.
     pub fn new(has_tools: bool, is_single: bool) -> Self {
         Self { has_tools, is_single, ..Self::default() }
     }
@@ -82,7 +83,8 @@ impl Channels {
         self.is_single && !self.calls.is_empty()
     }
 
-    /// Takes more of the text, in which no mark is cut, and gives it in parts: an empty one if there is none.
+    /// Takes more of the text, in which no mark is cut, and gives it in parts: an empty one if
+    /// there is none.
     pub fn push(
         &mut self,
         text: &str,

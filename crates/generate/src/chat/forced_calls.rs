@@ -21,7 +21,8 @@ pub(super) struct ForcedCalls {
     pub answer: String,
 }
 
-/// What an answer has to be in which these functions are called; none if it is the model's choice. It is one call, or a list.
+/// What an answer has to be in which these functions are called; none if it is the model's choice.
+/// It is one call, or a list.
 ///
 /// # Errors
 /// A function that there is not.

@@ -9,8 +9,8 @@ const DEEPEST: usize = 128;
 /// Bytes that a unit of fuel pays for.
 const BYTES: u64 = 64;
 
-/// Charges for a value that is to become text. A list that holds another one twice, which holds a third one twice, and so
-/// on, takes little memory and has a text without end.
+/// Charges for a value that is to become text. A list that holds another one twice, which holds a
+/// third one twice, and so on, takes little memory and has a text without end.
 pub(super) fn charge(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     charge_at(state, value, 0)
 }

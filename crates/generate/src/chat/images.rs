@@ -37,7 +37,8 @@ struct SeenImage {
 }
 
 impl ChatImages {
-    /// Images of up to `most_tokens` tokens together, which are encoded while the language model is in memory.
+    /// Images of up to `most_tokens` tokens together, which are encoded while the language model is
+    /// in memory.
     ///
     /// # Errors
     /// As [`VisionEncoder::least_bytes`].
@@ -47,8 +48,8 @@ impl ChatImages {
         Ok(Self { encoder, most_tokens, budget, ids, seen })
     }
 
-    /// Bytes that are to be [counted](crate::GenerationWorkload::images) beside the language model: of what encodes, and of the
-    /// images of a conversation.
+    /// Bytes that are to be [counted](crate::GenerationWorkload::images) beside the language model:
+    /// of what encodes, and of the images of a conversation.
     pub fn bytes(&self) -> u64 {
         // Files come in requests, and are decoded from text.
         let files = 2 * FILE_BYTES;

@@ -3,8 +3,8 @@
 use crate::language_model::LanguageModel;
 use crate::pipeline::{Pipeline, PipelineError};
 
-/// A pipeline as a loop over one text sees it that begins anew: of the prompt only that is run which comes after what the
-/// KV cache holds already.
+/// A pipeline as a loop over one text sees it that begins anew: of the prompt only that is run
+/// which comes after what the KV cache holds already.
 #[derive(Debug)]
 pub(super) struct PrefixCache<'s> {
     pipeline: &'s mut Pipeline,
@@ -18,13 +18,14 @@ pub(super) struct PrefixCache<'s> {
 }
 
 impl<'s> PrefixCache<'s> {
-    /// A text whose prompt will begin with its first `snapshot` tokens when the conversation goes on.
+    /// A text whose prompt will begin with its first `snapshot` tokens when the conversation goes
+    /// on.
     pub fn new(pipeline: &'s mut Pipeline, held: &'s mut Vec<u32>, snapshot: usize) -> Self {
         Self { pipeline, held, snapshot, begun: false, reused: 0 }
     }
 
-    /// Goes back to where the prompt differs from what is held, the token before a new one at least, or to the snapshot before
-    /// that; gives how many are held.
+    /// Goes back to where the prompt differs from what is held, the token before a new one at
+    /// least, or to the snapshot before that; gives how many are held.
     fn go_back(&mut self, prompt: &[u32]) -> usize {
         let longest = prompt.len().max(self.held.len());
         let same = self.held.iter().zip(prompt).take_while(|(held, new)| held == new).count();

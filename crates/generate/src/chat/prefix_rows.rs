@@ -7,12 +7,14 @@ use outsize_models::RowPrefix;
 use crate::language_model::LanguageModel;
 use crate::pipeline::{Pipeline, PipelineError};
 
-/// A pipeline as a loop over several texts sees it. Texts that have ended rest in the KV cache until their places are needed,
-/// and of a prompt only that is run which comes after what some text there begins with, too.
+/// A pipeline as a loop over several texts sees it. Texts that have ended rest in the KV cache
+/// until their places are needed, and of a prompt only that is run which comes after what some text
+/// there begins with, too.
 #[derive(Debug)]
 pub(super) struct PrefixRows<'s> {
     pipeline: &'s mut Pipeline,
-    /// What the places of the cache hold: first the texts that are run, in the loop's order, then those that rest.
+    /// What the places of the cache hold: first the texts that are run, in the loop's order, then
+    /// those that rest.
     places: Vec<HeldText>,
     live: usize,
     passes: u64,
@@ -51,7 +53,8 @@ impl<'s> PrefixRows<'s> {
         self.places.len()
     }
 
-    /// Tokens of the text that is run as number `row` which were not run because another text had them.
+    /// Tokens of the text that is run as number `row` which were not run because another text had
+    /// them.
     pub fn reused(&self, row: usize) -> usize {
         self.places[row].reused
     }
@@ -177,7 +180,8 @@ impl<'s> PrefixRows<'s> {
         Ok(logits)
     }
 
-    /// The place from `to` on whose text makes way for one that begins with a prefix, if with any: none that later ones begin with.
+    /// The place from `to` on whose text makes way for one that begins with a prefix, if with any:
+    /// none that later ones begin with.
     fn lost(&self, to: usize, prefix: Option<RowPrefix>, later: &[Option<RowPrefix>]) -> usize {
         let needed = |place: usize| later.iter().flatten().any(|later| later.place == place);
         if let Some(RowPrefix { place, tokens }) = prefix

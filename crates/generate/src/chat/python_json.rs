@@ -5,8 +5,8 @@ use minijinja::{Error, ErrorKind, State, Value};
 
 use super::fuel::charge;
 
-/// The filter `tojson` of transformers: nothing is escaped for HTML, and `ensure_ascii`, `indent`, `separators` and
-/// `sort_keys` are what they are in Python.
+/// The filter `tojson` of transformers: nothing is escaped for HTML, and `ensure_ascii`, `indent`,
+/// `separators` and `sort_keys` are what they are in Python.
 pub(super) fn tojson(
     state: &State<'_, '_>,
     value: &Value,

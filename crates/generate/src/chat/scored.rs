@@ -28,8 +28,8 @@ impl ChatSession {
     /// Whether a text can be [scored and gone on with](Self::complete_scored).
     ///
     /// # Errors
-    /// A text without tokens or with more than the context holds, ids outside the vocabulary, sampling values out of range, and
-    /// a model whose prompts an encoder reads.
+    /// A text without tokens or with more than the context holds, ids outside the vocabulary,
+    /// sampling values out of range, and a model whose prompts an encoder reads.
     pub fn check_scored(&mut self, ids: &[u32], options: &ChatOptions) -> Result<(), Error> {
         self.pipeline.clear();
         self.held.clear();
@@ -43,12 +43,14 @@ impl ChatSession {
         Ok(())
     }
 
-    /// Scores texts and goes on with them, all side by side: no more than the model's KV cache is made for. Each score has
-    /// `top` of the likeliest tokens. `on_part` gets the number of a text and what comes behind it; a text for which it breaks
-    /// ends. What the KV cache holds is forgotten before and after.
+    /// Scores texts and goes on with them, all side by side: no more than the model's KV cache is
+    /// made for. Each score has `top` of the likeliest tokens. `on_part` gets the number of a text
+    /// and what comes behind it; a text for which it breaks ends. What the KV cache holds is
+    /// forgotten before and after.
     ///
     /// # Errors
-    /// Of any text what [`check_scored`](Self::check_scored) says, and what the model or a read said.
+    /// Of any text what [`check_scored`](Self::check_scored) says, and what the model or a read
+    /// said.
     pub fn complete_scored(
         &mut self,
         texts: &[(Vec<u32>, ChatOptions)],

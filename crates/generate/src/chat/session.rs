@@ -17,8 +17,9 @@ use crate::request::{Finish, GenerateError};
 use crate::text::generate_text;
 use crate::tokenizer::Tokenizer;
 
-/// A conversation with a model, whose KV cache goes on from turn to turn. Of each prompt only that is run which comes after
-/// what the cache holds; the answer is the one that a new run over the whole conversation gives, bit for bit.
+/// A conversation with a model, whose KV cache goes on from turn to turn. Of each prompt only that
+/// is run which comes after what the cache holds; the answer is the one that a new run over the
+/// whole conversation gives, bit for bit.
 #[derive(Debug)]
 pub struct ChatSession {
     pub(super) pipeline: Pipeline,
@@ -80,13 +81,14 @@ impl ChatSession {
         self.held.len()
     }
 
-    /// Says `text` as the user, and gives the answer; `on_text` is as that of [`generate_text`]. What functions gave that the
-    /// answer calls is said by [`set_messages`](Self::set_messages).
+    /// Says `text` as the user, and gives the answer; `on_text` is as that of [`generate_text`].
+    /// What functions gave that the answer calls is said by [`set_messages`](Self::set_messages).
     ///
     /// If it ends with an error, or is stopped before it has any text, nothing counts as said.
     ///
     /// # Errors
-    /// Messages that the template refuses, a conversation that is longer than the context, and what the model or a read said.
+    /// Messages that the template refuses, a conversation that is longer than the context, and what
+    /// the model or a read said.
     pub fn answer(
         &mut self,
         text: impl Into<String>,
@@ -155,8 +157,8 @@ impl ChatSession {
         }
     }
 
-    /// How many of a prompt's tokens are of what was said, if that matters: a template may write later ones otherwise once
-    /// there is an answer.
+    /// How many of a prompt's tokens are of what was said, if that matters: a template may write
+    /// later ones otherwise once there is an answer.
     fn answer_begins(&self, prompt: &[u32], tools: &[ChatTool]) -> usize {
         let said = match self.pipeline.cache_options().snapshot {
             true => self.ids(tools, false).unwrap_or_default(),
@@ -187,8 +189,8 @@ impl ChatSession {
         self.generate(ids, snapshot, true, options, on_part)
     }
 
-    /// Goes on from a text, with the special tokens that begin one, and leaves the messages as they are. Of the text, too, only
-    /// that is run which comes after what the KV cache holds.
+    /// Goes on from a text, with the special tokens that begin one, and leaves the messages as they
+    /// are. Of the text, too, only that is run which comes after what the KV cache holds.
     ///
     /// # Errors
     /// A text that is longer than the context, and what the model or a read said.
@@ -239,8 +241,8 @@ impl ChatSession {
         Ok(ChatAnswer::new(outcome, parts, counts))
     }
 
-    /// Answers side by side, as long as `run` has them go on, and leaves the messages as they are. What the KV cache holds is
-    /// forgotten before and after.
+    /// Answers side by side, as long as `run` has them go on, and leaves the messages as they are.
+    /// What the KV cache holds is forgotten before and after.
     ///
     /// # Errors
     /// Those of `run`.

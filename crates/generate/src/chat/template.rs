@@ -15,7 +15,8 @@ use super::tool_syntax::ToolSyntax;
 use super::tools::{ChatTool, ToolCall};
 use crate::error::{Error, Result};
 
-/// The fuel of a rendering beside that for its messages: an instruction takes one, and so do 64 bytes that are made.
+/// The fuel of a rendering beside that for its messages: an instruction takes one, and so do 64
+/// bytes that are made.
 const FUEL: u64 = 100_000;
 
 /// The fuel for each byte of the messages: the template may make each of them anew some 64 times.
@@ -27,16 +28,18 @@ const NAME: &str = "chat";
 /// The longest template, in bytes. Real ones have at most 20 kB.
 const LONGEST: usize = 64 << 10;
 
-/// Room for the recursion of a parser in a chain of as many operators as such a template can have. A real template uses
-/// some kilobytes of it.
+/// Room for the recursion of a parser in a chain of as many operators as such a template can have.
+/// A real template uses some kilobytes of it.
 const STACK: usize = 256 << 20;
 
-/// A chat template: makes the text of a prompt of the messages of a conversation, as transformers' `apply_chat_template` does.
+/// A chat template: makes the text of a prompt of the messages of a conversation, as transformers'
+/// `apply_chat_template` does.
 ///
-/// The language is Jinja with transformers' settings and additions: blocks trimmed, loop controls, `tojson`,
-/// `raise_exception`, `strftime_now`, methods of Python's strings and dicts, and `{% generation %}`, which changes nothing
-/// here. A template is untrusted input: what one rendering may compute and hold is bounded (about 6 MB and 64 times the
-/// messages), and it can reach no file.
+/// The language is Jinja with transformers' settings and additions: blocks trimmed, loop controls,
+/// `tojson`, `raise_exception`, `strftime_now`, methods of Python's strings and dicts, and
+/// `{% generation %}`, which changes nothing here. A template is untrusted input: what one
+/// rendering may compute and hold is bounded (about 6 MB and 64 times the messages), and it can
+/// reach no file.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     source: String,
@@ -47,10 +50,12 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// A template of a model with these special tokens, such as `bos_token`. Messages name `path` for it.
+    /// A template of a model with these special tokens, such as `bos_token`. Messages name `path`
+    /// for it.
     ///
     /// # Errors
-    /// [`Error::ChatTemplate`] if it is not Jinja, not of the kind that is built in, or longer than 64 KiB.
+    /// [`Error::ChatTemplate`] if it is not Jinja, not of the kind that is built in, or longer than
+    /// 64 KiB.
     pub fn new(
         path: impl Into<PathBuf>,
         source: &str,
@@ -92,7 +97,8 @@ impl ChatTemplate {
         ToolSyntax::of_template(&self.source)
     }
 
-    /// The text of `messages`, and behind them, with `add_generation_prompt`, what an answer begins with.
+    /// The text of `messages`, and behind them, with `add_generation_prompt`, what an answer begins
+    /// with.
     ///
     /// # Errors
     /// [`Error::ChatTemplate`], if it refuses the messages or asks for too much.
@@ -103,7 +109,8 @@ impl ChatTemplate {
     /// The same with functions that the model may call.
     ///
     /// # Errors
-    /// As [`render`](Self::render), and [`Error::NoTools`] if the template has no place for functions.
+    /// As [`render`](Self::render), and [`Error::NoTools`] if the template has no place for
+    /// functions.
     pub fn render_with(
         &self,
         messages: &[ChatMessage],
@@ -229,8 +236,8 @@ fn tells_null_content(source: &str) -> bool {
     })
 }
 
-/// A message as templates see it. Of an answer of calls alone the content is none where the template asks for that, else empty:
-/// other templates write "None", or refuse it.
+/// A message as templates see it. Of an answer of calls alone the content is none where the
+/// template asks for that, else empty: other templates write "None", or refuse it.
 fn message(message: &ChatMessage, tells_null: bool) -> Value {
     let ChatMessage { role, content, tool_calls, tool_call_id, name, .. } = message;
     let content = match tells_null && content.is_empty() && !tool_calls.is_empty() {
@@ -268,7 +275,8 @@ fn content_parts(message: &ChatMessage) -> Value {
     Value::from(parts)
 }
 
-/// The source with `{% generation %}` as a plain block: it marks what an assistant said, for training.
+/// The source with `{% generation %}` as a plain block: it marks what an assistant said, for
+/// training.
 fn without_generation(source: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(source.len()), source);
     while let Some(start) = rest.find("{%") {
@@ -381,8 +389,8 @@ mod tests {
         ] {
             assert!(render(hostile).is_err(), "{hostile}");
         }
-        // Lists as deep as the fuel allows, and chains as long as a template: an error or not, and the end of neither the
-        // stack nor the memory.
+        // Lists as deep as the fuel allows, and chains as long as a template: an error or not, and
+        // the end of neither the stack nor the memory.
         let deep = "{% set ns = namespace(x=[]) %}{% for i in range(15000) %}{% set ns.x = [ns.x] %}{% endfor %}";
         let _ = render(deep);
         assert!(render(&format!("{deep}{{{{ ns.x }}}}")).is_err());

@@ -29,8 +29,9 @@ pub struct ChatTemplates {
 }
 
 impl ChatTemplates {
-    /// Those of the model in `folder`, as transformers finds them: `chat_template.jinja` and `additional_chat_templates/*.jinja`;
-    /// else `chat_template` in `tokenizer_config.json`, one or several with names; else none.
+    /// Those of the model in `folder`, as transformers finds them: `chat_template.jinja` and
+    /// `additional_chat_templates/*.jinja`; else `chat_template` in `tokenizer_config.json`, one or
+    /// several with names; else none.
     ///
     /// # Errors
     /// Files that cannot be read, are too large (1 MiB for a template) or broken.
@@ -135,8 +136,8 @@ fn of_config(
     Ok(templates.into_iter().map(|(name, text)| (name, (path.to_owned(), text))).collect())
 }
 
-/// The special tokens of a tokenizer, by the names that templates know them by: those of tokenizer_config.json before those of
-/// the older special_tokens_map.json.
+/// The special tokens of a tokenizer, by the names that templates know them by: those of
+/// tokenizer_config.json before those of the older special_tokens_map.json.
 fn special_tokens(folder: &Path, config: &Map<String, Value>) -> Result<BTreeMap<String, String>> {
     let map = read_object(&folder.join("special_tokens_map.json"))?.unwrap_or_default();
     let mut tokens = BTreeMap::new();

@@ -22,8 +22,8 @@ pub(super) enum NoCall {
 /// Calls, and the text behind them.
 type Read<'t> = Result<(Vec<ToolCall>, &'t str), NoCall>;
 
-/// Reads the calls in a text that begins with a mark. What it says of a text holds for every longer one, too, unless that is
-/// that the text is incomplete.
+/// Reads the calls in a text that begins with a mark. What it says of a text holds for every longer
+/// one, too, unless that is that the text is incomplete.
 pub(super) fn read_calls<'t>(
     text: &'t str,
     mark: &str,
@@ -227,7 +227,8 @@ fn call_with_json<'t>(id: Option<&str>, name: &str, arguments: &'t str) -> Read<
     Ok((vec![call.ok_or(NoCall::Other)?], rest))
 }
 
-/// What is between the marks before the arguments, and what is behind them. The text begins with a mark of one call or of all.
+/// What is between the marks before the arguments, and what is behind them. The text begins with a
+/// mark of one call or of all.
 fn marked<'t>(text: &'t str, mark: &str, marks: CallMarks) -> Result<(&'t str, &'t str), NoCall> {
     let mut rest = &text[mark.len()..];
     if mark != marks.begin {

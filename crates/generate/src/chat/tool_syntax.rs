@@ -52,7 +52,8 @@ const MARKS: &[(&str, ToolForm)] = &[
     ("<|tool_calls_section_end|>", ToolForm::End),
 ];
 
-/// The mark of Granite and Phi 4, and what ends a list of the latter: templates leave that to the model.
+/// The mark of Granite and Phi 4, and what ends a list of the latter: templates leave that to the
+/// model.
 const GRANITE: (&str, (&str, ToolForm)) = ("<|tool_call|>", ("<|/tool_call|>", ToolForm::End));
 
 /// Before the id of a call of Mistral's models.
@@ -92,7 +93,8 @@ pub(super) struct ToolSyntax {
 }
 
 impl ToolSyntax {
-    /// Those that a chat template writes or tells the model to write. A model of a template without any makes no calls.
+    /// Those that a chat template writes or tells the model to write. A model of a template without
+    /// any makes no calls.
     pub fn of_template(source: &str) -> Self {
         let is_bare = source.contains("\"parameters\": ") && source.contains("header");
         let mut marks: Vec<_> =

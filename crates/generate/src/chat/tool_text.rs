@@ -7,8 +7,8 @@ use super::tool_forms::{NoCall, read_calls};
 use super::tool_syntax::{ToolForm, ToolSyntax};
 use super::tools::{ChatTool, ToolCall};
 
-/// An answer that grows. Text that may become a call is held back until it is one or is not; what is not stays text. White space
-/// between calls, and between them and text, is theirs.
+/// An answer that grows. Text that may become a call is held back until it is one or is not; what
+/// is not stays text. White space between calls, and between them and text, is theirs.
 #[derive(Debug)]
 pub(super) struct ToolText {
     syntax: ToolSyntax,
@@ -106,7 +106,8 @@ impl ToolText {
         if has_part { flow } else { on_part(ChatPart::Answer("")) }
     }
 
-    /// What becomes of the beginning of `text`. It is the same for every longer text, unless it is to wait.
+    /// What becomes of the beginning of `text`. It is the same for every longer text, unless it is
+    /// to wait.
     fn step(&self, text: &str, is_end: bool) -> Step {
         if text.is_empty() {
             return Step::Wait;
@@ -155,7 +156,8 @@ impl ToolText {
         }
     }
 
-    /// Calls without a mark. Other objects may be meant for the user: only functions that there are count.
+    /// Calls without a mark. Other objects may be meant for the user: only functions that there are
+    /// count.
     fn bare_calls<'t>(&self, text: &'t str) -> Result<(Vec<ToolCall>, &'t str), NoCall> {
         let (calls, rest) = read_calls(text, "", ToolForm::Json, &self.tools)?;
         let is_known = |call: &ToolCall| self.tools.iter().any(|tool| tool.name == call.name);

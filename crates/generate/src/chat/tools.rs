@@ -42,7 +42,8 @@ impl<'de> Deserialize<'de> for ChatTool {
 }
 
 impl ChatTool {
-    /// The JSON schema of a call: the schema of its parameters, in which references begin at `root`.
+    /// The JSON schema of a call: the schema of its parameters, in which references begin at
+    /// `root`.
     pub(super) fn call_schema(&self, root: &str) -> serde_json::Value {
         let parameters = ["function", "parameters"];
         let parameters =
@@ -84,7 +85,8 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// A call of a function. As JSON it is OpenAI's object: `{"id", "type": "function", "function": {"name", "arguments"}}`.
+/// A call of a function. As JSON it is OpenAI's object:
+/// `{"id", "type": "function", "function": {"name", "arguments"}}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
     /// What its answer is known by.

@@ -48,7 +48,8 @@ pub enum DescribeError {
     Checkpoint(#[from] outsize_checkpoint::Error),
 }
 
-/// What the models say of a configuration begins with the name of its file, which the path has already.
+/// What the models say of a configuration begins with the name of its file, which the path has
+/// already.
 pub(crate) fn without_name(error: &ModelError) -> String {
     let text = error.to_string();
     match text.strip_prefix("config.json: ") {

@@ -18,11 +18,13 @@ const BUFFERS: [&str; 7] = [
     "running_var",
 ];
 
-/// The blocks of a checkpoint of any architecture, as its names have them: the outermost numbered module
-/// (`model.layers.3`, `transformer.h.3`, `encoder.block.3`) is a block, and so is each module outside of those that holds tensors.
+/// The blocks of a checkpoint of any architecture, as its names have them: the outermost numbered
+/// module (`model.layers.3`, `transformer.h.3`, `encoder.block.3`) is a block, and so is each
+/// module outside of those that holds tensors.
 ///
-/// In which order a pass uses them no name says. Taken is the usual one: embeddings, stacks of an encoder or a tower for images or
-/// sound, other stacks, norms and the like, heads; the blocks of a stack by their numbers.
+/// In which order a pass uses them no name says. Taken is the usual one: embeddings, stacks of an
+/// encoder or a tower for images or sound, other stacks, norms and the like, heads; the blocks of a
+/// stack by their numbers.
 pub(super) fn tree(tensors: &[TensorInfo]) -> Tree {
     let mut sorted: Vec<&TensorInfo> = tensors.iter().collect();
     sorted.sort_by(|one, other| natural(&one.name, &other.name));

@@ -16,7 +16,8 @@ use crate::planning::GenerationWorkload;
 /// Tokens of a text where the caller does not say.
 const DEFAULT_TOKENS: usize = 512;
 
-/// Texts become vectors: the task of an [`EmbeddingPipeline`], `feature-extraction` in transformers.
+/// Texts become vectors: the task of an [`EmbeddingPipeline`], `feature-extraction` in
+/// transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbeddingTask;
 
@@ -35,8 +36,8 @@ impl Default for EmbeddingPipelineOptions {
 }
 
 impl PipelineBuilder<EmbeddingTask> {
-    /// Tokens of the longest text, special ones included; what is longer is cut off: by default 512, or as many as the model can
-    /// have.
+    /// Tokens of the longest text, special ones included; what is longer is cut off: by default
+    /// 512, or as many as the model can have.
     pub fn context(mut self, tokens: usize) -> Self {
         self.options.context = Some(tokens);
         self
@@ -48,7 +49,8 @@ impl PipelineBuilder<EmbeddingTask> {
         self
     }
 
-    /// Adds what the LoRA adapter in a folder says, as PEFT publishes them, to the model's linear layers.
+    /// Adds what the LoRA adapter in a folder says, as PEFT publishes them, to the model's linear
+    /// layers.
     pub fn adapter(mut self, folder: impl Into<PathBuf>) -> Self {
         self.options.adapter = Some(folder.into());
         self

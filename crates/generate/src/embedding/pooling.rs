@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How the hidden states of a text's tokens become one vector, by the names that it has in sentence-transformers.
+/// How the hidden states of a text's tokens become one vector, by the names that it has in
+/// sentence-transformers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pooling {
     /// That of the last token, which sees all others.

@@ -30,7 +30,8 @@ pub struct EmbeddingRecipe {
 }
 
 impl Default for EmbeddingRecipe {
-    /// For a decoder of which nothing is said: the last token, which alone sees all others, and vectors of length 1.
+    /// For a decoder of which nothing is said: the last token, which alone sees all others, and
+    /// vectors of length 1.
     fn default() -> Self {
         Self {
             pooling: Pooling::LastToken,
@@ -49,9 +50,9 @@ impl EmbeddingRecipe {
         folder.join(MODULES).is_file()
     }
 
-    /// Reads what is in the folder of a model: `modules.json` and what it leads to, `config_sentence_transformers.json`,
-    /// `sentence_bert_config.json`, and the longest text of `tokenizer_config.json`. Without a `modules.json` it is the
-    /// [default](Self::default).
+    /// Reads what is in the folder of a model: `modules.json` and what it leads to,
+    /// `config_sentence_transformers.json`, `sentence_bert_config.json`, and the longest text of
+    /// `tokenizer_config.json`. Without a `modules.json` it is the [default](Self::default).
     ///
     /// # Errors
     /// A file that cannot be read, or asks for what is not built in.

@@ -61,10 +61,12 @@ impl EmbeddingTokenizer {
         }
     }
 
-    /// The tokens of a text behind a prompt: what is too long is cut off at its end, and special tokens stay.
+    /// The tokens of a text behind a prompt: what is too long is cut off at its end, and special
+    /// tokens stay.
     ///
     /// # Errors
-    /// A text that the tokenizer refuses or has no tokens for, one that is not the model's, or room for special tokens alone.
+    /// A text that the tokenizer refuses or has no tokens for, one that is not the model's, or room
+    /// for special tokens alone.
     pub fn tokens(&self, prompt: &str, text: &str) -> Result<EmbeddingText> {
         let whole = [prompt, text].concat();
         let mut ids = self.tokenizer.encode(&whole, true)?;

@@ -1,8 +1,9 @@
-//! Guesses of the tokens that come next. Several are verified in one pass, so that a text takes fewer of them
-//! ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)).
+//! Guesses of the tokens that come next. Several are verified in one pass, so that a text takes
+//! fewer of them ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)).
 //!
-//! A draft counts if it is the token that is chosen anyway. As the logits behind a token do not depend on how a text is cut into
-//! passes, the text has the tokens that it has without drafts, greedy or sampled.
+//! A draft counts if it is the token that is chosen anyway. As the logits behind a token do not
+//! depend on how a text is cut into passes, the text has the tokens that it has without drafts,
+//! greedy or sampled.
 
 use outsize_models::{
     Batch, CacheLayer, CacheOptions, CacheSpec, FIRST_IMAGE_ID, Logits, MAX_CONTEXT, WhenFull,
@@ -52,7 +53,8 @@ pub(super) struct Drafts {
     vocabulary: usize,
     /// The tokens of the text that the KV cache holds.
     text: Vec<u32>,
-    /// Drafts that the KV cache holds behind it, each with the logits behind it; the last one first.
+    /// Drafts that the KV cache holds behind it, each with the logits behind it; the last one
+    /// first.
     ahead: Vec<(u32, Vec<f32>)>,
     stats: DraftStats,
 }
@@ -74,7 +76,8 @@ impl Drafts {
         self.stats
     }
 
-    /// Follows the KV cache, which holds `position` tokens now, perhaps some of `ids` behind those before.
+    /// Follows the KV cache, which holds `position` tokens now, perhaps some of `ids` behind those
+    /// before.
     pub fn follow(&mut self, position: usize, ids: &[u32]) {
         let more = position.saturating_sub(self.text.len()).min(ids.len());
         self.text.truncate(position);
@@ -108,8 +111,8 @@ impl Drafts {
         self.guessed = guess.len();
     }
 
-    /// Learns from the last drafts how many to make: as transformers' heuristic schedule, but that guesses which are all wrong
-    /// end soon, for a while.
+    /// Learns from the last drafts how many to make: as transformers' heuristic schedule, but that
+    /// guesses which are all wrong end soon, for a while.
     fn adapt(&mut self) {
         let wrong = self.ahead.len();
         (self.next, self.pause) = match std::mem::take(&mut self.guessed) {
@@ -236,7 +239,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Does something to the KV cache that holds the text alone, and follows what becomes of it: `ids` may be behind it then.
+    /// Does something to the KV cache that holds the text alone, and follows what becomes of it:
+    /// `ids` may be behind it then.
     pub(super) fn without_drafts<T>(
         &mut self,
         ids: &[u32],
@@ -251,7 +255,8 @@ impl Pipeline {
         done
     }
 
-    /// How many drafts may follow one more token: none that the text has no room for, and none that change the keys of others.
+    /// How many drafts may follow one more token: none that the text has no room for, and none that
+    /// change the keys of others.
     fn room_for_drafts(&self) -> usize {
         let context = self.context().unwrap_or(MAX_CONTEXT);
         let most = self.spec.rescaled_beyond.unwrap_or(context).min(context);

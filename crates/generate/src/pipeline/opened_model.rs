@@ -27,7 +27,8 @@ const SMALL_TOKENIZER: u64 = 16 << 20;
 /// Tokens of a prompt that a model which drafts is run on at once, at most.
 const DRAFT_PROMPT: usize = 256;
 
-/// How many times its length a large tokenizer.json takes to load, as those of 200,000 tokens and more do.
+/// How many times its length a large tokenizer.json takes to load, as those of 200,000 tokens and
+/// more do.
 const LARGE_TOKENIZER_TIMES: u64 = 15;
 
 /// Bytes that a tokenizer grows by while it is used: its caches.
@@ -36,7 +37,8 @@ const TOKENIZER_GROWTH: u64 = 8 << 20;
 /// Bytes by which what a process holds at first differs from one time to the next.
 const PROCESS_JITTER: u64 = 2 << 20;
 
-/// A model that is opened and not placed: its configuration and the headers of its checkpoint are read.
+/// A model that is opened and not placed: its configuration and the headers of its checkpoint are
+/// read.
 #[derive(Debug)]
 pub struct OpenedModel {
     pub(super) config: ModelConfig,
@@ -53,8 +55,8 @@ pub struct OpenedModel {
 }
 
 impl OpenedModel {
-    /// Opens the checkpoint in `folder`, which holds a model of configuration `config`. What the process holds before is counted
-    /// as its own: a tokenizer is to be loaded later.
+    /// Opens the checkpoint in `folder`, which holds a model of configuration `config`. What the
+    /// process holds before is counted as its own: a tokenizer is to be loaded later.
     ///
     /// # Errors
     /// What is wrong with the checkpoint.
@@ -77,9 +79,9 @@ impl OpenedModel {
         &self.checkpoint
     }
 
-    /// Has a smaller model that knows the same tokens draft those that come next, where the KV cache is
-    /// [made for drafts](CacheOptions::draft_tokens): it stays in main memory whole. Else drafts are what came after the same
-    /// tokens earlier in the text.
+    /// Has a smaller model that knows the same tokens draft those that come next, where the KV
+    /// cache is [made for drafts](CacheOptions::draft_tokens): it stays in main memory whole. Else
+    /// drafts are what came after the same tokens earlier in the text.
     ///
     /// # Errors
     /// A model that cannot take tokens back.
@@ -91,7 +93,8 @@ impl OpenedModel {
         Ok(())
     }
 
-    /// What a model that drafts for such a workload is opened with: whatever it takes. And so many bytes beside the process.
+    /// What a model that drafts for such a workload is opened with: whatever it takes. And so many
+    /// bytes beside the process.
     fn draft_settings(
         &self,
         draft: &Self,
@@ -164,11 +167,13 @@ impl OpenedModel {
         Ok((planner, plan.map_err(outsize_core::Error::from)?))
     }
 
-    /// Reads the tokenizer.json in `folder`, and counts in `settings` what it will take. A large one may take more than the
-    /// budget: what is refused is refused before it is read, or else before it is loaded.
+    /// Reads the tokenizer.json in `folder`, and counts in `settings` what it will take. A large
+    /// one may take more than the budget: what is refused is refused before it is read, or else
+    /// before it is loaded.
     ///
     /// # Errors
-    /// How many bytes of budget would do. The inner error is that of reading: some programs can do without a tokenizer.
+    /// How many bytes of budget would do. The inner error is that of reading: some programs can do
+    /// without a tokenizer.
     pub fn tokenizer_file(
         &self,
         folder: &Path,
@@ -189,7 +194,8 @@ impl OpenedModel {
         Ok(file)
     }
 
-    /// Loads the tokenizer in `folder`, and counts in `settings` first what that may take, then what it holds.
+    /// Loads the tokenizer in `folder`, and counts in `settings` first what that may take, then
+    /// what it holds.
     ///
     /// # Errors
     /// As [`tokenizer_file`](Self::tokenizer_file); the inner error is that of loading too.
@@ -203,7 +209,8 @@ impl OpenedModel {
         Ok(tokenizer)
     }
 
-    /// Counts the tokenizer in `settings` as what the process has grown by, once it is loaded: loading it may take much more.
+    /// Counts the tokenizer in `settings` as what the process has grown by, once it is loaded:
+    /// loading it may take much more.
     pub fn count_loaded_tokenizer(&self, settings: &mut PipelineSettings) {
         if let (Some(begun), Some(held)) = (self.begun, outsize_machine::begun_rss()) {
             let grown = held.saturating_sub(begun).saturating_add(TOKENIZER_GROWTH);
@@ -296,7 +303,8 @@ impl OpenedModel {
         observe(Step::Planned { map, prediction: &prediction });
         let (config, checkpoint) = (&self.config, &self.checkpoint);
         let streamed = streamed_range(config, checkpoint, map);
-        // Before dispatching, which begins to read: the system lets a process map memory and fill what it has by turns only.
+        // Before dispatching, which begins to read: the system lets a process map memory and fill
+        // what it has by turns only.
         let device = Device::flex();
         let workload = settings.workload.clone().for_model(config);
         let devices = Devices::of_map(map)?;
@@ -330,8 +338,9 @@ impl OpenedModel {
     }
 }
 
-/// Bytes that buffers of activations, in use and kept, may take together: what was planned for such buffers, and what is free
-/// in main memory. Other activations may have their peak while many are kept.
+/// Bytes that buffers of activations, in use and kept, may take together: what was planned for such
+/// buffers, and what is free in main memory. Other activations may have their peak while many are
+/// kept.
 fn reusable_bytes(map: &DeviceMap, planned: u64) -> usize {
     let of_cpu = map.tiers().iter().find(|used| used.tier == Tier::Cpu);
     match of_cpu.map(TierUse::free) {

@@ -7,12 +7,12 @@ use crate::embedding::{EmbeddingText, Pool, Pooling};
 use crate::error::Error;
 
 impl Pipeline {
-    /// The pooled hidden states of texts that run side by side, in passes no longer than the workload counts. What the KV cache
-    /// held before is forgotten.
+    /// The pooled hidden states of texts that run side by side, in passes no longer than the
+    /// workload counts. What the KV cache held before is forgotten.
     ///
     /// # Errors
-    /// A model whose prompts an encoder reads, texts that are longer than the context or more than the cache is for, and what
-    /// the model or a read said.
+    /// A model whose prompts an encoder reads, texts that are longer than the context or more than
+    /// the cache is for, and what the model or a read said.
     pub(crate) fn pool(
         &mut self,
         texts: &[&EmbeddingText],

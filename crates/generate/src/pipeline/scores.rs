@@ -16,18 +16,19 @@ pub struct ScoredText<'a> {
     pub from: usize,
 }
 
-/// What scoring texts gives: of each text the scores of its tokens, and logits `[texts, vocabulary]` behind them if they were
-/// wanted.
+/// What scoring texts gives: of each text the scores of its tokens, and logits
+/// `[texts, vocabulary]` behind them if they were wanted.
 type ScoredTexts = (Vec<Vec<TokenScore>>, Vec<f32>);
 
 impl Pipeline {
-    /// How likely the tokens of some texts are, each behind those before it, with the `top` likeliest ones: of each text a score
-    /// for every token from [`ScoredText::from`] on. They run side by side, in passes no longer than the workload
+    /// How likely the tokens of some texts are, each behind those before it, with the `top`
+    /// likeliest ones: of each text a score for every token from [`ScoredText::from`] on. They run
+    /// side by side, in passes no longer than the workload
     /// [counts](crate::GenerationWorkload::scores). What the KV cache held before is forgotten.
     ///
     /// # Errors
-    /// A model whose prompts an encoder reads, texts that are longer than the context or more than the cache is for, and what
-    /// the model or a read said.
+    /// A model whose prompts an encoder reads, texts that are longer than the context or more than
+    /// the cache is for, and what the model or a read said.
     pub fn score(
         &mut self,
         texts: &[ScoredText<'_>],
@@ -46,8 +47,8 @@ impl Pipeline {
         Ok(texts.iter().map(of).collect())
     }
 
-    /// The same of all tokens of texts that go on behind it: also gives the logits `[texts, vocabulary]` of the next tokens, as
-    /// [`begin_rows`](LanguageModel::begin_rows) does.
+    /// The same of all tokens of texts that go on behind it: also gives the logits
+    /// `[texts, vocabulary]` of the next tokens, as [`begin_rows`](LanguageModel::begin_rows) does.
     pub(crate) fn begin_scored(
         &mut self,
         texts: &[&[u32]],

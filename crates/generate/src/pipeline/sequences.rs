@@ -119,7 +119,8 @@ impl Pipeline {
         self.cache.holds(place, tokens)
     }
 
-    /// Begins texts as [`begin_rows`](LanguageModel::begin_rows) does, each behind its [prefix](outsize_models::KvCache::begin_behind).
+    /// Begins texts as [`begin_rows`](LanguageModel::begin_rows) does, each behind its
+    /// [prefix](outsize_models::KvCache::begin_behind).
     pub(crate) fn begin_behind(
         &mut self,
         prefixes: &[Option<RowPrefix>],
@@ -129,7 +130,8 @@ impl Pipeline {
         self.run_behind(prefixes, &batch, |pipeline| pipeline.run(&batch))
     }
 
-    /// Has `run` run the texts of a batch, each behind its prefix; they join those that are there if nothing fails.
+    /// Has `run` run the texts of a batch, each behind its prefix; they join those that are there
+    /// if nothing fails.
     pub(super) fn run_behind<T>(
         &mut self,
         prefixes: &[Option<RowPrefix>],

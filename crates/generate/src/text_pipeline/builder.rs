@@ -34,14 +34,15 @@ impl Default for TextPipelineOptions {
 }
 
 impl PipelineBuilder<TextTask> {
-    /// Tokens of prompt and answer together, or of the answer if an encoder reads the prompt: by default 512, or as many as the
-    /// model can have.
+    /// Tokens of prompt and answer together, or of the answer if an encoder reads the prompt: by
+    /// default 512, or as many as the model can have.
     pub fn context(mut self, tokens: usize) -> Self {
         self.options.context = Some(tokens);
         self
     }
 
-    /// Tokens of the longest prompt that an encoder reads: by default 512. Of other models the context is the limit.
+    /// Tokens of the longest prompt that an encoder reads: by default 512. Of other models the
+    /// context is the limit.
     pub fn prompt_tokens(mut self, tokens: usize) -> Self {
         self.options.prompt = Some(tokens);
         self
@@ -53,28 +54,30 @@ impl PipelineBuilder<TextTask> {
         self
     }
 
-    /// The most beams that each text is searched with: by default as many as generation_config.json asks for, or 1.
+    /// The most beams that each text is searched with: by default as many as generation_config.json
+    /// asks for, or 1.
     pub fn num_beams(mut self, beams: usize) -> Self {
         self.options.beams = Some(beams);
         self
     }
 
-    /// Has a smaller model that knows the same tokens guess up to `tokens` next ones, which one pass verifies: the texts stay the
-    /// same. It stays in main memory whole. For one text at a time.
+    /// Has a smaller model that knows the same tokens guess up to `tokens` next ones, which one
+    /// pass verifies: the texts stay the same. It stays in main memory whole. For one text at a
+    /// time.
     pub fn draft_model(mut self, model: impl Into<PathBuf>, tokens: usize) -> Self {
         (self.options.draft, self.options.cache.draft_tokens) = (Some(model.into()), tokens);
         self
     }
 
-    /// Has up to `tokens` next ones guessed to be those that came after the same tokens earlier in the text, as
-    /// [`draft_model`](Self::draft_model) has a model guess them.
+    /// Has up to `tokens` next ones guessed to be those that came after the same tokens earlier in
+    /// the text, as [`draft_model`](Self::draft_model) has a model guess them.
     pub fn prompt_lookup(mut self, tokens: usize) -> Self {
         (self.options.draft, self.options.cache.draft_tokens) = (None, tokens);
         self
     }
 
-    /// Adds what the LoRA adapter in a folder says, as PEFT publishes them, to the model's linear layers. One that
-    /// [drafts](Self::draft_model) stays as it is.
+    /// Adds what the LoRA adapter in a folder says, as PEFT publishes them, to the model's linear
+    /// layers. One that [drafts](Self::draft_model) stays as it is.
     pub fn adapter(mut self, folder: impl Into<PathBuf>) -> Self {
         self.options.adapter = Some(folder.into());
         self

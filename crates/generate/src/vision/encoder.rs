@@ -28,8 +28,8 @@ pub struct EncodedImage {
     pub features: ImageFeatures,
 }
 
-/// The vision encoder of a checkpoint: what it is, without its weights. These are read when there are images to
-/// [encode](Self::encode), within the budget given then, and dropped afterwards.
+/// The vision encoder of a checkpoint: what it is, without its weights. These are read when there
+/// are images to [encode](Self::encode), within the budget given then, and dropped afterwards.
 #[derive(Debug)]
 pub struct VisionEncoder {
     /// The checkpoint that has its weights.
@@ -42,8 +42,9 @@ pub struct VisionEncoder {
 }
 
 impl VisionEncoder {
-    /// That of the checkpoint at `model`, if it is one of a model whose images are built in; for images of at most so many tokens
-    /// each. Of a model in a GGUF file it is in [another one beside it](GgufVision::beside).
+    /// That of the checkpoint at `model`, if it is one of a model whose images are built in; for
+    /// images of at most so many tokens each. Of a model in a GGUF file it is in [another one
+    /// beside it](GgufVision::beside).
     ///
     /// # Errors
     /// A configuration of it that is not built in, or that of its images.
@@ -100,7 +101,8 @@ impl VisionEncoder {
         towers().map(|(model_type, _)| model_type)
     }
 
-    /// The same multiplying activations in another type, and ending once another thread or a signal sets the flag.
+    /// The same multiplying activations in another type, and ending once another thread or a signal
+    /// sets the flag.
     pub fn with(self, compute: ActivationDtype, stop: Option<Arc<AtomicBool>>) -> Self {
         Self { compute, stop, ..self }
     }
@@ -115,7 +117,8 @@ impl VisionEncoder {
         &self.layout
     }
 
-    /// Tokens that a pass has to run at once, and prompts are not cut [below](crate::GenerationWorkload::least_pass).
+    /// Tokens that a pass has to run at once, and prompts are not cut
+    /// [below](crate::GenerationWorkload::least_pass).
     pub fn least_pass(&self) -> usize {
         match self.processor.most_tokens() {
             Some(tokens) if self.layout.sees_itself => tokens,
@@ -131,8 +134,8 @@ impl VisionEncoder {
         images.iter().map(|image| self.processor.tokens(image.size())).sum()
     }
 
-    /// Bytes that images of so many tokens take as long as they are part of a text, and what a pass over them takes more than over a
-    /// text.
+    /// Bytes that images of so many tokens take as long as they are part of a text, and what a pass
+    /// over them takes more than over a text.
     pub fn held_bytes(&self, tokens: usize) -> u64 {
         let width = self.layout.features as u64;
         // Once more while a pass puts them in the place of embeddings.
@@ -158,11 +161,13 @@ impl VisionEncoder {
         }
     }
 
-    /// What the language model takes of these images, in order, with at most `budget` bytes of memory in use: of which `process` are
-    /// the process by itself. `observe` is told of each image before it is encoded.
+    /// What the language model takes of these images, in order, with at most `budget` bytes of
+    /// memory in use: of which `process` are the process by itself. `observe` is told of each image
+    /// before it is encoded.
     ///
     /// # Errors
-    /// A budget that is too small, with how many bytes would do; a file that is damaged; and what reading said.
+    /// A budget that is too small, with how many bytes would do; a file that is damaged; and what
+    /// reading said.
     pub fn encode(
         &self,
         images: &[ImageInput],

@@ -33,10 +33,12 @@ impl ImageIds {
     }
 }
 
-/// The tokens of a prompt with those of its images, each with its ids and its rows and columns of tokens.
+/// The tokens of a prompt with those of its images, each with its ids and its rows and columns of
+/// tokens.
 ///
 /// # Errors
-/// [`Error::ImagePlaces`]: not as many images as places. [`Error::NoImages`]: the tokenizer has no token for the ends of rows.
+/// [`Error::ImagePlaces`]: not as many images as places. [`Error::NoImages`]: the tokenizer has no
+/// token for the ends of rows.
 pub fn place_images(
     prompt: &[u32],
     images: impl Iterator<Item = (Range<u32>, [usize; 2])>,
@@ -97,7 +99,8 @@ fn spelled_tiles(
     Ok(text)
 }
 
-/// What a text has for an image whose tokens have these ids, in so many rows and columns; without marks that prompts have.
+/// What a text has for an image whose tokens have these ids, in so many rows and columns; without
+/// marks that prompts have.
 fn spelled(
     ids: Range<u32>,
     [rows, columns]: [usize; 2],
@@ -135,8 +138,8 @@ fn spelled(
     Ok(text)
 }
 
-/// The text of a prompt with so many images as it is read: where the text itself has to say where they are, before it if it does
-/// not.
+/// The text of a prompt with so many images as it is read: where the text itself has to say where
+/// they are, before it if it does not.
 pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, str> {
     /// What prompts have for an image.
     const BEGINS: &str = "<start_of_image>";
@@ -157,7 +160,8 @@ pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, s
     }
 }
 
-/// A prompt in which each token that stands for an image is replaced by what the text has for the next one.
+/// A prompt in which each token that stands for an image is replaced by what the text has for the
+/// next one.
 fn with_images(prompt: &[u32], place: u32, images: &[Vec<u32>]) -> Result<Vec<u32>> {
     let places = prompt.iter().filter(|id| **id == place).count();
     if places != images.len() {

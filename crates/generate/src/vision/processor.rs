@@ -27,7 +27,8 @@ pub struct ImageProcessor {
 }
 
 impl ImageProcessor {
-    /// The file that says it, and the one of newer checkpoints that has the same as one of its objects.
+    /// The file that says it, and the one of newer checkpoints that has the same as one of its
+    /// objects.
     pub const FILES: [&'static str; 2] = ["preprocessor_config.json", "processor_config.json"];
 
     /// Reads what the checkpoint in `folder` says, for an encoder that takes images so.
@@ -145,7 +146,8 @@ impl ImageProcessor {
         Ok([height, width].map(|side| side / self.layout.patch_size))
     }
 
-    /// Rows and columns of its tokens, where they are as on the image: of tiles without the one that has all of it.
+    /// Rows and columns of its tokens, where they are as on the image: of tiles without the one
+    /// that has all of it.
     ///
     /// # Errors
     /// As [`seen`](Self::seen).
@@ -161,8 +163,8 @@ impl ImageProcessor {
         })
     }
 
-    /// A picture as patches, `[patches, values]` one behind the other: the patches of a token are neighbours, and the values of
-    /// a patch are in the [order](PatchLayout::order) of the layout.
+    /// A picture as patches, `[patches, values]` one behind the other: the patches of a token are
+    /// neighbours, and the values of a patch are in the [order](PatchLayout::order) of the layout.
     ///
     /// # Errors
     /// As [`seen`](Self::seen).
@@ -216,7 +218,8 @@ impl ImageProcessor {
         Ok(values)
     }
 
-    /// An upper bound on the bytes that making patches of a picture of so many pixels takes, both included.
+    /// An upper bound on the bytes that making patches of a picture of so many pixels takes, both
+    /// included.
     pub fn patches_bytes(&self, size: [usize; 2]) -> u64 {
         self.bytes_of(size, 0)
     }

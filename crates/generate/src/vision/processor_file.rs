@@ -192,7 +192,8 @@ impl ProcessorFile {
         }
     }
 
-    /// The most patches of an image, and those of a side, under the names of transformers or as Kimi K2.5 is published.
+    /// The most patches of an image, and those of a side, under the names of transformers or as
+    /// Kimi K2.5 is published.
     fn padded(&self, layout: &PatchLayout) -> Result<ImageSizes> {
         if let Some(value) = self.get("fixed_output_tokens") {
             let expected = "null: images have as many tokens as they are large";
@@ -233,7 +234,8 @@ impl ProcessorFile {
         }
     }
 
-    /// The least and the most pixels, under their new names or their old ones, or those where the file has none.
+    /// The least and the most pixels, under their new names or their old ones, or those where the
+    /// file has none.
     fn pixels(&self, [least, most]: [usize; 2]) -> Result<[usize; 2]> {
         // The old names count before the new ones, as `transformers` has it.
         let of_file = |old: &'static str, key: &'static str| match self.get(old) {

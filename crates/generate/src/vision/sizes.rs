@@ -19,15 +19,16 @@ pub(super) enum ImageSizes {
     Tokens([usize; 2]),
     /// In the grid of at most so many tokens whose sides are nearest to those of the image.
     NearestGrid(usize),
-    /// No larger than it is, on a ground of whole tokens: of at most so many patches, of so many a side, and so many tokens; and the
-    /// side of a patch.
+    /// No larger than it is, on a ground of whole tokens: of at most so many patches, of so many a
+    /// side, and so many tokens; and the side of a patch.
     Padded([usize; 3], usize),
     /// As tiles, below one another.
     Tiles(Tiles),
 }
 
 impl ImageSizes {
-    /// Width and height in which an image of such is seen, multiples of a token's, which has so many pixels a side.
+    /// Width and height in which an image of such is seen, multiples of a token's, which has so
+    /// many pixels a side.
     pub fn seen(self, size: [usize; 2], unit: usize) -> [usize; 2] {
         match self {
             Self::Pixels(pixels) => within_pixels(size, unit, pixels.map(|n| n as f64)),
@@ -140,8 +141,8 @@ fn within_tokens(size: [usize; 2], unit: usize, [most, most_side]: [usize; 2]) -
     seen.map(|tokens| tokens.min(most_side) * unit)
 }
 
-/// As `smart_resize` of `MuseGlimmerImageProcessor`. Of two grids that are as near it is the larger one; there it depends on how
-/// Python orders a set.
+/// As `smart_resize` of `MuseGlimmerImageProcessor`. Of two grids that are as near it is the larger
+/// one; there it depends on how Python orders a set.
 fn nearest_grid(size: [usize; 2], unit: usize, most: usize) -> [usize; 2] {
     let sides = size.map(|side| side as f64 / unit as f64);
     let ratio = sides[0] / sides[1];

@@ -1,4 +1,5 @@
-//! Images as tiles, as `Llama4ImageProcessor` and `GotOcr2ImageProcessor` of `transformers` have them.
+//! Images as tiles, as `Llama4ImageProcessor` and `GotOcr2ImageProcessor` of `transformers` have
+//! them.
 
 /// Tiles of so many pixels a side.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -14,7 +15,8 @@ pub(super) struct Tiles {
 /// How many tiles an image has, and what it is on them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TileChoice {
-    /// As many as make it smaller the least, or else larger the least, or the most if that is said; in its own shape, on black.
+    /// As many as make it smaller the least, or else larger the least, or the most if that is said;
+    /// in its own shape, on black.
     Fitted {
         /// Whether an image is made as large as its tiles allow.
         enlarges: bool,
@@ -35,7 +37,8 @@ impl Tiles {
         }
     }
 
-    /// Those of the nearest shape: of several the most whose pixels are less than twice those of the image.
+    /// Those of the nearest shape: of several the most whose pixels are less than twice those of
+    /// the image.
     fn nearest(self, [width, height]: [usize; 2], least: usize) -> [usize; 2] {
         let of_columns = |columns| (1..=self.most / columns).map(move |rows| [columns, rows]);
         let mut grids: Vec<_> = (1..=self.most).flat_map(of_columns).collect();
@@ -118,7 +121,8 @@ fn with_whole(tiles: usize) -> usize {
 #[derive(Clone, Copy)]
 struct Limit {
     pixels: usize,
-    /// Whether it is that of the tiles: the processor computes with it in 32 bits then, and in 64 bits else.
+    /// Whether it is that of the tiles: the processor computes with it in 32 bits then, and in 64
+    /// bits else.
     is_short: bool,
 }
 

@@ -36,7 +36,8 @@ pub fn vision_fixtures() -> Vec<String> {
     names.filter(|name| name.starts_with("vision-") && !name.starts_with("vision-gguf-")).collect()
 }
 
-/// A checkpoint of random weights, `scale` times as large as usual so that logits are apart, in shards of 20 MB.
+/// A checkpoint of random weights, `scale` times as large as usual so that logits are apart, in
+/// shards of 20 MB.
 pub fn random(folder: &Path, config: &str, dtype: Dtype, scale: f32) {
     let parsed = ModelConfig::from_json(config).unwrap();
     let tensors = parsed.weights();

@@ -14,7 +14,8 @@ use outsize_plan::{Budget, Tier};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// What transformers' AutoTokenizer makes of texts and ids; scripts/fixtures/tiny_tokenizers.py made it.
+/// What transformers' AutoTokenizer makes of texts and ids; scripts/fixtures/tiny_tokenizers.py
+/// made it.
 #[derive(Debug, serde::Deserialize)]
 pub struct Expected {
     pub texts: Vec<ExpectedIds>,
@@ -39,8 +40,8 @@ pub struct ExpectedText {
     pub shown: String,
 }
 
-/// More than a program of tests holds, in bytes: where plans count this as the process, they are the same whatever other tests
-/// hold meanwhile.
+/// More than a program of tests holds, in bytes: where plans count this as the process, they are
+/// the same whatever other tests hold meanwhile.
 pub const PROCESS: u64 = 1 << 30;
 
 /// A budget of main memory, if one is given.

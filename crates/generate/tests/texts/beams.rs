@@ -1,4 +1,5 @@
-//! Beam search finds what transformers finds (`scripts/fixtures/beams.py`), on the reference fixtures.
+//! Beam search finds what transformers finds (`scripts/fixtures/beams.py`), on the reference
+//! fixtures.
 
 use crate::common::checkpoint::fixture;
 use outsize_generate::{

@@ -1,4 +1,5 @@
-//! A conversation: each answer is that of a new run over all of it, and only what is new of it is run.
+//! A conversation: each answer is that of a new run over all of it, and only what is new of it is
+//! run.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ const SAID: [&str; 5] = ["Hello", "What is it?", "Why?", "Tell me more of it, pl
 fn answers_are_those_of_a_new_run_and_take_fewer_tokens() {
     let slide = CacheOptions { when_full: WhenFull::Slide, ..CacheOptions::new(40) };
     let snapshot = CacheOptions { snapshot: true, ..CacheOptions::new(400) };
-    // An answer of random words and bytes is other tokens when it is read again, and neither window nor state goes back
-    // without a snapshot.
+    // An answer of random words and bytes is other tokens when it is read again, and neither window
+    // nor state goes back without a snapshot.
     let cases = [
         (LLAMA, CacheOptions::new(400), true),
         (LLAMA, snapshot, true),

@@ -1,4 +1,5 @@
-//! Answers side by side: each is the one that a run of its own gives, and what texts have in common is run once.
+//! Answers side by side: each is the one that a run of its own gives, and what texts have in common
+//! is run once.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -88,7 +89,8 @@ fn answers(
 
 #[test]
 fn each_answer_is_that_of_a_run_of_its_own() {
-    // Texts of a sliding window or a state are gone on from where they end, which an answer that is read again seldom spells.
+    // Texts of a sliding window or a state are gone on from where they end, which an answer that is
+    // read again seldom spells.
     let cases =
         [(LLAMA, true), (DYNAMIC, false), (WINDOW, false), (WINDOWS, false), (STATES, false)];
     for (config, shares) in cases {

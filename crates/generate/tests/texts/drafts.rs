@@ -137,7 +137,8 @@ fn a_model_that_drafts_for_itself_is_always_right() {
         let request = Request { eos: Vec::new(), ..request(Sampling::default()) };
         let count = tokens(&mut pipeline, &request).len() as u64;
         let DraftStats { passes, drafted, accepted } = pipeline.draft_stats().unwrap();
-        // The first comes from the pass over the prompt; then each pass gives one and its drafts. The last is not run.
+        // The first comes from the pass over the prompt; then each pass gives one and its drafts.
+        // The last is not run.
         assert_eq!((count, passes), (24, 4), "{name}");
         assert_eq!(drafted, 4 * 5, "{name}");
         assert_eq!(accepted, count - 1 - passes, "{name}");

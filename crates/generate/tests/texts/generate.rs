@@ -99,7 +99,8 @@ fn the_context_bounds_prompt_and_tokens_together() {
     let mut model = Counter::new(5);
     let (outcome, _) = run(&mut model, &request(&[1, 2], 10, &[]));
     assert_eq!((outcome.tokens.len(), outcome.finish), (3, Finish::Context));
-    // What it already holds counts: 2 + 2 tokens were given, the next prompt takes the last but one place.
+    // What it already holds counts: 2 + 2 tokens were given, the next prompt takes the last but one
+    // place.
     model.context = 6;
     let (outcome, _) = run(&mut model, &request(&[9], 10, &[]));
     assert_eq!((outcome.tokens.len(), outcome.finish), (1, Finish::Context));

@@ -17,7 +17,8 @@ fn assert_seen(name: &str, sizes: &[([usize; 2], [usize; 2])], small: [usize; 2]
     assert_eq!(processor.with_most_tokens(6).seen([75, 49]).unwrap(), small, "{name}");
 }
 
-/// Checks rows and columns of tokens of tiles that have 4 each, and how many tiles there are with one of the whole image.
+/// Checks rows and columns of tokens of tiles that have 4 each, and how many tiles there are with
+/// one of the whole image.
 fn assert_tiles(name: &str, sizes: &[([usize; 2], [usize; 2], usize)]) {
     let processor = processor(name);
     for &(size, tokens, count) in sizes {
@@ -101,7 +102,8 @@ fn images_are_seen_in_the_size_of_the_reference() {
         [36, 12],
     );
     assert_eq!(processor("vision-gemma4").with_most_tokens(6).tokens([10, 44]).unwrap(), 5);
-    // Of `smart_resize` of Muse Glimmer with 24 tokens of 8 pixels a side; of squares, which have two, the larger.
+    // Of `smart_resize` of Muse Glimmer with 24 tokens of 8 pixels a side; of squares, which have
+    // two, the larger.
     assert_seen(
         "vision-muse_glimmer",
         &[
@@ -136,7 +138,8 @@ fn images_are_seen_in_the_size_of_the_reference() {
 
 #[test]
 fn images_become_as_many_tiles_as_of_the_reference() {
-    // Of `Llama4ImageProcessor` with at most 6 tiles of 16 pixels a side, each of 4 tokens; and one more of all of it.
+    // Of `Llama4ImageProcessor` with at most 6 tiles of 16 pixels a side, each of 4 tokens; and one
+    // more of all of it.
     assert_tiles(
         "vision-llama4",
         &[

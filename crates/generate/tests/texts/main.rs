@@ -1,5 +1,5 @@
-//! Prompts in, texts out, where nothing depends on what else the process holds: budgets are of plans that count the process as
-//! `PROCESS`.
+//! Prompts in, texts out, where nothing depends on what else the process holds: budgets are of
+//! plans that count the process as `PROCESS`.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,5 @@
-//! Many prompts: texts begin in the place of those that end, and each has the bits that it has alone.
+//! Many prompts: texts begin in the place of those that end, and each has the bits that it has
+//! alone.
 
 use std::cell::Cell;
 use std::ops::ControlFlow;

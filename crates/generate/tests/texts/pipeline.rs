@@ -87,8 +87,8 @@ fn logits_and_greedy_tokens_are_those_of_transformers() {
     }
 }
 
-/// A checkpoint of some 50 MB in bf16, so that a ring is smaller than the weights; its head has several
-/// tiles.
+/// A checkpoint of some 50 MB in bf16, so that a ring is smaller than the weights; its head has
+/// several tiles.
 fn wide(folder: &Path, tied: bool, dtype: Dtype) {
     let config = format!(
         r#"{{"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6,
@@ -328,7 +328,8 @@ fn rounded_activations_give_the_same_bits_wherever_weights_are() {
     assert!(none == 0 && some > 0);
     let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(&resident), bits(&streamed));
-    // How near they are to the exact ones is the models' affair; here, that they are rounded at all.
+    // How near they are to the exact ones is the models' affair; here, that they are rounded at
+    // all.
     assert_ne!(bits(&resident), bits(&exact));
 }
 

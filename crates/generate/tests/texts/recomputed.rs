@@ -1,5 +1,6 @@
-//! Texts that grow beyond the length for which their keys were computed: transformers computes all keys of a Phi-3 anew then, so
-//! that its texts are those of a model without a KV cache (`Phi3ForCausalLM.prepare_inputs_for_generation`).
+//! Texts that grow beyond the length for which their keys were computed: transformers computes all
+//! keys of a Phi-3 anew then, so that its texts are those of a model without a KV cache
+//! (`Phi3ForCausalLM.prepare_inputs_for_generation`).
 
 use std::ops::ControlFlow;
 

@@ -50,8 +50,8 @@ const LOGITS: [f32; 12] =
 
 #[test]
 fn draws_follow_the_probabilities_of_transformers() {
-    // Temperature, top-k, top-p; then token and probability after TemperatureLogitsWarper, TopKLogitsWarper and
-    // TopPLogitsWarper of transformers 5.23 on `LOGITS`, softmax in float64.
+    // Temperature, top-k, top-p; then token and probability after TemperatureLogitsWarper,
+    // TopKLogitsWarper and TopPLogitsWarper of transformers 5.23 on `LOGITS`, softmax in float64.
     type Reference = (f32, Option<usize>, Option<f32>, &'static [(usize, f64)]);
     let references: [Reference; 7] = [
         (1.0, None, Some(0.9), &[(5, 1.0)]),
@@ -124,7 +124,8 @@ fn draws_follow_the_probabilities_of_transformers() {
     }
 }
 
-/// One case of sampling.json; scripts/fixtures/sampling.py made it with transformers' own processors.
+/// One case of sampling.json; scripts/fixtures/sampling.py made it with transformers' own
+/// processors.
 #[derive(Debug, serde::Deserialize)]
 struct Case {
     /// null is -inf.
@@ -276,8 +277,8 @@ fn the_same_seed_gives_the_same_tokens_on_every_platform() {
     };
     assert_eq!(draw(0), draw(0));
     assert_ne!(draw(0), draw(1));
-    // The first outputs of xoshiro256++ seeded with 0 through SplitMix64, as shares of 1000: 0x53175d61490b23df / 2^64 is
-    // 0.3245...
+    // The first outputs of xoshiro256++ seeded with 0 through SplitMix64, as shares of 1000:
+    // 0x53175d61490b23df / 2^64 is 0.3245...
     assert_eq!(draw(0), [324, 382, 359, 11, 495, 20, 857, 845, 294, 74, 314, 66, 104, 93, 65, 400]);
 }
 

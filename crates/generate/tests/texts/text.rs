@@ -156,8 +156,9 @@ fn tokens_without_a_text_are_an_error() {
     assert_eq!(script.said, 1);
 }
 
-/// The text and the stop string by their definition: of the fewest tokens whose text has one, without what may be the beginning of
-/// a character. (A run of bytes that is text by then may not be with more of them.)
+/// The text and the stop string by their definition: of the fewest tokens whose text has one,
+/// without what may be the beginning of a character. (A run of bytes that is text by then may not
+/// be with more of them.)
 fn ended(tokenizer: &Tokenizer, ids: &[u32], options: &TextOptions) -> (String, Option<String>) {
     let text = |count: usize| {
         let text = tokenizer.decode(&ids[..count], !options.show_special_tokens).unwrap();

@@ -59,7 +59,8 @@ fn random_ids_of_the_tokenizers_that_transformers_reads_too() {
 
 #[test]
 fn every_short_sequence_of_the_delicate_tokens() {
-    // The special, byte and space tokens of the sentencepiece kind, where decoding depends most on neighbours.
+    // The special, byte and space tokens of the sentencepiece kind, where decoding depends most on
+    // neighbours.
     let tokenizer = crate::common::open(&crate::common::sentencepiece_bpe().to_string());
     let delicate = ["<s>", "<0xC3>", "<0xA9>", "<0x20>", "▁", "▁▁", "▁the", "a", "�"];
     let delicate = delicate.map(|token| tokenizer.token_id(token).unwrap());

@@ -87,7 +87,8 @@ fn special_tokens_are_encoded_and_not_decoded() {
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), "the  cat");
 }
 
-/// The first tokens of "a" with a tokenizer_config.json, and whether tokenizer.json puts `<s>` in front itself.
+/// The first tokens of "a" with a tokenizer_config.json, and whether tokenizer.json puts `<s>` in
+/// front itself.
 fn first_tokens(config: &str, template: bool) -> Result<Vec<u32>, Error> {
     let mut tokenizer: Value = serde_json::from_str(&byte_level_tokenizer(300).unwrap()).unwrap();
     if template {

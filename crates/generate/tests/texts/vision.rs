@@ -1,4 +1,5 @@
-//! Images in prompts: as their processor of `transformers` has them (`scripts/fixtures/vision.py`), and in conversations.
+//! Images in prompts: as their processor of `transformers` has them (`scripts/fixtures/vision.py`),
+//! and in conversations.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ fn tensor(name: &str, tensor: &str) -> Vec<f32> {
     bytes.as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect()
 }
 
-/// The GGUF file of the language model, beside that of the vision encoder (`scripts/fixtures/gguf_vision.py`).
+/// The GGUF file of the language model, beside that of the vision encoder
+/// (`scripts/fixtures/gguf_vision.py`).
 fn gguf(name: &str) -> PathBuf {
     fixture(&name.replace("vision-", "vision-gguf-")).join("model.gguf")
 }
@@ -295,7 +297,8 @@ fn files_that_are_no_images_and_broken_configurations_are_refused() {
     std::fs::write(folder.path().join("processor_config.json"), newer.to_string()).unwrap();
     let newer = VisionEncoder::open(folder.path(), 1000).unwrap().unwrap();
     assert_eq!(newer.processor(), encoder(QWEN3).processor());
-    // Without colours of its own it has those of CLIP, as its processor has; and the old names of its sizes count.
+    // Without colours of its own it has those of CLIP, as its processor has; and the old names of
+    // its sizes count.
     let source = fixture(QWEN2);
     std::fs::copy(source.join("config.json"), folder.path().join("config.json")).unwrap();
     let text = std::fs::read_to_string(source.join("preprocessor_config.json")).unwrap();

@@ -4,8 +4,8 @@
 //! cargo bench -p outsize-kernels --features vulkan --bench gpu
 //! ```
 //!
-//! Products of one row are bound by the GPU's memory, those of many rows by its multiply-adds, tiles
-//! that are uploaded by the link, and all of them by what it takes to launch an operation.
+//! Products of one row are bound by the GPU's memory, those of many rows by its multiply-adds,
+//! tiles that are uploaded by the link, and all of them by what it takes to launch an operation.
 
 #[cfg(feature = "gpu")]
 mod on_gpu;

@@ -6,8 +6,8 @@ use half::bf16;
 
 use super::lanes::MOST_LANES;
 
-/// Linear biases ([Press et al., 2021](https://arxiv.org/abs/2108.12409)): the farther back a key is, the lower its score,
-/// by a slope of each head of queries.
+/// Linear biases ([Press et al., 2021](https://arxiv.org/abs/2108.12409)): the farther back a key
+/// is, the lower its score, by a slope of each head of queries.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alibi {
     slopes: Vec<f32>,
@@ -16,8 +16,8 @@ pub struct Alibi {
 }
 
 impl Alibi {
-    /// Biases that are added to scaled scores, as BLOOM has them. The slopes of the paper, also for a number of heads that is
-    /// no power of two.
+    /// Biases that are added to scaled scores, as BLOOM has them. The slopes of the paper, also for
+    /// a number of heads that is no power of two.
     pub fn new(heads: usize) -> Self {
         let even = match heads.is_power_of_two() {
             true => heads,
@@ -32,7 +32,8 @@ impl Alibi {
         Self { slopes, falcon: false }
     }
 
-    /// Biases as Falcon has them: slopes, positions and their products rounded to bf16, which is scaled with the score.
+    /// Biases as Falcon has them: slopes, positions and their products rounded to bf16, which is
+    /// scaled with the score.
     pub fn falcon(heads: usize) -> Self {
         let Self { mut slopes, .. } = Self::new(heads);
         slopes.iter_mut().for_each(|slope| *slope = rounded(*slope));
@@ -44,7 +45,8 @@ impl Alibi {
         self.slopes.len()
     }
 
-    /// What is added to a score of that head that is multiplied by `scale`. Positions count from a sequence's first token.
+    /// What is added to a score of that head that is multiplied by `scale`. Positions count from a
+    /// sequence's first token.
     pub fn bias(&self, head: usize, query: usize, key: usize, scale: f32) -> f32 {
         let slope = self.slopes[head];
         match self.falcon {
@@ -53,8 +55,9 @@ impl Alibi {
         }
     }
 
-    /// Adds biases to the scores of `columns`, of as many rows as lanes one behind the other for each column, that are not
-    /// scaled yet. `rows` are the heads and the positions of the first of them; the block's first column is at `start`.
+    /// Adds biases to the scores of `columns`, of as many rows as lanes one behind the other for
+    /// each column, that are not scaled yet. `rows` are the heads and the positions of the first of
+    /// them; the block's first column is at `start`.
     #[inline(always)]
     pub(super) fn add(
         &self,

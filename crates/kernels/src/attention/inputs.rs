@@ -95,8 +95,8 @@ impl<'a, E: KvElement> AttentionInputs<'a, E> {
         &self.queries[self.offset(task, row)..][..width]
     }
 
-    /// Caps the scores of some rows at some columns of a block, those of `lanes` rows for each column
-    /// one behind the other, and adds the mask's biases to them.
+    /// Caps the scores of some rows at some columns of a block, those of `lanes` rows for each
+    /// column one behind the other, and adds the mask's biases to them.
     #[inline(always)]
     pub fn cap_and_add_biases(
         &self,

@@ -4,17 +4,18 @@
 //! values ([Milakov and Gimelshein, 2018](https://arxiv.org/abs/1805.02867); [Dao et al.,
 //! 2022](https://arxiv.org/abs/2205.14135)): no tensor of scores exists. All arithmetic is f32;
 //! keys and values are widened exactly as they are read. Where the processor has tiles of bf16
-//! ([`Isa::AmxBf16`]), products are of those: queries, keys, values and the weights of values are cut in
-//! three parts, or under [`ActivationDtype::Bf16`] rounded; all else is f32 still. What sees a key or
-//! value that is infinite may then come to no number.
+//! ([`Isa::AmxBf16`]), products are of those: queries, keys, values and the weights of values are
+//! cut in three parts, or under [`ActivationDtype::Bf16`] rounded; all else is f32 still. What sees
+//! a key or value that is infinite may then come to no number.
 //!
 //! # The contract
 //!
-//! The bits of a token's result depend on its query, on the scale and the soft cap, on the keys and values that it
-//! sees, on how many columns of its sequence come before the first of them, on [`Alibi`],
-//! [`RelativeBias`] and its head's sink, on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: not on
-//! other tokens or sequences of the pass, nor on how a sequence is cut into passes, padded, or laid out in the cache, nor on the type they are stored in if it
-//! holds them exactly, nor on the number of threads.
+//! The bits of a token's result depend on its query, on the scale and the soft cap, on the keys and
+//! values that it sees, on how many columns of its sequence come before the first of them, on
+//! [`Alibi`], [`RelativeBias`] and its head's sink, on the [`Isa`] and the
+//! [`ActivationDtype`], **and on nothing else**: not on other tokens or sequences of the pass, nor
+//! on how a sequence is cut into passes, padded, or laid out in the cache, nor on the type they are
+//! stored in if it holds them exactly, nor on the number of threads.
 //!
 //! It holds by construction: the columns of a sequence are taken in blocks of [`BLOCK`], counted
 //! from its first token. Of each block come a largest score, a sum and a weighted sum of values,
@@ -30,8 +31,8 @@
 //! visible, each score is off by at most `e = (w + 6) · 2⁻²³ · s`. Where `n` columns are visible
 //! and `m` is what the result would be of the magnitudes of the values, the result is off by at
 //! most `(4 e + (5 n / 4 + 32) · 2⁻²³) · m`, as long as `e` is small beside 1. `s` counts the
-//! largest bias too. With numbers rounded to bf16 `e` is `2⁻⁷ · s` more, and the result off by `2⁻⁷ ·
-//! m` more. With a soft cap `c`, `e` is `2⁻²⁰ · c` more.
+//! largest bias too. With numbers rounded to bf16 `e` is `2⁻⁷ · s` more, and the result off by
+//! `2⁻⁷ · m` more. With a soft cap `c`, `e` is `2⁻²⁰ · c` more.
 
 mod alibi;
 mod columns;
@@ -139,24 +140,27 @@ pub struct AttentionMask {
     pub end: Option<usize>,
     /// Columns that a token sees, its own included, at most; nothing to who sees all.
     pub window: usize,
-    /// If sequences are cut into chunks of so many tokens: a token sees none of those before its own chunk.
+    /// If sequences are cut into chunks of so many tokens: a token sees none of those before its
+    /// own chunk.
     pub chunk: Option<usize>,
     /// Of each sequence, how many columns at the start have no token. They see nothing, and nothing
     /// sees them.
     pub padding: Vec<usize>,
-    /// Of each sequence, one past the last column that is seen; if there is none, what is above alone says it.
+    /// Of each sequence, one past the last column that is seen; if there is none, what is above
+    /// alone says it.
     pub lengths: Vec<usize>,
-    /// Columns that see each other, later ones too and older ones within the window: the tokens of an image.
+    /// Columns that see each other, later ones too and older ones within the window: the tokens of
+    /// an image.
     pub groups: Vec<Range<usize>>,
-    /// What scores stay below in magnitude, if anything: a score `s` becomes `cap · tanh(s / cap)` before biases are added
-    /// ([Bello et al., 2016](https://arxiv.org/abs/1611.09940)).
+    /// What scores stay below in magnitude, if anything: a score `s` becomes `cap · tanh(s / cap)`
+    /// before biases are added ([Bello et al., 2016](https://arxiv.org/abs/1611.09940)).
     pub softcap: Option<f32>,
     /// Linear biases that are added to scores, if any.
     pub alibi: Option<Alibi>,
     /// Biases by distance that are added to scores, if any.
     pub relative_bias: Option<RelativeBias>,
-    /// Of each head of queries a score that takes its share of the softmax and gives no value, if there is one
-    /// ([attention sinks](https://arxiv.org/abs/2309.17453), learned).
+    /// Of each head of queries a score that takes its share of the softmax and gives no value, if
+    /// there is one ([attention sinks](https://arxiv.org/abs/2309.17453), learned).
     pub sinks: Option<Arc<[f32]>>,
 }
 
@@ -232,7 +236,8 @@ pub struct KvSegment<'a> {
 /// # Panics
 ///
 /// If sizes do not fit each other, if a column that a token sees is not held, if the scale or the
-/// soft cap is not above zero and finite, if chunks have no token, or if this processor does not have `isa`.
+/// soft cap is not above zero and finite, if chunks have no token, or if this processor does not
+/// have `isa`.
 pub fn attend_into(
     (isa, compute): (Isa, ActivationDtype),
     queries: &[f32],

@@ -64,7 +64,8 @@ pub(super) fn finish(partial: &[f32], sink: Option<f32>, y: &mut [f32]) {
         y.fill(0.0);
         return;
     }
-    // Above all scores by more than an f32 can hold, it leaves nothing to them: the weight is infinite.
+    // Above all scores by more than an f32 can hold, it leaves nothing to them: the weight is
+    // infinite.
     let sum = sink.map_or(sum, |sink| sum + exp(sink - largest));
     for (y, value) in y.iter_mut().zip(partial) {
         *y = value / sum;

@@ -1,22 +1,23 @@
-//! Attention of pixels to pixels or to a text, over slices: many queries, of which each sees all keys.
+//! Attention of pixels to pixels or to a text, over slices: many queries, of which each sees all
+//! keys.
 //!
-//! As [attention in general](super) in one pass over keys and values, without a tensor of scores. Keys
-//! and values are first turned over, so that products are those of [matmuls of many
-//! rows](crate::matmul); under [`ActivationDtype::Bf16`] they are of pairs of bf16 where the processor
-//! multiplies such.
+//! As [attention in general](super) in one pass over keys and values, without a tensor of scores.
+//! Keys and values are first turned over, so that products are those of [matmuls of many
+//! rows](crate::matmul); under [`ActivationDtype::Bf16`] they are of pairs of bf16 where the
+//! processor multiplies such.
 //!
 //! # The contract
 //!
-//! The bits of a query's result depend on it, on the scale, on the keys and values of its picture and
-//! head, in their order, on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**: keys are
-//! taken in blocks of [`BLOCK`]; a score takes the elements of a head in order, a sum of values the keys
-//! of a block in order, and blocks are folded in order.
+//! The bits of a query's result depend on it, on the scale, on the keys and values of its picture
+//! and head, in their order, on the [`Isa`] and the [`ActivationDtype`], **and on nothing else**:
+//! keys are taken in blocks of [`BLOCK`]; a score takes the elements of a head in order, a sum of
+//! values the keys of a block in order, and blocks are folded in order.
 //!
 //! # Accuracy
 //!
-//! In f32 that of [attention in general](super). Under [`ActivationDtype::Bf16`], with `s` as there,
-//! queries, keys, values and the weights of values are rounded to bf16: the result is off by at most `(4
-//! e + 2⁻⁷) · m` more, with `e = 2⁻⁷ · s`, as long as `e` is small beside 1.
+//! In f32 that of [attention in general](super). Under [`ActivationDtype::Bf16`], with `s` as
+//! there, queries, keys, values and the weights of values are rounded to bf16: the result is off by
+//! at most `(4 e + 2⁻⁷) · m` more, with `e = 2⁻⁷ · s`, as long as `e` is small beside 1.
 
 use std::ops::Range;
 
@@ -117,8 +118,8 @@ for_each_isa! {
     }
 }
 
-/// Writes, for each query, the mixture of its picture's values to `y`, row-major without gaps, as the
-/// queries; scores are multiplied by `scale` before their softmax.
+/// Writes, for each query, the mixture of its picture's values to `y`, row-major without gaps, as
+/// the queries; scores are multiplied by `scale` before their softmax.
 ///
 /// # Panics
 ///
@@ -183,8 +184,8 @@ pub fn attend_pixels_into(
     });
 }
 
-/// Turns the keys of a head over, panel by panel: `[depth, panel]` each. Keys that there are none of are
-/// zero.
+/// Turns the keys of a head over, panel by panel: `[depth, panel]` each. Keys that there are none
+/// of are zero.
 fn pack_keys(isa: Isa, layout: &Layout, keys: &[f32], to: &mut [Word]) {
     let PixelAttentionShape { seen, heads, width, .. } = layout.shape;
     let (row, channels) = (heads * width, 0..width);
@@ -312,8 +313,8 @@ unsafe fn pairs(layout: &Layout, task: &Task<'_>, worker: &mut Worker) {
 ///
 /// # Safety
 ///
-/// The processor has the instructions of `K` and of `isa`; what is packed is so for them; the queries are
-/// there, and nothing else reads or writes their results.
+/// The processor has the instructions of `K` and of `isa`; what is packed is so for them; the
+/// queries are there, and nothing else reads or writes their results.
 #[inline(always)]
 unsafe fn attend<K: Broadcast, const ROWS: usize, const ROW: usize>(
     isa: Isa,
@@ -351,8 +352,8 @@ unsafe fn attend<K: Broadcast, const ROWS: usize, const ROW: usize>(
                 if number * panel >= count {
                     break;
                 }
-                // SAFETY: the queries of a tile and a panel of keys have `depth` words each; a row of
-                // scores has room for all panels of a block.
+                // SAFETY: the queries of a tile and a panel of keys have `depth` words each; a row
+                // of scores has room for all panels of a block.
                 unsafe {
                     let sums = broadcast::sums::<K, ROWS, WIDTH, 1, 1>(
                         queries.as_ptr(),
@@ -379,8 +380,8 @@ unsafe fn attend<K: Broadcast, const ROWS: usize, const ROW: usize>(
                 let values = values[group.start * lanes * words.count(BLOCK)..].as_ptr();
                 let sums = worker.sums[first * padded + group.start * lanes..].as_mut_ptr();
                 let weights = worker.weights.as_ptr();
-                // SAFETY: a tile of weights has `ROWS` rows of `ROW` words, a group of values as many
-                // words of each lane, and each row of sums the lanes of all groups.
+                // SAFETY: a tile of weights has `ROWS` rows of `ROW` words, a group of values as
+                // many words of each lane, and each row of sums the lanes of all groups.
                 unsafe {
                     match group.len() {
                         1 => add::<K, ROWS, 1, ROW>(weights, seen, values, (sums, padded), faded),
@@ -400,8 +401,8 @@ unsafe fn attend<K: Broadcast, const ROWS: usize, const ROW: usize>(
     }
 }
 
-/// Turns scores of a block into weights: `exp` of what each, scaled, is below the largest so far. Gives
-/// what the sums so far are to be multiplied by.
+/// Turns scores of a block into weights: `exp` of what each, scaled, is below the largest so far.
+/// Gives what the sums so far are to be multiplied by.
 #[inline(always)]
 fn soften(scores: &mut [f32], scale: f32, totals: &mut [f32; 2]) -> f32 {
     let larger = |a: f32, b: f32| if a > b { a } else { b };

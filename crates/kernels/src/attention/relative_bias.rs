@@ -45,9 +45,9 @@ impl RelativeBias {
         self.values[head * (2 * self.reach + 1) + distance]
     }
 
-    /// Adds biases to the scores of `columns`, of `lanes` rows one behind the other for each column,
-    /// that are not scaled yet. `rows` are the heads and the columns of the first of them; the
-    /// block's first column is `start`.
+    /// Adds biases to the scores of `columns`, of `lanes` rows one behind the other for each
+    /// column, that are not scaled yet. `rows` are the heads and the columns of the first of them;
+    /// the block's first column is `start`.
     pub(super) fn add(
         &self,
         scores: &mut [f32],

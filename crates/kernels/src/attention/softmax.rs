@@ -71,9 +71,9 @@ fn softmax_rows<const ROWS: usize, const PAIR: usize>(
     totals
 }
 
-/// Gives what a row does not see of the columns that any of them sees the least score, and says which
-/// these are: pairs of columns, counted from the start of the block, as sums are of every other column,
-/// whoever else sees what. None if no row sees anything.
+/// Gives what a row does not see of the columns that any of them sees the least score, and says
+/// which these are: pairs of columns, counted from the start of the block, as sums are of every
+/// other column, whoever else sees what. None if no row sees anything.
 #[inline(always)]
 fn hidden<const ROWS: usize>(scores: &mut [f32], seen: &[Range<usize>]) -> Option<Range<usize>> {
     let visible = || seen.iter().filter(|seen| !seen.is_empty());
@@ -102,8 +102,8 @@ mod x86 {
     use super::*;
     use crate::exp::{EXP_LEAST, EXP_PARTS, EXP_TERMS};
 
-    /// [`softmax`] of sixteen rows with instructions that only some processors have: half of them, and
-    /// other bits.
+    /// [`softmax`] of sixteen rows with instructions that only some processors have: half of them,
+    /// and other bits.
     ///
     /// # Safety
     ///

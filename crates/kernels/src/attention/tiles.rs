@@ -1,10 +1,10 @@
 //! Attention in tiles of bf16, where the processor multiplies such.
 //!
 //! Tasks, blocks, biases, the softmax and folding are those of [attention in general](super).
-//! Queries, keys, values and the weights of values are cut in three parts, or rounded, as activations of
-//! [matmuls in tiles](crate::matmul) are, and multiplied as there, 32 elements of a head or 32 columns
-//! of a block at a time, counted from its first. Of the nine products of three parts the six largest
-//! are made.
+//! Queries, keys, values and the weights of values are cut in three parts, or rounded, as
+//! activations of [matmuls in tiles](crate::matmul) are, and multiplied as there, 32 elements of a
+//! head or 32 columns of a block at a time, counted from its first. Of the nine products of three
+//! parts the six largest are made.
 //!
 //! | operand | rows | of | first or second |
 //! |---|---|---|---|
@@ -303,8 +303,8 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
         for column in columns.seen.clone() {
             fetch(columns.values[column], width, 0);
             for at in (0..depth).step_by(STEP) {
-                // SAFETY: the caller's promise; what is seen is held, in rows of `width`; each slice is
-                // one vector.
+                // SAFETY: the caller's promise; what is seen is held, in rows of `width`; each
+                // slice is one vector.
                 unsafe {
                     let parts: [_; PARTS] = step(columns.keys[column], at, width);
                     for (part, pairs) in parts.into_iter().enumerate() {
@@ -316,9 +316,9 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
         }
     }
 
-    /// Puts the values at some of the columns that are seen side by side, pair by pair of columns, and
-    /// zeros at all others of the same steps as any that are seen. Meanwhile fetches keys of the next
-    /// block.
+    /// Puts the values at some of the columns that are seen side by side, pair by pair of columns,
+    /// and zeros at all others of the same steps as any that are seen. Meanwhile fetches keys of
+    /// the next block.
     ///
     /// # Safety
     ///
@@ -342,8 +342,8 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
                 }
             }
             for at in (0..padded).step_by(LANES) {
-                // SAFETY: the caller's promise; what is seen is held, in rows of `width`; each slice is
-                // one vector.
+                // SAFETY: the caller's promise; what is seen is held, in rows of `width`; each
+                // slice is one vector.
                 unsafe {
                     let parts: [_; PARTS] =
                         side_by_side(vector(low, at, width), vector(high, at, width));
@@ -396,8 +396,8 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
         unsafe { products.multiply::<PARTS>(keys, queries, size, depth / STEP, scores) };
     }
 
-    /// Turns the weights of a tile of queries over, from a column each to a query each, for the columns
-    /// of whole steps.
+    /// Turns the weights of a tile of queries over, from a column each to a query each, for the
+    /// columns of whole steps.
     ///
     /// # Safety
     ///
@@ -406,8 +406,8 @@ impl<'a, E: KvElement> TileWorker<'a, E> {
     unsafe fn weigh<const PARTS: usize>(&mut self, tile: usize, steps: &Range<usize>) {
         for step in steps.clone().step_by(STEP) {
             let scores = &self.scores[tile * SCORES + step * LANES..][..STEP * LANES];
-            // SAFETY: the caller's promise; there are sixteen pairs of vectors of scores, and room for
-            // as many pairs of weights in the row of each query.
+            // SAFETY: the caller's promise; there are sixteen pairs of vectors of scores, and room
+            // for as many pairs of weights in the row of each query.
             unsafe {
                 let mut parts = [[_mm512_setzero_si512(); LANES]; PARTS];
                 for pair in 0..LANES {
@@ -474,8 +474,8 @@ fn fetch<E>(row: *const E, width: usize, further: usize) {
     }
 }
 
-/// Parts of thirty-two elements of a row of `width` from `at` on; zeros beyond its end, and if it is
-/// nowhere.
+/// Parts of thirty-two elements of a row of `width` from `at` on; zeros beyond its end, and if it
+/// is nowhere.
 ///
 /// # Safety
 ///

@@ -2,8 +2,8 @@
 
 use crate::quants::E8M0;
 
-/// Numbers of 4 bits, two in a byte, and the E8M0 that they are multiplied by: the power of two by which the largest is from
-/// 4 on, and below 8.
+/// Numbers of 4 bits, two in a byte, and the E8M0 that they are multiplied by: the power of two by
+/// which the largest is from 4 on, and below 8.
 pub(super) fn narrow_mx(values: &[f32; 32]) -> ([u8; 16], u8) {
     let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
     // The exponents of 4 and of a scale of one.

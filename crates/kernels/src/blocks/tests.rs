@@ -59,7 +59,8 @@ fn quantizing_keeps_the_largest_of_each_block() {
 }
 
 proptest! {
-    /// Of the numbers of 4 bits times the scale the nearest, and the scale as the format's specification has it.
+    /// Of the numbers of 4 bits times the scale the nearest, and the scale as the format's
+    /// specification has it.
     #[test]
     fn quantizing_to_four_bits_takes_the_nearest(
         values in prop::collection::vec(-3f32..3.0, 64), power in -126i32..120, code in 0u8..16,

@@ -1,9 +1,9 @@
-//! Attention of few tokens, one launch: what composed of a backend's own operations takes ten, and reads keys
-//! and values at a small part of the memory's speed.
+//! Attention of few tokens, one launch: what composed of a backend's own operations takes ten, and
+//! reads keys and values at a small part of the memory's speed.
 //!
-//! A cube takes one query. Its units score a column each, and share the softmax, whose sum is carried from
-//! one round of columns to the next; then each adds up four elements of the values. The bits depend on what the
-//! query sees alone.
+//! A cube takes one query. Its units score a column each, and share the softmax, whose sum is
+//! carried from one round of columns to the next; then each adds up four elements of the values.
+//! The bits depend on what the query sees alone.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Cube, Dispatch, backend_extension};
@@ -41,9 +41,10 @@ pub struct TokenAttention {
 /// Attention of few tokens.
 #[backend_extension(Cube)]
 pub trait TokenAttentionOps: Backend {
-    /// Of queries `[batch, tokens, heads, width]` over keys and values `[batch, key_heads, columns, width]`, which may be views of
-    /// a larger tensor; with a bias `[1 or batch, 1 or heads, tokens, columns]` and sinks `[heads]`, or anything in their place. All f32. To
-    /// `[batch, tokens, heads · width]`.
+    /// Of queries `[batch, tokens, heads, width]` over keys and values
+    /// `[batch, key_heads, columns, width]`, which may be views of a larger tensor; with a bias
+    /// `[1 or batch, 1 or heads, tokens, columns]` and sinks `[heads]`, or anything in their place.
+    /// All f32. To `[batch, tokens, heads · width]`.
     fn token_attention(
         queries: FloatTensor<Self>,
         keys: FloatTensor<Self>,

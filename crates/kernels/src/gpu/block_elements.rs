@@ -83,8 +83,8 @@ impl BlockFormat {
     }
 }
 
-/// The four elements of a row from `column` on, a multiple of 4; without scales that are elsewhere. Elements behind the last
-/// are anything.
+/// The four elements of a row from `column` on, a multiple of 4; without scales that are elsewhere.
+/// Elements behind the last are anything.
 #[cube]
 pub(super) fn decode(
     words: &[u32],

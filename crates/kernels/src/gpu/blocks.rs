@@ -41,7 +41,8 @@ pub trait BlockWeightOps: Backend {
         rows: BlockRows,
     ) -> FloatTensor<Self>;
 
-    /// The rows in f32: `[rows, width]`; with `by_ids` those of `ids`, u32, counted from the first of all.
+    /// The rows in f32: `[rows, width]`; with `by_ids` those of `ids`, u32, counted from the first
+    /// of all.
     fn block_floats(
         words: IntTensor<Self>,
         scales: FloatTensor<Self>,

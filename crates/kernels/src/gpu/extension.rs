@@ -31,8 +31,8 @@ pub struct PackedRows {
 }
 
 impl PackedRows {
-    /// Words, and elements of activations, that a lane takes at a time: a row of a weight and one of activations are
-    /// whole vectors of them.
+    /// Words, and elements of activations, that a lane takes at a time: a row of a weight and one
+    /// of activations are whole vectors of them.
     fn vector_size(&self) -> usize {
         let words = match self.format {
             WordFormat::F32 => self.width,
@@ -68,7 +68,8 @@ pub trait PackedWeightOps: Backend {
         rows: PackedRows,
     ) -> FloatTensor<Self>;
 
-    /// `x · Wᵀ` of many rows with a weight in f32: `x [m, width]` and `weight [rows, width]` to `[m, rows]`.
+    /// `x · Wᵀ` of many rows with a weight in f32: `x [m, width]` and `weight [rows, width]` to
+    /// `[m, rows]`.
     fn float_gemm(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The rows in f32: `[rows, width]`.

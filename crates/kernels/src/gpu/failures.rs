@@ -1,8 +1,9 @@
 //! What GPUs refused: where their memory is full, for one.
 //!
-//! Work is given to a GPU without waiting for it, so an operation that asks for too much has returned by then. wgpu's kinds
-//! of GPUs tell a handler, and CubeCL's own panics with it in a thread that is not the caller's. This one notes what was
-//! refused and unwinds silently instead; a [`Fence`](super::Fence) returns the note.
+//! Work is given to a GPU without waiting for it, so an operation that asks for too much has
+//! returned by then. wgpu's kinds of GPUs tell a handler, and CubeCL's own panics with it in a
+//! thread that is not the caller's. This one notes what was refused and unwinds silently instead; a
+//! [`Fence`](super::Fence) returns the note.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +16,8 @@ fn noted() -> MutexGuard<'static, Vec<(Device, String)>> {
     NOTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a GPU refused since this was asked last, if anything: values that were made meanwhile may be missing.
+/// What a GPU refused since this was asked last, if anything: values that were made meanwhile may
+/// be missing.
 pub fn failure(device: &Device) -> Option<String> {
     let mut noted = noted();
     let at = noted.iter().position(|(failed, _)| failed == device)?;

@@ -4,9 +4,10 @@ use std::sync::OnceLock;
 
 use burn::tensor::{DType, Device};
 
-/// The variable that lets a software adapter, such as SwiftShader or lavapipe, serve as a GPU: set to
-/// `1`, or to `2` for two devices on the same adapter. It is for tests: a processor computes faster by itself. In builds with
-/// the feature `wgpu-noop`, `noop` puts a device that computes nothing in the place of all others.
+/// The variable that lets a software adapter, such as SwiftShader or lavapipe, serve as a GPU: set
+/// to `1`, or to `2` for two devices on the same adapter. It is for tests: a processor computes
+/// faster by itself. In builds with the feature `wgpu-noop`, `noop` puts a device that computes
+/// nothing in the place of all others.
 pub const SOFTWARE_VARIABLE: &str = "OUTSIZE_SOFTWARE_GPU";
 
 /// The backends for GPUs that this build has, by their features' names.
@@ -46,16 +47,16 @@ pub struct GpuDevice {
     pub computes: Vec<&'static str>,
 }
 
-/// The GPUs that Burn can compute on, each once, in the order of their numbers: NVIDIA's first, then
-/// by their addresses on the bus. The first call opens all of them.
+/// The GPUs that Burn can compute on, each once, in the order of their numbers: NVIDIA's first,
+/// then by their addresses on the bus. The first call opens all of them.
 pub fn gpus() -> &'static [GpuDevice] {
     static FOUND: OnceLock<Vec<GpuDevice>> = OnceLock::new();
     FOUND.get_or_init(find)
 }
 
-/// Whether a device computes in a type: a GPU says so itself, anything else computes in all of them. What
-/// a GPU only holds is not to be relied on: through Vulkan an H200 holds bf16, and what it attends to in a KV
-/// cache of it is wrong.
+/// Whether a device computes in a type: a GPU says so itself, anything else computes in all of
+/// them. What a GPU only holds is not to be relied on: through Vulkan an H200 holds bf16, and what
+/// it attends to in a KV cache of it is wrong.
 pub fn can_compute(device: &Device, dtype: DType) -> bool {
     #[cfg(feature = "gpu")]
     if let burn::backend::DispatchDevice::Cube(cube) = device.as_dispatch() {
@@ -172,7 +173,8 @@ mod search {
             pair.is_some_and(|(one, other)| one.is_same_card(other))
         }
 
-        /// The same software adapter as another device, if two are asked for: through Vulkan by name.
+        /// The same software adapter as another device, if two are asked for: through Vulkan by
+        /// name.
         pub(super) fn twin(&self) -> Option<Self> {
             match self.gpu.device.as_dispatch() {
                 DispatchDevice::Cube(CubeDevice::Wgpu(wgpu))
@@ -185,7 +187,8 @@ mod search {
             }
         }
 
-        /// NVIDIA's before others, as in what NVML and the system list; those without an address last.
+        /// NVIDIA's before others, as in what NVML and the system list; those without an address
+        /// last.
         pub(super) fn order(&self) -> (bool, bool, Option<PciAddress>) {
             let physical = self.physical.as_ref();
             let address = physical.and_then(|card| card.pci_address);

@@ -1,9 +1,9 @@
 //! Products of many rows of activations with weights in packed words.
 //!
 //! A cube makes a block of outputs: rows of both operands go to shared memory, [`STEP`] elements of
-//! each at a time, and every unit adds up some outputs in registers. An output is added up element by
-//! element in the order of its row, whatever the sizes of blocks: its bits depend on its own two rows
-//! alone, not on which rows of a weight are multiplied together.
+//! each at a time, and every unit adds up some outputs in registers. An output is added up element
+//! by element in the order of its row, whatever the sizes of blocks: its bits depend on its own two
+//! rows alone, not on which rows of a weight are multiplied together.
 
 use burn_cubecl::cubecl;
 use cubecl::prelude::*;
@@ -25,7 +25,8 @@ const STEP: usize = 16;
 /// … four side by side.
 const QUADS: usize = STEP / 4;
 
-/// Quads from a row in shared memory to the next: odd, so that neighbouring rows are in different banks.
+/// Quads from a row in shared memory to the next: odd, so that neighbouring rows are in different
+/// banks.
 const STRIDE: usize = QUADS + 1;
 
 type Quad = Vector<f32, Const<4>>;

@@ -1,5 +1,5 @@
-//! What a decoder layer does between its products, one launch each: composed of a backend's own operations
-//! it is some thirty for a token, each of which takes longer to launch than to compute.
+//! What a decoder layer does between its products, one launch each: composed of a backend's own
+//! operations it is some thirty for a token, each of which takes longer to launch than to compute.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Cube, Dispatch, DispatchTensor, backend_extension};
@@ -17,8 +17,8 @@ use crate::rotary::RotaryPairs;
 /// Units that add up one row: a power of two.
 const NORM_UNITS: u32 = 256;
 
-/// Operations of a layer on f32 tensors of one device. A norm's operands are a weight `[width]`, and perhaps
-/// a bias as wide.
+/// Operations of a layer on f32 tensors of one device. A norm's operands are a weight `[width]`,
+/// and perhaps a bias as wide.
 #[backend_extension(Cube)]
 pub trait LayerGpuOps: Backend {
     /// The norm of the rows of `x [.., width]`.
@@ -353,7 +353,8 @@ pub(crate) fn add_norm_of<const D: usize>(
     (Tensor::from_dispatch(sum), Tensor::from_dispatch(norm))
 }
 
-/// A norm's weight and bias in f32 on a device, and whether there is a bias: a kernel is given the weight in its place.
+/// A norm's weight and bias in f32 on a device, and whether there is a bias: a kernel is given the
+/// weight in its place.
 fn operands(
     weight: Tensor<1>,
     bias: Option<Tensor<1>>,

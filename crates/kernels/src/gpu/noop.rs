@@ -1,5 +1,5 @@
-//! A GPU that allocates and copies but computes nothing: wgpu's own, for tests of what models allocate that a processor would
-//! take hours to compute.
+//! A GPU that allocates and copies but computes nothing: wgpu's own, for tests of what models
+//! allocate that a processor would take hours to compute.
 
 use burn::backend::DispatchDevice;
 use burn::tensor::Device;
@@ -7,7 +7,8 @@ use burn_cubecl::CubeDevice;
 use burn_cubecl::cubecl::{future, wgpu as runtime};
 use wgpu::{Backend, Backends, DeviceDescriptor, DeviceType, Features, Instance, Limits};
 
-/// Opens such a device. Its limits are those of a graphics card: how pools divide memory follows from them.
+/// Opens such a device. Its limits are those of a graphics card: how pools divide memory follows
+/// from them.
 pub(super) fn open() -> Device {
     let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
     descriptor.backends = Backends::NOOP;

@@ -36,8 +36,8 @@ enum Rows {
 }
 
 impl PackedWeight {
-    /// Copies the bytes of a matrix to a device, as they are. The copy may still be under way when this
-    /// returns; it keeps `bytes` for as long.
+    /// Copies the bytes of a matrix to a device, as they are. The copy may still be under way when
+    /// this returns; it keeps `bytes` for as long.
     ///
     /// # Errors
     /// Bytes that are not those of such a matrix.
@@ -90,8 +90,8 @@ impl PackedWeight {
         Ok(Self { words: empty_words(row * shape[0], device), rows })
     }
 
-    /// The same with other rows from `start` on, which begin with a whole word; in place where it has
-    /// no other owner.
+    /// The same with other rows from `start` on, which begin with a whole word; in place where it
+    /// has no other owner.
     pub fn with_rows(self, start: usize, rows: Self) -> Self {
         let from = self.rows.bytes(start) / size_of::<u32>();
         let [count] = rows.words.dims();
@@ -200,8 +200,8 @@ impl PackedWeight {
         }
     }
 
-    /// [`linear`](Self::linear) of three weights in one launch, if there is one for them: few rows of `x`, and weights as
-    /// wide and of one type of floats.
+    /// [`linear`](Self::linear) of three weights in one launch, if there is one for them: few rows
+    /// of `x`, and weights as wide and of one type of floats.
     pub fn linear_three(x: &Tensor<2>, weights: [&Self; 3]) -> Option<[Tensor<2>; 3]> {
         let [Rows::Floats(first), Rows::Floats(second), Rows::Floats(third)] =
             weights.map(|weight| &weight.rows)

@@ -1,4 +1,5 @@
-//! Convolutions on a GPU, as products: what each pixel of the result sees becomes a row of a matrix.
+//! Convolutions on a GPU, as products: what each pixel of the result sees becomes a row of a
+//! matrix.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Cube, Dispatch, backend_extension};
@@ -34,8 +35,9 @@ pub struct SeenPixels {
 /// Operations on pictures.
 #[backend_extension(Cube)]
 pub trait PictureGpuOps: Backend {
-    /// What pixels of the result see of a picture `[batch, rows, columns, channels]` f32 with zeros around
-    /// it: `[batch · rows · columns, channels · 9]` of the result's, in the order of a stored weight.
+    /// What pixels of the result see of a picture `[batch, rows, columns, channels]` f32 with zeros
+    /// around it: `[batch · rows · columns, channels · 9]` of the result's, in the order of a
+    /// stored weight.
     fn neighbourhoods(x: FloatTensor<Self>, seen: SeenPixels) -> FloatTensor<Self>;
 }
 
@@ -98,7 +100,8 @@ fn neighbourhoods(
     }
 }
 
-/// Writes the outputs that `weight [outputs, channels · 9]` f32 gives of `x` to `y`, from `start` on.
+/// Writes the outputs that `weight [outputs, channels · 9]` f32 gives of `x` to `y`, from `start`
+/// on.
 pub(crate) fn convolution(
     mut y: Tensor<4>,
     x: Tensor<4>,

@@ -1,7 +1,7 @@
 //! Kernels over weights in packed words, written once for every GPU.
 //!
-//! A word is a `u32`: two bf16 or f16 elements, the first in its lower half, or one f32. Elements are
-//! unpacked in registers by integer operations and bit casts, so that nothing depends on what a
+//! A word is a `u32`: two bf16 or f16 elements, the first in its lower half, or one f32. Elements
+//! are unpacked in registers by integer operations and bit casts, so that nothing depends on what a
 //! driver makes of 16-bit floats; sums are f32.
 
 use burn_cubecl::cubecl;
@@ -27,15 +27,15 @@ pub enum WordFormat {
     F32,
 }
 
-/// Vectors of words that a lane asks for before it needs the first: what a GPU's memory takes to answer
-/// is hidden by what else is under way.
+/// Vectors of words that a lane asks for before it needs the first: what a GPU's memory takes to
+/// answer is hidden by what else is under way.
 const AHEAD: u32 = 4;
 
 /// `y = x · Wᵀ` for rows `first ..` of a weight whose rows have `width` elements: `x [m, width]` to
 /// `y [m, rows]`. A row is a whole number of vectors of `N` words.
 ///
-/// The lanes of a row take its vectors in turn, and their sums are added in a fixed tree: the bits of
-/// an output depend on its own row of the weight and of `x` alone.
+/// The lanes of a row take its vectors in turn, and their sums are added in a fixed tree: the bits
+/// of an output depend on its own row of the weight and of `x` alone.
 #[cube(launch)]
 pub(super) fn gemv<N: Size>(
     words: &[Vector<u32, N>],
@@ -166,7 +166,8 @@ fn multiply_rows<N: Size>(
     }
 }
 
-/// Rows of a weight in f32, `[rows, width]`: of row `first` and those behind it, or of those in `ids`.
+/// Rows of a weight in f32, `[rows, width]`: of row `first` and those behind it, or of those in
+/// `ids`.
 #[cube(launch)]
 pub(super) fn unpack(
     words: &[u32],
@@ -230,8 +231,8 @@ pub(super) fn high_half(word: u32, #[comptime] format: WordFormat) -> f32 {
     }
 }
 
-/// An f16 as f32, by its bits. Subnormal ones are made by a multiplication: as f32 bits they would be
-/// subnormal too, and some devices take these for zero.
+/// An f16 as f32, by its bits. Subnormal ones are made by a multiplication: as f32 bits they would
+/// be subnormal too, and some devices take these for zero.
 #[cube]
 pub(super) fn widened_f16(bits: u32) -> f32 {
     let sign = (bits & 0x8000u32) << 16u32;

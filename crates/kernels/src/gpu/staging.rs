@@ -1,7 +1,7 @@
 //! Copies to GPUs of wgpu's kinds through mapped memory that is used again and again.
 //!
-//! wgpu itself allocates such memory for each copy, and one thread fills it: that is slower than the bus.
-//! Here all threads fill one buffer while the device reads the ones before.
+//! wgpu itself allocates such memory for each copy, and one thread fills it: that is slower than
+//! the bus. Here all threads fill one buffer while the device reads the ones before.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -62,7 +62,8 @@ fn opened() -> MutexGuard<'static, Vec<(Device, Arc<Staging>)>> {
     OPENED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens a device, unless it is open already: what it refuses is noted, and copies to it pass through here.
+/// Opens a device, unless it is open already: what it refuses is noted, and copies to it pass
+/// through here.
 pub(super) fn open(device: &Device) {
     let DispatchDevice::Cube(CubeDevice::Wgpu(wgpu)) = device.as_dispatch() else { return };
     let Ok(setup) = try_init_setup::<AutoGraphicsApi>(wgpu, RuntimeOptions::default()) else {
@@ -74,8 +75,8 @@ pub(super) fn open(device: &Device) {
     opened().push((device.clone(), Arc::new(staging)));
 }
 
-/// Copies bytes to words on a device, of which there are as many, and which nothing uses meanwhile; none if
-/// it is no device that was opened here. The copy may still be under way when this returns.
+/// Copies bytes to words on a device, of which there are as many, and which nothing uses meanwhile;
+/// none if it is no device that was opened here. The copy may still be under way when this returns.
 ///
 /// # Errors
 /// What the device says.
@@ -110,8 +111,8 @@ impl Staging {
         Ok(())
     }
 
-    /// A buffer that is mapped: a new one while there are few and all are being read, else the one that was
-    /// filled first.
+    /// A buffer that is mapped: a new one while there are few and all are being read, else the one
+    /// that was filled first.
     fn mapped(&self, buffers: &mut VecDeque<Buffer>) -> Result<wgpu::Buffer, String> {
         let _ = self.device.poll(wgpu::PollType::Poll);
         let done = buffers.front().map(|first| first.mapped.try_recv());

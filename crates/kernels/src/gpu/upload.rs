@@ -5,7 +5,8 @@ use super::failure;
 use burn::tensor::{Bytes, Device, Tensor, TensorData};
 use burn_std::Reader;
 
-/// The most bytes of main memory that copies to one GPU pass through; with CUDA and ROCm it is their own affair.
+/// The most bytes of main memory that copies to one GPU pass through; with CUDA and ROCm it is
+/// their own affair.
 pub const UPLOAD_BYTES: u64 = 16 << 20;
 
 /// A stream of a device by itself: what is allocated in it comes from memory of its own.
@@ -40,8 +41,8 @@ impl UploadStream {
 /// What its device says, if it failed.
 pub fn download<const D: usize>(tensor: Tensor<D>) -> Result<TensorData, String> {
     let data = tensor.try_into_data().map_err(|error| error.to_string())?;
-    // Burn waits for them when they are first looked at, and panics there. They are copied, as they would keep the buffer that
-    // they came through, which is of the device's pools.
+    // Burn waits for them when they are first looked at, and panics there. They are copied, as they
+    // would keep the buffer that they came through, which is of the device's pools.
     let (shape, dtype) = (data.shape().clone(), data.dtype());
     let values = data.bytes().read(Reader::new()).map_err(|error| error.to_string())?;
     TensorData::try_from_bytes(Bytes::from_bytes_vec(values.to_vec()), shape, dtype)

@@ -29,8 +29,9 @@ pub fn cross_entropy(isa: Isa, logits: &[f32], targets: &[i64]) -> (f32, Vec<f32
     ((loss / counted().count().max(1) as f64) as f32, sums)
 }
 
-/// Writes the gradient of the logits to them: `(softmax(logits) - one at the target) · dy / n`, with
-/// `n` the rows that count, and zero in rows that do not. `sums` is what [`cross_entropy`] gave.
+/// Writes the gradient of the logits to them: `(softmax(logits) - one at the target) · dy / n`,
+/// with `n` the rows that count, and zero in rows that do not. `sums` is what [`cross_entropy`]
+/// gave.
 ///
 /// # Panics
 ///

@@ -9,8 +9,8 @@ use crate::simd::for_each_isa;
 const ROWS: usize = 64;
 
 /// Writes the gradients of `x` and of the weight to `dx` and `dw`, given the gradient `dy` of the
-/// [norm](crate::norm::norm_into) of the rows of `x`. That of the weight is a sum over all rows; that
-/// of a bias would be the sum of the rows of `dy`.
+/// [norm](crate::norm::norm_into) of the rows of `x`. That of the weight is a sum over all rows;
+/// that of a bias would be the sum of the rows of `dy`.
 ///
 /// # Panics
 ///

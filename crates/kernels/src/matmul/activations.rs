@@ -42,8 +42,8 @@ impl<'a> MatmulActivations<'a> {
         Self { isa, compute, x, size, packed: None, rounded: None }
     }
 
-    /// Writes `x · Wᵀ` for some `rows` of a weight of `n`, which are `weight`, to those columns of `y [m,
-    /// n]`.
+    /// Writes `x · Wᵀ` for some `rows` of a weight of `n`, which are `weight`, to those columns of
+    /// `y [m, n]`.
     ///
     /// # Panics
     ///
@@ -66,9 +66,9 @@ impl<'a> MatmulActivations<'a> {
         &mut y[rows.start.min(self.size[0] * n)..]
     }
 
-    /// Makes `function(y) · (x · Uᵀ)` of those columns of `y [m, n]` that some `rows` of a weight of `n`, which
-    /// are `up`, give: the same bits as multiplying and [gating](crate::activation::gate_in_place) one after
-    /// the other.
+    /// Makes `function(y) · (x · Uᵀ)` of those columns of `y [m, n]` that some `rows` of a weight
+    /// of `n`, which are `up`, give: the same bits as multiplying and
+    /// [gating](crate::activation::gate_in_place) one after the other.
     ///
     /// # Panics
     ///
@@ -99,8 +99,8 @@ impl<'a> MatmulActivations<'a> {
         gate_columns(isa, function, (y, n), (&other, columns));
     }
 
-    /// Whether outputs of a weight go through their gate before they are written: not of few rows, whose
-    /// threads are to meet once.
+    /// Whether outputs of a weight go through their gate before they are written: not of few rows,
+    /// whose threads are to meet once.
     #[cfg(target_arch = "x86_64")]
     fn gates_as_it_writes(&self, up: Weight) -> bool {
         self.isa == Isa::AmxBf16 && is_bf16(up) && self.size[0] >= small_m::ROWS
@@ -140,8 +140,8 @@ impl<'a> MatmulActivations<'a> {
         }
     }
 
-    /// Writes `function(x · Gᵀ) · (x · Uᵀ)` to `y [m, n]`, for `gate` and `up` of `n` rows: the same bits as
-    /// multiplying and [gating](crate::activation::gate_in_place) one after the other.
+    /// Writes `function(x · Gᵀ) · (x · Uᵀ)` to `y [m, n]`, for `gate` and `up` of `n` rows: the
+    /// same bits as multiplying and [gating](crate::activation::gate_in_place) one after the other.
     ///
     /// # Panics
     ///

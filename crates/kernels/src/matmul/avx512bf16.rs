@@ -20,7 +20,8 @@ impl Kernel<bf16> for Bf16x32 {
 
     #[inline(always)]
     unsafe fn fma(sum: F32x16, weight: __m512i, x: __m512i) -> F32x16 {
-        // SAFETY: the processor has AVX-512 with bf16, the promise of every function here; a vector of bf16 is a vector of bits.
+        // SAFETY: the processor has AVX-512 with bf16, the promise of every function here; a vector
+        // of bf16 is a vector of bits.
         unsafe {
             F32x16(_mm512_dpbf16_ps(
                 sum.0,

@@ -1,7 +1,8 @@
-//! Weights in blocks, dequantized a panel at a time into memory that stays in the second-level cache.
+//! Weights in blocks, dequantized a panel at a time into memory that stays in the second-level
+//! cache.
 //!
-//! The loops for f32 multiply a panel: the bits of a result are those of the weight's f32. One row of
-//! activations needs no panel: each weight is used once, and decoded in registers.
+//! The loops for f32 multiply a panel: the bits of a result are those of the weight's f32. One row
+//! of activations needs no panel: each weight is used once, and decoded in registers.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -43,8 +44,8 @@ pub(super) fn panel_bytes(columns: u64) -> u64 {
     columns.saturating_mul(4 * rows).saturating_add(64)
 }
 
-/// Calls `multiply` with some rows of the weight in f32 and their numbers, until all `rows` are done: at
-/// most so many at a time.
+/// Calls `multiply` with some rows of the weight in f32 and their numbers, until all `rows` are
+/// done: at most so many at a time.
 pub(super) fn for_each_panel(
     isa: Isa,
     weight: BlockWeight<&[u8]>,
@@ -84,17 +85,17 @@ pub(crate) const FAR: usize = 16 << 10;
 /// The most rows of activations that [`few_rows`] takes.
 pub(super) const FEW: usize = 4;
 
-/// Computes `y` for `m` rows of activations, at most [`FEW`], packed for `V`. Rows of the weight that
-/// are multiplied otherwise are left to `others`: in E4M3 all if a vector would need two scales, and
-/// those that have a NaN or a scale out of all proportion, or stand beside such; in F4 all if their
-/// last blocks are cut; and all of formats with codebooks or of numbers from -1 to 1.
+/// Computes `y` for `m` rows of activations, at most [`FEW`], packed for `V`. Rows of the weight
+/// that are multiplied otherwise are left to `others`: in E4M3 all if a vector would need two
+/// scales, and those that have a NaN or a scale out of all proportion, or stand beside such; in F4
+/// all if their last blocks are cut; and all of formats with codebooks or of numbers from -1 to 1.
 ///
 /// # Safety
 ///
 /// This processor has the instructions of `V`; `x` points to as many values as the weight has
-/// columns, with zeros up to a multiple of the lanes, for each row; `y` points to an element for each
-/// row of the weight, and so does, `stride` elements further, that of each other row of activations;
-/// nothing else reads or writes these during the call.
+/// columns, with zeros up to a multiple of the lanes, for each row; `y` points to an element for
+/// each row of the weight, and so does, `stride` elements further, that of each other row of
+/// activations; nothing else reads or writes these during the call.
 #[inline(always)]
 pub(super) unsafe fn few_rows<V: Vector>(
     m: usize,
@@ -167,8 +168,8 @@ unsafe fn few_rows_e4m3<V: Vector, const M: usize, const N: usize>(
     }
 }
 
-/// [`few_rows`] with `M` rows of activations and a weight in whole blocks of `Q`, `N` rows of it side
-/// by side.
+/// [`few_rows`] with `M` rows of activations and a weight in whole blocks of `Q`, `N` rows of it
+/// side by side.
 ///
 /// # Safety
 ///
@@ -206,9 +207,9 @@ unsafe fn few_rows_quants<V: Vector, Q: Quants, const M: usize, const N: usize>(
     }
 }
 
-/// The products of `N` rows of a weight in blocks of `Q`, and of scales that lie apart, with the rows
-/// of `x`, each one chain of multiply-adds as for f32. As many bytes as are read of blocks are fetched
-/// from `ahead` on, in the order in which they lie in memory.
+/// The products of `N` rows of a weight in blocks of `Q`, and of scales that lie apart, with the
+/// rows of `x`, each one chain of multiply-adds as for f32. As many bytes as are read of blocks are
+/// fetched from `ahead` on, in the order in which they lie in memory.
 ///
 /// # Safety
 ///
@@ -280,11 +281,13 @@ unsafe fn decoded<V: Vector, Q: Quants, const M: usize, const N: usize>(
     }
 }
 
-/// The products of `N` rows of the weight, from `first` on, with the rows of `x`, each one chain of multiply-adds as for f32.
+/// The products of `N` rows of the weight, from `first` on, with the rows of `x`, each one chain of
+/// multiply-adds as for f32.
 ///
 /// # Safety
 ///
-/// As for [`few_rows`], with the instructions of `V`; and the weight has these rows, of `k` columns.
+/// As for [`few_rows`], with the instructions of `V`; and the weight has these rows, of `k`
+/// columns.
 #[inline(always)]
 unsafe fn tile<V: Vector, const M: usize, const N: usize>(
     x: *const f32,
@@ -302,7 +305,8 @@ unsafe fn tile<V: Vector, const M: usize, const N: usize>(
         *scales = weight.scale_row(first + row);
     }
     // SAFETY: the caller's promises. A load of `LANES` bytes at `at` happens only while
-    // `at + LANES <= k`, the last one is of a copy. What is fetched ahead of need may be any address.
+    // `at + LANES <= k`, the last one is of a copy. What is fetched ahead of need may be any
+    // address.
     unsafe {
         let mut sums = [[V::zero(); M]; N];
         for (block, start) in (0..k).step_by(width).enumerate() {

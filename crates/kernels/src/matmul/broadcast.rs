@@ -1,10 +1,11 @@
-//! Tiles of outputs as sums of outer products: an activation, the same in all lanes, times the weights
-//! of as many outputs.
+//! Tiles of outputs as sums of outer products: an activation, the same in all lanes, times the
+//! weights of as many outputs.
 //!
-//! Each output is one lane's sum of products in order of `k`, whatever stands in the other lanes and
-//! in the other rows of the tile. Nothing is added across lanes, and of each product one operand is a
-//! vector that all rows share: so a tile reads a quarter of what one of dot products reads. Weights
-//! must be turned over for it (see [`panel`](super::panel)), which pays if many rows pass them.
+//! Each output is one lane's sum of products in order of `k`, whatever stands in the other lanes
+//! and in the other rows of the tile. Nothing is added across lanes, and of each product one
+//! operand is a vector that all rows share: so a tile reads a quarter of what one of dot products
+//! reads. Weights must be turned over for it (see [`panel`](super::panel)), which pays if many rows
+//! pass them.
 //!
 //! Everything here is inlined into a function of an instruction set, where its instructions are
 //! enabled.
@@ -19,8 +20,8 @@ use std::marker::PhantomData;
 use super::pack::RowBlocks;
 use crate::simd::Vector;
 
-/// What is multiplied at once of one row and one output: an f32, or two bf16, the first in the lower
-/// half.
+/// What is multiplied at once of one row and one output: an f32, or two bf16, the first in the
+/// lower half.
 pub(crate) type Word = u32;
 
 /// Vectors of weights side by side in a tile.
@@ -42,7 +43,8 @@ pub(crate) trait Broadcast {
     /// Sums of products, one for each output.
     type Sum: Vector;
 
-    /// The most rows of a tile: there are thirty-two registers of sixteen lanes, and sixteen of fewer.
+    /// The most rows of a tile: there are thirty-two registers of sixteen lanes, and sixteen of
+    /// fewer.
     const MAX_HEIGHT: usize = if <Self::Sum as Vector>::LANES == 16 { 14 } else { 6 };
 
     /// One word in every lane.
@@ -81,8 +83,8 @@ impl<V: Vector> Broadcast for Singles<V> {
     }
 }
 
-/// Words that are pairs of bf16. Products are exact in f32 and added in pairs; subnormal ones count as
-/// zero.
+/// Words that are pairs of bf16. Products are exact in f32 and added in pairs; subnormal ones count
+/// as zero.
 #[cfg(target_arch = "x86_64")]
 pub(crate) struct Pairs;
 
@@ -118,8 +120,8 @@ impl Broadcast for Pairs {
     }
 }
 
-/// Where the words lie that an output sees, those of the next row `ROW` words further: in `SIDE` lines, in each of which there are `depth` times
-/// `SIDE` words.
+/// Where the words lie that an output sees, those of the next row `ROW` words further: in `SIDE`
+/// lines, in each of which there are `depth` times `SIDE` words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<const SIDE: usize, const ROW: usize> {
     /// From one line to the next.
@@ -151,8 +153,8 @@ pub(crate) struct Destination<'a> {
 /// # Safety
 ///
 /// The processor has the instructions of `K`. `x` points to the first word that the first row sees;
-/// all words that `seen` asks for of each row are there, and the panel has its weights. Nothing else
-/// reads or writes these outputs of `y`.
+/// all words that `seen` asks for of each row are there, and the panel has its weights. Nothing
+/// else reads or writes these outputs of `y`.
 #[inline(always)]
 pub(crate) unsafe fn rows<K: Broadcast, const SIDE: usize, const ROW: usize>(
     x: *const Word,

@@ -1,13 +1,14 @@
-//! Convolutions of pictures `[batch, rows, columns, channels]`, of 3x3 and of 1x1 pixels, on tiles of
-//! [outer products](super::broadcast).
+//! Convolutions of pictures `[batch, rows, columns, channels]`, of 3x3 and of 1x1 pixels, on tiles
+//! of [outer products](super::broadcast).
 //!
 //! The picture is copied once, with the zeros around it, so that each channel's pixels of a row lie
-//! side by side: a tile reads those that its outputs see where they lie, for each of the nine taps of
-//! a 3x3 convolution. There is no im2col. A convolution of 1x1 is a matmul, and runs the same way.
+//! side by side: a tile reads those that its outputs see where they lie, for each of the nine taps
+//! of a 3x3 convolution. There is no im2col. A convolution of 1x1 is a matmul, and runs the same
+//! way.
 //!
-//! A checkpoint stores a row of the weight as `[channels, 3, 3]`. Some rows and channels at a time are
-//! widened, or rounded to bf16, and turned over, into memory that stays in the second-level cache while
-//! many outputs pass it.
+//! A checkpoint stores a row of the weight as `[channels, 3, 3]`. Some rows and channels at a time
+//! are widened, or rounded to bf16, and turned over, into memory that stays in the second-level
+//! cache while many outputs pass it.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -27,30 +28,30 @@ use crate::{ActivationDtype, Isa, Weight, buffer, loops};
 /// Rows and columns that an output of the larger kind sees.
 const SIDE: usize = 3;
 
-/// A thread takes so many outputs of a channel at least through a panel, if there are as many, so that
-/// it is worth turning over.
+/// A thread takes so many outputs of a channel at least through a panel, if there are as many, so
+/// that it is worth turning over.
 const MIN_PIXELS: usize = 1024;
 
 /// Blocks of outputs that each thread takes, about: so that all end together.
 const BLOCKS: usize = 8;
 
-/// A panel has at most so many words of each output, so that it stays in the second-level cache beside
-/// the pixels.
+/// A panel has at most so many words of each output, so that it stays in the second-level cache
+/// beside the pixels.
 const PANEL_WORDS: usize = 2880;
 
 /// Pixels of a line of a convolution of 1x1, at most.
 const LINE: usize = 28;
 
-/// Words behind the last line: tiles of sixteen pixels read what lies beyond the last pixel, and make
-/// nothing of it.
+/// Words behind the last line: tiles of sixteen pixels read what lies beyond the last pixel, and
+/// make nothing of it.
 const SLACK: usize = 32;
 
 thread_local! {
     static PANEL: Cell<Vec<Word>> = const { Cell::new(Vec::new()) };
 }
 
-/// What is convolved: `[batch, rows, columns, channels]`, of which, for 3x3 pixels, each row has a zero
-/// on its left and on its right.
+/// What is convolved: `[batch, rows, columns, channels]`, of which, for 3x3 pixels, each row has a
+/// zero on its left and on its right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvolutionShape {
     /// Pictures.
@@ -79,10 +80,11 @@ pub enum ConvolutionWindow {
     One,
     /// Three rows of three pixels each.
     Three {
-        /// Pixels from what one output sees to what the next one does, in either direction; at least one.
+        /// Pixels from what one output sees to what the next one does, in either direction; at
+        /// least one.
         stride: usize,
-        /// Whether there is a row of zeros above the first row; if not, outputs begin below it: it is the
-        /// end of a band.
+        /// Whether there is a row of zeros above the first row; if not, outputs begin below it: it
+        /// is the end of a band.
         above: bool,
         /// Whether there is a row of zeros below the last row; if not, outputs end above it.
         below: bool,
@@ -125,7 +127,8 @@ impl ConvolutionWindow {
 pub struct ConvolutionOutputs<'a> {
     /// `[outputs, channels, 3, 3]`, or `[outputs, channels]`; not in blocks.
     pub weight: Weight<'a>,
-    /// What is added to each of the outputs; nothing if empty. If there is none at all, they are added to what `y` holds.
+    /// What is added to each of the outputs; nothing if empty. If there is none at all, they are
+    /// added to what `y` holds.
     pub bias: Option<&'a [f32]>,
     /// `[batch, rows, columns, n]`.
     pub y: &'a mut [f32],
@@ -170,16 +173,20 @@ impl PackedPictures {
     /// Writes the convolution's outputs.
     ///
     /// As for [matmuls](crate#the-contract), the bits of an output depend on what it sees, on the
-    /// weight's row, the bias or what `y` held, the [`Isa`] and the [`ActivationDtype`], and on nothing
-    /// else: not on the picture's size, nor on the rows or outputs that are computed in the same call.
+    /// weight's row, the bias or what `y` held, the [`Isa`] and the [`ActivationDtype`], and on
+    /// nothing else: not on the picture's size, nor on the rows or outputs that are computed in the
+    /// same call.
     ///
     /// # Accuracy
     ///
-    /// With `k` products of an output, whose magnitudes add up to `s`: the error is at most that of `min(k,
-    /// 3000) + k / 1500 + 2` roundings of `2⁻²⁴ · s` each, twice as many where multiply-adds are not fused.
-    /// Under [`ActivationDtype::Bf16`] activations are rounded to bf16 first; where the processor multiplies
-    /// pairs or tiles of bf16, weights in f16 and f32 are too, and subnormal numbers count as zero: that is
-    /// off by at most `2⁻⁷ · s`, and by `2⁻⁸ · s` with weights in bf16.
+    /// With `k` products of an output, whose magnitudes add up to `s`: the error is at most that of
+    /// `min(k,
+    /// 3000) + k / 1500 + 2` roundings of `2⁻²⁴ ·
+    ///       s` each, twice as many where multiply-adds are not fused. Under
+    ///       [`ActivationDtype::Bf16`] activations are rounded to bf16 first; where the processor
+    ///       multiplies pairs or tiles of bf16, weights in f16 and f32 are too, and subnormal
+    ///       numbers count as zero: that is off by at most `2⁻⁷ · s`, and by `2⁻⁸ · s` with weights
+    ///       in bf16.
     ///
     /// # Panics
     ///
@@ -257,12 +264,12 @@ impl PackedPictures {
                             columns: some.len(),
                             bias: (channels.start == 0 && bias.is_some()).then_some(&beginning),
                         };
-                        // SAFETY: the assertions: the processor has the instructions, and the slices
-                        // have the lengths that the shape asks for. The pixels that a line of outputs
-                        // sees begin in line `at` of the packed ones and end `side` lines below; the
-                        // panel has weights for `depth` words. No two blocks have a line and an output
-                        // in common, so that no element of `y` is written by two calls; nobody else
-                        // reads `y`.
+                        // SAFETY: the assertions: the processor has the instructions, and the
+                        // slices have the lengths that the shape asks for. The pixels that a line
+                        // of outputs sees begin in line `at` of the packed ones and end `side`
+                        // lines below; the panel has weights for `depth` words. No two blocks have
+                        // a line and an output in common, so that no element of `y` is written by
+                        // two calls; nobody else reads `y`.
                         unsafe {
                             let x = packed.as_ptr().add(at * lines.words + word);
                             lines.multiply((isa, words), x, (memory.as_ptr(), depth), pixels, to);
@@ -315,7 +322,8 @@ struct Lines {
     /// Slots for the pixels of a line, and how many words they all have.
     slots: usize,
     words: usize,
-    /// Of the slots: those of pixels that are as far apart as neighbouring outputs lie side by side.
+    /// Of the slots: those of pixels that are as far apart as neighbouring outputs lie side by
+    /// side.
     part: usize,
 }
 

@@ -25,11 +25,11 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
         let sizes = [size_of::<E>(), size_of::<X>()];
         let parts = Panels::parts(Size { n: *n, ..size }, sizes, row_blocks);
         share_panels(parts, |rows, columns| {
-            // SAFETY: `MatmulActivations` checked that `isa`, which chose these loops, is available,
-            // and that the slices have the lengths that `size` asks for; `x` was packed for these
-            // row blocks, or needs none. All are borrowed until `share` returns. Regions lie within
-            // the output, begin and end with row blocks and do not overlap, so that no element of
-            // `y` is written by two calls; nothing reads `y`.
+            // SAFETY: `MatmulActivations` checked that `isa`, which chose these loops, is
+            // available, and that the slices have the lengths that `size` asks for; `x` was packed
+            // for these row blocks, or needs none. All are borrowed until `share` returns. Regions
+            // lie within the output, begin and end with row blocks and do not overlap, so that no
+            // element of `y` is written by two calls; nothing reads `y`.
             unsafe { loops.region(&operands, rows, columns) };
         });
     }

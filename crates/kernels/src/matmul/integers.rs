@@ -8,11 +8,13 @@ use crate::BlockWeight;
 use crate::integers::{Decode, GROUPS, Groups, ROOM, STEP, with_integers};
 use crate::simd::Vector;
 
-/// Computes `y` for `m` rows of activations. If rows, or groups in them, are no whole steps, all are left to `others`.
+/// Computes `y` for `m` rows of activations. If rows, or groups in them, are no whole steps, all
+/// are left to `others`.
 ///
 /// # Safety
 ///
-/// As for [`few_rows`](super::blocks::few_rows), with the instructions of `V`; the scales are the weight's.
+/// As for [`few_rows`](super::blocks::few_rows), with the instructions of `V`; the scales are the
+/// weight's.
 #[inline(always)]
 pub(super) unsafe fn few_rows<V: Vector>(
     m: usize,
@@ -72,8 +74,9 @@ unsafe fn rows<V: Vector, D: Decode, const M: usize, const N: usize>(
     }
 }
 
-/// The products of `N` rows of the weight, from number `first` on, with the rows of `x`, each one chain of multiply-adds as for
-/// f32. As many bytes as are read of integers are fetched from `ahead` on, in the order in which they lie in memory.
+/// The products of `N` rows of the weight, from number `first` on, with the rows of `x`, each one
+/// chain of multiply-adds as for f32. As many bytes as are read of integers are fetched from
+/// `ahead` on, in the order in which they lie in memory.
 ///
 /// # Safety
 ///

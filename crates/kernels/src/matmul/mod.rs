@@ -115,7 +115,8 @@ pub struct Matmul<'a> {
     pub n: usize,
     /// `[m, n]`, where the matmul goes.
     pub y: &'a mut [f32],
-    /// Elements of `y` from one row to the next: `n`, or more if it is a part of the columns of another.
+    /// Elements of `y` from one row to the next: `n`, or more if it is a part of the columns of
+    /// another.
     pub stride: usize,
 }
 
@@ -174,8 +175,8 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
 }
 
 /// An upper bound on the bytes that a thread keeps for the activations of its largest matmul so
-/// far, which has so many `rows` of `width`, on this processor; with the weights in tiles, or widened,
-/// that it and its helpers keep.
+/// far, which has so many `rows` of `width`, on this processor; with the weights in tiles, or
+/// widened, that it and its helpers keep.
 pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64) -> u64 {
     packed_bytes_with(Isa::detected(), compute, rows, width)
 }
@@ -224,11 +225,11 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     /// # Safety
     ///
     /// - This processor has the instructions.
-    /// - `weight` points to rows of `k` elements, `y` to `m` rows that are `n` elements apart, and `x`
-    ///   to `m` rows as these loops read them: row after row, or packed for row blocks of which some
-    ///   make up `rows`; valid to read (`x`, `weight`) or write (`y`) for the whole call.
-    /// - `rows` lies within `0..m` and `columns` among the weight's rows, and during the call nothing
-    ///   else reads or writes `y[rows, columns]`.
+    /// - `weight` points to rows of `k` elements, `y` to `m` rows that are `n` elements apart, and
+    ///   `x` to `m` rows as these loops read them: row after row, or packed for row blocks of which
+    ///   some make up `rows`; valid to read (`x`, `weight`) or write (`y`) for the whole call.
+    /// - `rows` lies within `0..m` and `columns` among the weight's rows, and during the call
+    ///   nothing else reads or writes `y[rows, columns]`.
     unsafe fn region(self, operands: &Operands<X, E>, rows: Range<usize>, columns: Range<usize>);
 
     /// Computes `y[.., columns]` of a matmul of fewer than [`small_m::ROWS`] rows.
@@ -394,8 +395,8 @@ impl PackedLoops<bf16> for Bf16x32 {
     }
 }
 
-/// One matmul as the loops see it: activations, and two matrices, row-major. `size.n` is how far the rows
-/// of `y` are apart, which may be more than the weight has rows.
+/// One matmul as the loops see it: activations, and two matrices, row-major. `size.n` is how far
+/// the rows of `y` are apart, which may be more than the weight has rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands<X, E> {
     x: *const X,

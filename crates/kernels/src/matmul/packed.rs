@@ -1,8 +1,8 @@
 //! Matmuls with packed bf16: the bits of a result are those that the same weight has unpacked.
 //!
 //! A panel of rows at a time is unpacked into memory that stays in the second-level cache, and the
-//! loops for bf16 multiply that. A few rows of activations need no panel where there are instructions
-//! to unpack in registers: each weight is used once.
+//! loops for bf16 multiply that. A few rows of activations need no panel where there are
+//! instructions to unpack in registers: each weight is used once.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -37,8 +37,8 @@ thread_local! {
 
 /// Loops that multiply a few rows of activations by packed weights in registers.
 pub(super) trait PackedLoops<X: 'static>: MatmulLoops<X, bf16> {
-    /// Computes `y` of `m` rows for rows of a packed weight, if there are loops for so many: whether
-    /// it has.
+    /// Computes `y` of `m` rows for rows of a packed weight, if there are loops for so many:
+    /// whether it has.
     ///
     /// # Safety
     ///
@@ -62,8 +62,8 @@ fn packed(weight: Weight<'_>) -> BlockWeight<&[u8]> {
     }
 }
 
-/// Calls `multiply` with some rows of the weight and their numbers, until all `rows` are done: at most
-/// so many at a time.
+/// Calls `multiply` with some rows of the weight and their numbers, until all `rows` are done: at
+/// most so many at a time.
 fn for_each_panel(
     isa: Isa,
     weight: BlockWeight<&[u8]>,
@@ -160,8 +160,8 @@ pub(super) fn share_many<X: Sync + 'static>(
             for_each_panel(isa, weight, columns, height(k), |panel, columns| {
                 let (weight, y) = (panel.as_ptr(), output.column(columns.start));
                 let operands = Operands { x: x.as_ptr(), weight, y, size };
-                // SAFETY: as in `gemm::share`; the panel holds as many rows as there are columns, and
-                // `y` is where the first of them goes.
+                // SAFETY: as in `gemm::share`; the panel holds as many rows as there are columns,
+                // and `y` is where the first of them goes.
                 unsafe { loops.region(&operands, rows.clone(), 0..columns.len()) };
             });
         });

@@ -123,9 +123,10 @@ pub(super) unsafe fn pairs(
 ///
 /// # Safety
 ///
-/// This processor has the instructions of `P` and [those to unpack](super::packed); `x` is packed for
-/// `P`, and `y` points to an element for each row of the weight, and so does, `stride` elements
-/// further, that of each other row of activations; nothing else reads or writes these during the call.
+/// This processor has the instructions of `P` and [those to unpack](super::packed); `x` is packed
+/// for `P`, and `y` points to an element for each row of the weight, and so does, `stride` elements
+/// further, that of each other row of activations; nothing else reads or writes these during the
+/// call.
 #[inline(always)]
 unsafe fn few_rows<P: Products>(
     m: usize,
@@ -151,8 +152,8 @@ unsafe fn few_rows<P: Products>(
     }
 }
 
-/// [`few_rows`] with so many bits for an exponent, `M` rows of activations, and `N` rows of the weight
-/// side by side.
+/// [`few_rows`] with so many bits for an exponent, `M` rows of activations, and `N` rows of the
+/// weight side by side.
 ///
 /// # Safety
 ///
@@ -187,8 +188,8 @@ unsafe fn rows<P: Products, const BITS: usize, const M: usize, const N: usize>(
 }
 
 /// The products of `N` rows of the weight with the rows of `x`, each one chain as of the weight
-/// unpacked. As many bytes as are read are fetched from `ahead` on, in the order in which they lie in
-/// memory.
+/// unpacked. As many bytes as are read are fetched from `ahead` on, in the order in which they lie
+/// in memory.
 ///
 /// # Safety
 ///

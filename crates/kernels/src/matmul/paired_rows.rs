@@ -1,10 +1,10 @@
 //! `y += x · W` with a bf16 weight stored `[in, out]`, in products of pairs of bf16.
 //!
 //! Rows `2i` and `2i + 1` of the weight are pairs, wherever it is cut: the last row of a tile that
-//! ends between them waits for the next tile. An output is one chain of such pairs in order, so that
-//! tiles give the same bits as all rows at once, and so does any sharing of columns and rows among
-//! threads. Some pairs of a few columns are put side by side in the first-level cache, where all rows
-//! of activations pass them.
+//! ends between them waits for the next tile. An output is one chain of such pairs in order, so
+//! that tiles give the same bits as all rows at once, and so does any sharing of columns and rows
+//! among threads. Some pairs of a few columns are put side by side in the first-level cache, where
+//! all rows of activations pass them.
 
 #![allow(
     clippy::needless_range_loop,
@@ -36,7 +36,8 @@ const LANES: usize = 16;
 /// Columns of a panel, at most.
 const COLUMNS: usize = WIDTH * LANES;
 
-/// Rows of activations side by side: with [`WIDTH`] vectors of sums for each they fill the registers.
+/// Rows of activations side by side: with [`WIDTH`] vectors of sums for each they fill the
+/// registers.
 const HEIGHT: usize = 6;
 
 /// A sum `y [m, n] += x [m, k] · W [k, n]` to which the weight comes in tiles of rows. Activations
@@ -107,8 +108,8 @@ impl<'a> PairedRows<'a> {
         }
     }
 
-    /// Adds what pairs of rows from number `first` on give; each slice begins with a row of the first
-    /// pair, and those of the next are two rows on.
+    /// Adds what pairs of rows from number `first` on give; each slice begins with a row of the
+    /// first pair, and those of the next are two rows on.
     fn add_pairs(&mut self, first: usize, rows: [&[bf16]; 2], pairs: usize) {
         let Size { m, n, k } = self.size;
         for start in (0..pairs).step_by(PACKED) {
@@ -243,8 +244,8 @@ impl Block {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
     #[inline]
     unsafe fn add<const R: usize>(&self) -> usize {
-        // SAFETY: the caller's promise: there are as many rows of `x` and `y`, and of these the lanes
-        // of the masks; a vector of bf16 is a vector of bits.
+        // SAFETY: the caller's promise: there are as many rows of `x` and `y`, and of these the
+        // lanes of the masks; a vector of bf16 is a vector of bits.
         unsafe {
             let y = |i: usize, j: usize| self.y.wrapping_add(i * self.n + j * LANES);
             let mut sums = [[_mm512_setzero_ps(); WIDTH]; R];

@@ -144,10 +144,10 @@ fn share_pairs<Q: Pairs>(x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) 
     let claims = Claims::new(size, size_of::<f32>(), rayon::current_num_threads(), unit);
     share_rows(claims, rows.into_iter(), |job, rows| {
         let (weight, output, stride) = &jobs[job];
-        // SAFETY: `MatmulActivations` checked that `isa`, by which `dtype` chose this, is available,
-        // and that slices have the lengths that their sizes ask for. All are borrowed until this
-        // returns. Rows lie within the weight and no row is in two runs, so that no element of `y`
-        // is written by two calls; nothing reads `y`.
+        // SAFETY: `MatmulActivations` checked that `isa`, by which `dtype` chose this, is
+        // available, and that slices have the lengths that their sizes ask for. All are borrowed
+        // until this returns. Rows lie within the weight and no row is in two runs, so that no
+        // element of `y` is written by two calls; nothing reads `y`.
         unsafe { run::<Q>(&activations, *weight, rows, output, *stride) };
     });
 }
@@ -157,8 +157,8 @@ fn share_pairs<Q: Pairs>(x: &[f32], [m, k]: [usize; 2], matmuls: &mut [Matmul]) 
 /// # Safety
 ///
 /// This processor has these instructions; the weight has these rows, of as many columns as the
-/// activations have, and so does the output for each row of activations, which nothing else reads or
-/// writes during the call.
+/// activations have, and so does the output for each row of activations, which nothing else reads
+/// or writes during the call.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn run<Q: Pairs>(
     activations: &Activations,

@@ -17,8 +17,8 @@ const WIDTH: usize = 24;
 /// fit in the second-level cache of a core.
 const BYTES: usize = 384 << 10;
 
-/// So many bytes of activations pass all panels before the next ones do: they come from memory once, and then from a cache that
-/// cores share.
+/// So many bytes of activations pass all panels before the next ones do: they come from memory
+/// once, and then from a cache that cores share.
 const CACHED: usize = 8 << 20;
 
 /// A block makes at least this many multiply-adds, about 5 to 10 µs, if there are as many.
@@ -48,8 +48,8 @@ pub(super) struct Panels {
 }
 
 impl Panels {
-    /// For weights of `element` bytes, and row blocks of activations of `value` bytes each: a partition of each part of the output
-    /// whose activations stay in a cache.
+    /// For weights of `element` bytes, and row blocks of activations of `value` bytes each: a
+    /// partition of each part of the output whose activations stay in a cache.
     pub(super) fn parts(
         size: Size,
         [element, value]: [usize; 2],

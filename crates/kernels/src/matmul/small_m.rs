@@ -157,8 +157,8 @@ pub(super) fn share_blocks(isa: Isa, x: &[f32], [m, k]: [usize; 2], matmuls: &mu
     });
 }
 
-/// Calls `compute` with the number of a matmul and some of its weight's rows, until all rows of all,
-/// of which each has so many, are done: on as many threads as they are worth.
+/// Calls `compute` with the number of a matmul and some of its weight's rows, until all rows of
+/// all, of which each has so many, are done: on as many threads as they are worth.
 pub(super) fn share_rows(
     claims: Claims,
     rows: impl Iterator<Item = usize>,

@@ -206,9 +206,9 @@ pub(super) unsafe fn region<K: Kernel<E>, E, L: RowLayout>(
     }
 }
 
-/// Computes `y[rows, columns]` of so few columns that their weights stay in the second-level cache. So
-/// many row blocks fetch those weights, and the others what comes next: from an address on, so many
-/// eighths of the bytes of this panel.
+/// Computes `y[rows, columns]` of so few columns that their weights stay in the second-level cache.
+/// So many row blocks fetch those weights, and the others what comes next: from an address on, so
+/// many eighths of the bytes of this panel.
 ///
 /// # Safety
 ///
@@ -281,8 +281,8 @@ const KEPT: usize = 6 * panels::MOST;
 
 /// Computes `y[row..row + HEIGHT, columns]`, `WIDTH` columns at a time and the rest one at a time.
 ///
-/// Rows that are longer than the first-level cache has room for are taken in parts, each past all columns: sums rest in between,
-/// and go on as if they had not.
+/// Rows that are longer than the first-level cache has room for are taken in parts, each past all
+/// columns: sums rest in between, and go on as if they had not.
 ///
 /// # Safety
 ///
@@ -323,8 +323,8 @@ unsafe fn row_block_of<K: Kernel<E>, E, L: RowLayout, const HEIGHT: usize, const
             };
             let kept = kept.as_mut_ptr().wrapping_add((column - start) * HEIGHT);
             let place = Place { row: block.row, column, part: parts.clone(), kept: kept.cast() };
-            // SAFETY: the caller's promises, for rows and columns within its own; sums of as many columns are kept as there is room
-            // for, and parts follow one another.
+            // SAFETY: the caller's promises, for rows and columns within its own; sums of as many
+            // columns are kept as there is room for, and parts follow one another.
             unsafe {
                 let operands = (operands, layout);
                 match eighths {
@@ -358,17 +358,18 @@ struct Place {
     column: usize,
     /// Begins with a multiple of two vectors, and ends with one or with the row.
     part: Range<usize>,
-    /// Where sums are kept behind a part that is not the last, and where they are before one that is not the first.
+    /// Where sums are kept behind a part that is not the last, and where they are before one that
+    /// is not the first.
     kept: *mut f32,
 }
 
-/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`, or goes on with its sums; meanwhile fetches `EIGHTHS / 8` times the
-/// weights that it reads, starting at `prefetch`.
+/// Computes `y[row..row + HEIGHT, column..column + WIDTH]`, or goes on with its sums; meanwhile
+/// fetches `EIGHTHS / 8` times the weights that it reads, starting at `prefetch`.
 ///
 /// # Safety
 ///
-/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`. If the part is not all of a row,
-/// `kept` has room for the sums, and has those of the parts before.
+/// That of [`MatmulLoops::region`](super::MatmulLoops::region), with the instructions of `V`. If
+/// the part is not all of a row, `kept` has room for the sums, and has those of the parts before.
 #[inline(always)]
 unsafe fn tile<
     K: Kernel<E>,
@@ -430,8 +431,8 @@ unsafe fn tile<
             at += K::LANES;
         }
         if at < k {
-            // Loads of parts are long where there are no masked ones. Loops over them are not unrolled,
-            // and sums that such a loop indexes would be held in memory throughout.
+            // Loads of parts are long where there are no masked ones. Loops over them are not
+            // unrolled, and sums that such a loop indexes would be held in memory throughout.
             let w: [K::Vector; WIDTH] =
                 std::array::from_fn(|j| K::weight_part(weight.add(j * k + at), k - at));
             let x: [K::Vector; HEIGHT] = std::array::from_fn(|i| {

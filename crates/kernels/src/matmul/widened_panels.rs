@@ -2,8 +2,8 @@
 //!
 //! Loops of eight lanes or fewer spend a quarter of their time on widening if each row block of
 //! activations widens all weights anew. Widened once, into memory that stays in the second-level
-//! cache, weights are loaded as they are multiplied. The values are the same, and so are the bits of
-//! results.
+//! cache, weights are loaded as they are multiplied. The values are the same, and so are the bits
+//! of results.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -58,8 +58,8 @@ pub(super) unsafe fn region<V: Vector, E: Element>(
         // What comes next has half as many bytes as this panel.
         let eighths = if start + some < columns.end { 4 } else { 0 };
         let next = (weight.wrapping_add(some * k).cast(), eighths);
-        // SAFETY: the caller's promises: the weight has these rows, and `y` is where the first of them
-        // goes. The panel holds as many.
+        // SAFETY: the caller's promises: the weight has these rows, and `y` is where the first of
+        // them goes. The panel holds as many.
         unsafe {
             widen::<V, E>(weight, &mut panel[..some * k]);
             let (weight, y) = (panel.as_ptr(), operands.y.add(start));
@@ -77,8 +77,8 @@ pub(super) unsafe fn region<V: Vector, E: Element>(
 #[inline(always)]
 unsafe fn widen<V: Vector, E: Element>(from: *const E, to: &mut [f32]) {
     let (mut chunks, mut from) = (to.chunks_exact_mut(<V as Vector>::LANES), from);
-    // SAFETY: the caller's promises: each vector is loaded from as many elements as it has lanes or as
-    // are left, and stored where there is room for all lanes.
+    // SAFETY: the caller's promises: each vector is loaded from as many elements as it has lanes or
+    // as are left, and stored where there is room for all lanes.
     unsafe {
         for chunk in &mut chunks {
             E::load::<V>(from).store(chunk.as_mut_ptr());

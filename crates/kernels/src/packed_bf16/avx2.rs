@@ -66,8 +66,8 @@ unsafe fn unpack_bits<const BITS: usize>(packed: PackedBf16, block: &[u8], to: &
                 }
             }
         }
-        // Those outside of the window are put right where they went: to put them into vectors that are
-        // loaded at once would wait for memory.
+        // Those outside of the window are put right where they went: to put them into vectors that
+        // are loaded at once would wait for memory.
         let mut left = planes.into_iter().fold(!0, |all, plane| all & plane);
         while left != 0 {
             let place = left.trailing_zeros() as usize;

@@ -48,17 +48,18 @@ impl<const BITS: usize> Block<BITS> {
         }
     }
 
-    /// The lower and the upper halves of the words of a group, by position: the next one of the block,
-    /// which is number `group`.
+    /// The lower and the upper halves of the words of a group, by position: the next one of the
+    /// block, which is number `group`.
     ///
     /// # Safety
     ///
-    /// This processor [has the instructions](is_available); the block is still there, and has this group.
+    /// This processor [has the instructions](is_available); the block is still there, and has this
+    /// group.
     #[inline(always)]
     pub(crate) unsafe fn halves(&mut self, group: usize) -> [__m512i; 2] {
-        // SAFETY: the caller's promises. No more exponents are outside than there are elements before,
-        // so that the 64 bytes from the next one on lie in the block, which has as many bytes of
-        // numbers behind them, even where a file was damaged.
+        // SAFETY: the caller's promises. No more exponents are outside than there are elements
+        // before, so that the 64 bytes from the next one on lie in the block, which has as many
+        // bytes of numbers behind them, even where a file was damaged.
         unsafe {
             let planes = self.exponents.add(group * 8 * BITS).cast::<u64>();
             let (mut exponents, mut all_ones) = (self.lowest, !0);
@@ -72,8 +73,8 @@ impl<const BITS: usize> Block<BITS> {
             exponents = _mm512_mask_expand_epi8(exponents, all_ones, others);
             self.outside = self.outside.add(all_ones.count_ones() as usize);
             let numbers = _mm512_loadu_si512(self.numbers.add(group * GROUP).cast());
-            // Bits of the first where the mask has them, else of the second. What shifts bring from a
-            // neighbour is masked.
+            // Bits of the first where the mask has them, else of the second. What shifts bring from
+            // a neighbour is masked.
             let sign = _mm512_set1_epi8(i8::MIN);
             let lower = _mm512_slli_epi16::<7>(exponents);
             let upper = _mm512_srli_epi16::<1>(exponents);
@@ -126,8 +127,8 @@ impl<const BITS: usize> Block<BITS> {
 ///
 /// # Safety
 ///
-/// This processor [has the instructions](is_available); `block` and `to` have the bytes and elements
-/// of a block.
+/// This processor [has the instructions](is_available); `block` and `to` have the bytes and
+/// elements of a block.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,popcnt")]
 pub(super) unsafe fn unpack(packed: PackedBf16, block: &[u8], to: &mut [bf16]) {
     // SAFETY: the caller's promises.

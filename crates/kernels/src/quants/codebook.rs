@@ -144,8 +144,8 @@ impl<C: Codebook> Unpacked for C {
     }
 }
 
-/// A factor; and for each 32 numbers four bytes that number entries, and in 32 bits four times seven
-/// signs and a scale.
+/// A factor; and for each 32 numbers four bytes that number entries, and in 32 bits four times
+/// seven signs and a scale.
 pub(crate) struct Iq2Xxs;
 
 impl Codebook for Iq2Xxs {
@@ -187,8 +187,8 @@ impl Codebook for Iq2Xs {
     }
 }
 
-/// A factor; of the numbers of 32 entries the lower bytes; as many bytes of signs; the upper 2 bits of
-/// the entries' numbers; and scales of 4 bits.
+/// A factor; of the numbers of 32 entries the lower bytes; as many bytes of signs; the upper 2 bits
+/// of the entries' numbers; and scales of 4 bits.
 pub(crate) struct Iq2S;
 
 impl Codebook for Iq2S {
@@ -253,8 +253,8 @@ impl Codebook for Iq3S {
     }
 }
 
-/// A factor; of the numbers of 32 entries the lower bytes; and for each 32 numbers 16 bits: four times
-/// three that number entries, a scale of three, and whether numbers are less.
+/// A factor; of the numbers of 32 entries the lower bytes; and for each 32 numbers 16 bits: four
+/// times three that number entries, a scale of three, and whether numbers are less.
 pub(crate) struct Iq1S;
 
 impl Codebook for Iq1S {

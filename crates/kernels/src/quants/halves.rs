@@ -49,8 +49,9 @@ impl<const BYTES: usize, const LESS: i32> Quants for Halves<BYTES, LESS> {
     }
 }
 
-/// Two f16 by which scales and offsets are multiplied; eight scales and eight offsets of 6 bits; and
-/// 128 bytes: in each 32 of them the next 32 numbers in the lower halves, and 32 more in the upper.
+/// Two f16 by which scales and offsets are multiplied; eight scales and eight offsets of 6 bits;
+/// and 128 bytes: in each 32 of them the next 32 numbers in the lower halves, and 32 more in the
+/// upper.
 pub(crate) struct Q4K;
 
 impl Quants for Q4K {

@@ -1,10 +1,12 @@
-//! MXFP4 ([OCP microscaling formats](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)):
+//! MXFP4 ([OCP microscaling
+//! formats](https://www.opencompute.org/documents/ocp-microscaling-formats-mx-v1-0-spec-final-pdf)):
 //! numbers of 4 bits in floating point (E2M1), and a power of two (E8M0) for each 32.
 
 use super::{Quants, bytes};
 use crate::simd::{NumberTable, Vector};
 
-/// What every E8M0, a power of two, is worth: the first is subnormal, and the last taken for infinity.
+/// What every E8M0, a power of two, is worth: the first is subnormal, and the last taken for
+/// infinity.
 pub(crate) static E8M0: [f32; 256] = {
     let mut powers = [0.0; 256];
     let mut at = 0;

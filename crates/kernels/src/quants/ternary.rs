@@ -30,9 +30,9 @@ impl Unpacked for Tq2_0 {
     }
 }
 
-/// 48 bytes of five numbers each, and 4 of four: digits to the base of three, plus one, of a fraction
-/// of 256; and a scale. The first digits of 32 bytes come first, then their second ones and so on;
-/// then those of 16 bytes, and of the last 4.
+/// 48 bytes of five numbers each, and 4 of four: digits to the base of three, plus one, of a
+/// fraction of 256; and a scale. The first digits of 32 bytes come first, then their second ones
+/// and so on; then those of 16 bytes, and of the last 4.
 pub(crate) struct Tq1_0;
 
 impl Unpacked for Tq1_0 {

@@ -80,9 +80,9 @@ impl<U: Unpacked> Quants for U {
     }
 }
 
-/// 128 bytes of the lower 4 bits, 64 of the upper 2 bits, 16 scales of 8 bits for 16 numbers each, and
-/// an f16 by which these are multiplied. Each half of the numbers, which are plus 32, has half of the
-/// bytes: a byte holds parts of numbers that are 64, or 32, apart.
+/// 128 bytes of the lower 4 bits, 64 of the upper 2 bits, 16 scales of 8 bits for 16 numbers each,
+/// and an f16 by which these are multiplied. Each half of the numbers, which are plus 32, has half
+/// of the bytes: a byte holds parts of numbers that are 64, or 32, apart.
 pub(crate) struct Q6K;
 
 impl Unpacked for Q6K {
@@ -151,8 +151,8 @@ impl Unpacked for Q5K {
 }
 
 /// 16 bytes with a scale in the lower half and an offset in the upper one, each for 16 numbers; 64
-/// bytes, of which each half has half of the numbers, those in a byte 32 apart; and two f16 by which
-/// scales and offsets are multiplied.
+/// bytes, of which each half has half of the numbers, those in a byte 32 apart; and two f16 by
+/// which scales and offsets are multiplied.
 pub(crate) struct Q2K;
 
 impl Unpacked for Q2K {
@@ -187,8 +187,8 @@ impl Unpacked for Q2K {
 }
 
 /// 32 bytes with the third bit of all numbers, as in [`Q5K`]; 64 with the others as in [`Q2K`]; 12
-/// bytes of scales of 6 bits, plus 32, for 16 numbers each; and an f16 by which these are multiplied.
-/// Numbers are plus 4.
+/// bytes of scales of 6 bits, plus 32, for 16 numbers each; and an f16 by which these are
+/// multiplied. Numbers are plus 4.
 pub(crate) struct Q3K;
 
 impl Unpacked for Q3K {
@@ -200,8 +200,8 @@ impl Unpacked for Q3K {
 
     #[inline(always)]
     unsafe fn factors<V: Vector>(block: &[u8; 110]) -> [f32; 16] {
-        // The lower 4 bits of the first eight and of the last; of each byte of the others 2 bits for
-        // scales that are four apart.
+        // The lower 4 bits of the first eight and of the last; of each byte of the others 2 bits
+        // for scales that are four apart.
         let low = u128::from(u64::from_le_bytes(block[96..].as_chunks().0[0]));
         let low = (low | low << 60) & u128::from_le_bytes([15; 16]);
         let high = u128::from(u32::from_le_bytes(block[104..].as_chunks().0[0]));
@@ -242,8 +242,8 @@ pub(super) fn two_bits(bytes: &[u8]) -> [u8; 128] {
     numbers
 }
 
-/// [`Q4_0`](super::Q4_0) or [`Q4_1`](super::Q4_1) with 4 bytes more behind the scale and the offset:
-/// the fifth bit of each number, which is either plus 16, `LESS`, or has an offset.
+/// [`Q4_0`](super::Q4_0) or [`Q4_1`](super::Q4_1) with 4 bytes more behind the scale and the
+/// offset: the fifth bit of each number, which is either plus 16, `LESS`, or has an offset.
 pub(crate) struct Fifths<const BYTES: usize, const LESS: i8>;
 
 pub(crate) type Q5_0 = Fifths<22, 16>;

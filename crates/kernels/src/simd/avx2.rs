@@ -120,8 +120,8 @@ impl Vector for F32x8 {
 
     #[inline(always)]
     unsafe fn neighbours(from: &[u8; 16]) -> [__m256i; 8] {
-        // SAFETY: as in `zero`. Each lane shifts its own number of eight to the lowest 4 bits. What is
-        // above does not matter.
+        // SAFETY: as in `zero`. Each lane shifts its own number of eight to the lowest 4 bits. What
+        // is above does not matter.
         unsafe {
             let shift = _mm256_set_epi32(28, 24, 20, 16, 12, 8, 4, 0);
             let mut vectors = [shift; 8];
@@ -151,8 +151,8 @@ impl Vector for F32x8 {
         bytes: __m256i,
         [first, last]: [Self; 2],
     ) -> Self {
-        // SAFETY: as in `zero`. What is looked up are the lower 3 bits, and the fourth tells the sign or
-        // which eight.
+        // SAFETY: as in `zero`. What is looked up are the lower 3 bits, and the fourth tells the
+        // sign or which eight.
         unsafe {
             let halves = if UPPER { _mm256_srli_epi32::<4>(bytes) } else { bytes };
             let fourth = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(halves));
@@ -166,8 +166,8 @@ impl Vector for F32x8 {
 
     #[inline(always)]
     unsafe fn upper_six(low: &[u8; 64], high: &[u8; 32]) -> [u8; 128] {
-        // SAFETY: as in `zero`, and all vectors are loaded from as many bytes. What shifts bring from
-        // a neighbour is masked.
+        // SAFETY: as in `zero`, and all vectors are loaded from as many bytes. What shifts bring
+        // from a neighbour is masked.
         unsafe {
             let a = _mm256_loadu_si256(low.as_ptr().cast());
             let b = _mm256_loadu_si256(low[32..].as_ptr().cast());
@@ -183,8 +183,8 @@ impl Vector for F32x8 {
 
     #[inline(always)]
     unsafe fn five<const LESS: i8>(low: &[u8; 16], high: u32) -> [i8; 32] {
-        // SAFETY: as in `zero`; a vector is as many bytes. Eight bytes get the byte that has their bits,
-        // of which each keeps its own.
+        // SAFETY: as in `zero`; a vector is as many bytes. Eight bytes get the byte that has their
+        // bits, of which each keeps its own.
         unsafe {
             let place = |byte: i64| byte * 0x0101_0101_0101_0101;
             let places = _mm256_set_epi64x(place(3), place(2), place(1), place(0));

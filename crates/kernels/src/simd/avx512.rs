@@ -133,9 +133,9 @@ impl Vector for F32x16 {
 
     #[inline(always)]
     unsafe fn neighbours(from: &[u8; 16]) -> [__m512i; 8] {
-        // SAFETY: as in `zero`, and these are sixteen bytes. Four neighbours are in two bytes: each four
-        // lanes get those of the first vector and those of the second, and shift their own number to
-        // the lowest 4 bits. What is above does not matter.
+        // SAFETY: as in `zero`, and these are sixteen bytes. Four neighbours are in two bytes: each
+        // four lanes get those of the first vector and those of the second, and shift their own
+        // number to the lowest 4 bits. What is above does not matter.
         unsafe {
             let all = _mm512_broadcast_i32x4(_mm_loadu_si128(from.as_ptr().cast()));
             let mut places = [0x0908_0100; 16];
@@ -168,8 +168,8 @@ impl Vector for F32x16 {
 
     #[inline(always)]
     unsafe fn upper_six(low: &[u8; 64], high: &[u8; 32]) -> [u8; 128] {
-        // SAFETY: as in `zero`, and all vectors are loaded from as many bytes. What shifts bring from
-        // a neighbour is masked.
+        // SAFETY: as in `zero`, and all vectors are loaded from as many bytes. What shifts bring
+        // from a neighbour is masked.
         unsafe {
             let low = _mm512_loadu_si512(low.as_ptr().cast());
             let high = _mm512_broadcast_i64x4(_mm256_loadu_si256(high.as_ptr().cast()));

@@ -141,15 +141,15 @@ pub(crate) trait Vector: Copy {
         }
     }
 
-    /// `LANES` E4M3, given as their bits and none of them a NaN, times a scale that was multiplied by
-    /// 2¹²⁰: rounded once.
+    /// `LANES` E4M3, given as their bits and none of them a NaN, times a scale that was multiplied
+    /// by 2¹²⁰: rounded once.
     unsafe fn e4m3(from: *const u8, scale: Self) -> Self;
 
     /// What sixteen numbers of 4 bits are worth.
     type Sixteen: Copy;
 
-    /// `(i - LESS) * scale - offset` for every `i` from 0 to 15, where the product is exact: rounded
-    /// once, fused or not.
+    /// `(i - LESS) * scale - offset` for every `i` from 0 to 15, where the product is exact:
+    /// rounded once, fused or not.
     unsafe fn sixteen<const LESS: i32>(scale: f32, offset: f32) -> Self::Sixteen;
 
     /// `LANES` bytes.
@@ -164,8 +164,8 @@ pub(crate) trait Vector: Copy {
         sixteen: Self::Sixteen,
     ) -> Self;
 
-    /// The 32 numbers of 4 bits in 16 bytes, of each byte the lower half before the upper: as the lower
-    /// halves of bytes, in vectors.
+    /// The 32 numbers of 4 bits in 16 bytes, of each byte the lower half before the upper: as the
+    /// lower halves of bytes, in vectors.
     unsafe fn neighbours(from: &[u8; 16]) -> [Self::Bytes; 8];
 
     /// What the numbers of a [`NumberTable`] are worth, or what it takes to tell.
@@ -180,9 +180,9 @@ pub(crate) trait Vector: Copy {
         table: Self::Table,
     ) -> Self;
 
-    /// 128 numbers of 6 bits in the upper bits of bytes, of which the uppermost is flipped: the lower
-    /// 4 bits come from the lower halves of `low`, then from the upper ones; the others from 2 bits of
-    /// `high` each time, the lowest first.
+    /// 128 numbers of 6 bits in the upper bits of bytes, of which the uppermost is flipped: the
+    /// lower 4 bits come from the lower halves of `low`, then from the upper ones; the others from
+    /// 2 bits of `high` each time, the lowest first.
     #[inline(always)]
     unsafe fn upper_six(low: &[u8; 64], high: &[u8; 32]) -> [u8; 128] {
         let mut numbers = [0; 128];
@@ -196,8 +196,8 @@ pub(crate) trait Vector: Copy {
         numbers
     }
 
-    /// 32 numbers of 5 bits, less something: the lower 4 bits come from the lower halves of `low`, then
-    /// from the upper ones, and the fifths from `high`, the lowest first.
+    /// 32 numbers of 5 bits, less something: the lower 4 bits come from the lower halves of `low`,
+    /// then from the upper ones, and the fifths from `high`, the lowest first.
     #[inline(always)]
     unsafe fn five<const LESS: i8>(low: &[u8; 16], high: u32) -> [i8; 32] {
         let mut numbers = [0; 32];
@@ -254,8 +254,8 @@ pub(crate) trait Vector: Copy {
     fn prefetch(address: *const u8);
 }
 
-/// Sign, exponent and mantissa of an E4M3 that stand where those of an f32 end: the same number, but
-/// for the difference of the biases, 127 - 7.
+/// Sign, exponent and mantissa of an E4M3 that stand where those of an f32 end: the same number,
+/// but for the difference of the biases, 127 - 7.
 const E4M3_FIELDS: i32 = 0x87f0_0000_u32 as i32;
 
 /// `count < 8` elements, and zeros after them: how to load a part where there are no masked loads.

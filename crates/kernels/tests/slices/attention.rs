@@ -261,8 +261,8 @@ fn sequences() -> impl Strategy<Value = Sequences> {
         Some(Alibi::new as fn(_) -> _),
         Some(Alibi::falcon as fn(_) -> _),
     ]);
-    // Whether all is seen, what scores stay below, what is added by a head's slope, how far a relative bias reaches, whether
-    // there are sinks, and how long chunks are.
+    // Whether all is seen, what scores stay below, what is added by a head's slope, how far a
+    // relative bias reaches, whether there are sinks, and how long chunks are.
     let softcap = prop::option::of(0.2f32..20.0);
     let reach = prop::option::of(1usize..30);
     let mask = (any::<bool>(), softcap, alibi, reach, any::<bool>(), prop::option::of(1usize..30));

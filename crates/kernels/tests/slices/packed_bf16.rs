@@ -1,4 +1,5 @@
-//! Packed bf16 gives the bits of the same bf16 that are not packed, in all that is computed with it.
+//! Packed bf16 gives the bits of the same bf16 that are not packed, in all that is computed with
+//! it.
 
 use crate::common::{COMPUTES, available};
 use bytes::Bytes;

@@ -1,4 +1,5 @@
-//! Convolutions, group norms and gates of pictures: beside plain loops in f64, and the same bits however the work is cut.
+//! Convolutions, group norms and gates of pictures: beside plain loops in f64, and the same bits
+//! however the work is cut.
 
 use crate::common::{COMPUTES, DTYPES, Dtype, Stored, available, bits, multiplied, values};
 use outsize_kernels::activation::{ActivationFunction, gate_halves_into, gate_in_place};

@@ -16,8 +16,8 @@ fn attended(
     y
 }
 
-/// Of one query and element: the result, that of the magnitudes of values, and the most that products
-/// with a key come to.
+/// Of one query and element: the result, that of the magnitudes of values, and the most that
+/// products with a key come to.
 fn reference(
     [queries, keys, values]: [&[f32]; 3],
     shape: &PixelAttentionShape,

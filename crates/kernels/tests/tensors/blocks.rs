@@ -56,7 +56,8 @@ fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeigh
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         *byte = (state >> 56) as u8;
     }
-    // Powers of two that leave something of the others in a sum, and now and then the first and last.
+    // Powers of two that leave something of the others in a sum, and now and then the first and
+    // last.
     let scale = |byte: u8, at: usize| match at % 401 {
         17 => [0, 1, 254, 255][usize::from(byte % 4)],
         _ => 120 + byte % 8,
@@ -75,7 +76,8 @@ fn quantized(dtype: Dtype, [rows, columns]: [usize; 2], seed: u64) -> BlockWeigh
     BlockWeight::new(format, [rows, columns], data.into(), scales.into(), 0).unwrap()
 }
 
-/// Integers of any bytes in groups of so many columns, with scales of a type; some have zero points.
+/// Integers of any bytes in groups of so many columns, with scales of a type; some have zero
+/// points.
 fn integers(
     (width, scales): (IntegerWidth, Dtype),
     group: usize,
@@ -126,8 +128,8 @@ const INTEGERS: [(IntegerWidth, Dtype); 9] = {
     ]
 };
 
-/// Types of elements in blocks that are multiplied alike, with the number of elements of a block; the
-/// last block of a row may be cut if scales lie apart.
+/// Types of elements in blocks that are multiplied alike, with the number of elements of a block;
+/// the last block of a row may be cut if scales lie apart.
 const QUANTIZED: [(Dtype, usize); 24] = [
     (Dtype::Q8_0, 32),
     (Dtype::Q4_0, 32),
@@ -321,7 +323,8 @@ fn floats_become_the_nearest_integers() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// The scale of a group is as it is stored, and no worse than the usual one, whatever the values.
+    /// The scale of a group is as it is stored, and no worse than the usual one, whatever the
+    /// values.
     #[test]
     fn scales_lose_no_more_than_usual(
         values in prop::collection::vec(-1e3f32..1e3, 1..80), power in -30i32..10, wide in any::<bool>(),

@@ -1,5 +1,5 @@
-//! Products with weights that are fetched anew, and the loss under a head of which only a part exists at a time, against the
-//! operations that hold all of it.
+//! Products with weights that are fetched anew, and the loss under a head of which only a part
+//! exists at a time, against the operations that hold all of it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -36,8 +36,8 @@ fn loss<const D: usize>(y: Tensor<D>) -> Tensor<1> {
     (y * weights.cast(dtype)).sum()
 }
 
-/// Checks the gradients of leaves of these sizes: `work` in f32, which has kernels, against `own` in
-/// f64, for which there are Burn's own operations alone.
+/// Checks the gradients of leaves of these sizes: `work` in f32, which has kernels, against `own`
+/// in f64, for which there are Burn's own operations alone.
 fn check<const D: usize, const N: usize, const E: usize>(
     what: &str,
     dims: [[usize; D]; N],

@@ -1,5 +1,5 @@
-//! Linear attention: beside the formulas in f64, the same bits however texts are cut, and Burn's own
-//! operations on devices without kernels.
+//! Linear attention: beside the formulas in f64, the same bits however texts are cut, and Burn's
+//! own operations on devices without kernels.
 
 use crate::common::{available, bits, values};
 use outsize_kernels::causal_convolution::{CausalConvolution, convolve_causally};

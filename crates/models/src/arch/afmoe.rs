@@ -1,5 +1,6 @@
-//! AFMoE, of the Trinity models: experts as DeepSeek's, four norms a block, gated attention that rotates in layers of a sliding
-//! window alone. Arcee AI 2025 (<https://huggingface.co/arcee-ai/Trinity-Mini>).
+//! AFMoE, of the Trinity models: experts as DeepSeek's, four norms a block, gated attention that
+//! rotates in layers of a sliding window alone. Arcee AI 2025
+//! (<https://huggingface.co/arcee-ai/Trinity-Mini>).
 
 use super::expert_fields::{EXPERTS, dense_layers, share_scale, shared_width};
 use super::rms_config::{self, BlockNorms, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};

@@ -1,5 +1,5 @@
-//! Apertus: Llama's blocks with norms of queries and keys, and an MLP of two matrices with an activation that learns. Swiss AI 2025
-//! (arXiv:2509.14233).
+//! Apertus: Llama's blocks with norms of queries and keys, and an MLP of two matrices with an
+//! activation that learns. Swiss AI 2025 (arXiv:2509.14233).
 
 use burn::module::{Module, Param};
 use burn::tensor::activation::softplus;
@@ -30,8 +30,9 @@ pub struct ApertusMlp {
     pub down_proj: Linear,
 }
 
-/// xIELU ([Huang and Schlag, 2024](https://arxiv.org/abs/2411.13010)): `p x² + β x` above 0, `n (eˣ - 1 - x) + β x` below,
-/// with `p = softplus(alpha_p)`, `n = β + softplus(alpha_n)` and `β = 1/2`.
+/// xIELU ([Huang and Schlag, 2024](https://arxiv.org/abs/2411.13010)): `p x² + β x` above 0,
+/// `n (eˣ - 1 - x) + β x` below, with `p = softplus(alpha_p)`, `n = β + softplus(alpha_n)` and
+/// `β = 1/2`.
 #[derive(Module, Debug)]
 pub struct Xielu {
     /// `[1]`.
@@ -118,7 +119,8 @@ impl RmsFeedForward for ApertusMlp {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         let [inner, hidden]: [usize; 2] = self.up_proj.weight.lazy_shape().dims();
-        // The inner layer, what it is on either side of 0 and one more in between; or the result with copies of its own.
+        // The inner layer, what it is on either side of 0 and one more in between; or the result
+        // with copies of its own.
         let most = (hidden + 5 * inner).max(inner + 3 * hidden);
         Activations::values(pass.rows() * most as u64)
     }

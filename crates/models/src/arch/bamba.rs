@@ -1,5 +1,6 @@
-//! Bamba: Llama's blocks with Mamba-2 in most layers in place of attention. IBM, Princeton, CMU and UIUC 2024
-//! (<https://huggingface.co/blog/bamba>). Jamba's blocks are the same, with Mamba and experts.
+//! Bamba: Llama's blocks with Mamba-2 in most layers in place of attention. IBM, Princeton, CMU and
+//! UIUC 2024 (<https://huggingface.co/blog/bamba>). Jamba's blocks are the same, with Mamba and
+//! experts.
 
 use burn::module::Module;
 use outsize_core::Names;
@@ -20,7 +21,8 @@ use crate::{Activations, Error, KvCache, PassShape, Residual};
 /// A Bamba with its language-modelling head.
 pub type BambaForCausalLm = RmsForCausalLm<BambaDecoderLayer>;
 
-/// One decoder layer: a state space or attention, then an MLP or experts, each added to the residual stream.
+/// One decoder layer: a state space or attention, then an MLP or experts, each added to the
+/// residual stream.
 #[derive(Module, Debug)]
 pub struct BambaDecoderLayer {
     /// `[hidden]`.

@@ -23,7 +23,8 @@ use crate::{
 pub struct BloomConfig {
     /// Its sizes.
     pub sizes: LayerNormSizes,
-    /// Whether what attention and MLP give is added to their norm's output rather than to its input.
+    /// Whether what attention and MLP give is added to their norm's output rather than to its
+    /// input.
     pub apply_residual_connection_post_layernorm: bool,
 }
 

@@ -26,11 +26,13 @@ pub const PROJECTION_IN_OUT: &str = "text_projection";
 pub struct ClipTextConfig {
     /// Its sizes; the layers are those that are run, which may be fewer than were trained.
     pub sizes: LayerNormSizes,
-    /// The token whose first place in a text tells of all of it. `None`: the largest of the text, as older files have it.
+    /// The token whose first place in a text tells of all of it. `None`: the largest of the text,
+    /// as older files have it.
     pub eos_token_id: Option<u32>,
     /// Width of what is made of that place (`projection_dim`), in a `CLIPTextModelWithProjection`.
     pub projection: Option<usize>,
-    /// Whether the projection is stored as `[hidden, projection]`, as OpenCLIP has it, under `text_projection`.
+    /// Whether the projection is stored as `[hidden, projection]`, as OpenCLIP has it, under
+    /// `text_projection`.
     pub projection_in_out: bool,
 }
 
@@ -238,7 +240,8 @@ impl ClipTextModel {
     /// Runs `rows` texts of equal length, whose token ids are one behind the other.
     ///
     /// # Errors
-    /// No ids, ids that do not fill the rows, an id outside the vocabulary, or more tokens than there are positions.
+    /// No ids, ids that do not fill the rows, an id outside the vocabulary, or more tokens than
+    /// there are positions.
     pub fn forward(&self, ids: &[u32], rows: usize) -> Result<ClipTextStates, Error> {
         let ClipTextTransformer { embeddings, encoder, final_layer_norm } = &self.text_model;
         let [vocabulary, positions] = [&embeddings.token_embedding, &embeddings.position_embedding]
@@ -275,8 +278,8 @@ impl ClipTextModel {
         Ok(ClipTextStates { penultimate, last })
     }
 
-    /// Each text as a whole, `[rows, pooled]` f32 in main memory: what the last layer, `[rows, tokens, hidden]`, has where the
-    /// text ends, projected if there is a projection.
+    /// Each text as a whole, `[rows, pooled]` f32 in main memory: what the last layer,
+    /// `[rows, tokens, hidden]`, has where the text ends, projected if there is a projection.
     pub fn pool(&self, ids: &[u32], last: &Tensor<3>) -> Tensor<2> {
         let [rows, tokens, hidden] = last.dims();
         let ends = ids.chunks(tokens).take(rows).enumerate().map(|(row, ids)| {
@@ -301,16 +304,17 @@ impl ClipTextModel {
         }
     }
 
-    /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens each holds at once, with the
-    /// scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens
+    /// each holds at once, with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, rows: usize, tokens: usize, threads: usize) -> u64 {
         let Some(layer) = self.text_model.encoder.layers.first() else {
             return Activations::default().bytes();
         };
         let [inner, hidden]: [usize; 2] = layer.mlp.fc1.weight.lazy_shape().dims();
         let count = (rows as u64).saturating_mul(tokens as u64);
-        // The norm's output, queries, keys and values and a copy of one, or attention's result; or the inner layer with a
-        // copy; beside the residual stream, and what it was before the layer.
+        // The norm's output, queries, keys and values and a copy of one, or attention's result; or
+        // the inner layer with a copy; beside the residual stream, and what it was before the
+        // layer.
         let most = (7 * hidden).max(3 * hidden + 2 * inner) as u64;
         let heads = layer.self_attn.heads;
         let scratch = crate::pass_shape::attention_scratch(

@@ -1,6 +1,6 @@
-//! Command R: attention and MLP side by side behind one LayerNorm, neighbouring elements of a head rotated together, and scaled
-//! logits; the later ones with layers of a sliding window, which alone rotate. Cohere 2024
-//! (<https://docs.cohere.com/docs/command-r>), 2025 (arXiv:2504.00698).
+//! Command R: attention and MLP side by side behind one LayerNorm, neighbouring elements of a head
+//! rotated together, and scaled logits; the later ones with layers of a sliding window, which alone
+//! rotate. Cohere 2024 (<https://docs.cohere.com/docs/command-r>), 2025 (arXiv:2504.00698).
 
 use super::rms_config::{BlockNormKind, BlockNorms, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;
@@ -84,8 +84,8 @@ pub(super) const COHERE2: &[KnownField] = &[
 pub(super) const COHERE1: &[KnownField] =
     &[("sliding_window", Effect::UNSET), ("use_sliding_window", Effect::OFF)];
 
-/// Those of decoders with Llama's names and LayerNorm: as [`FIELDS`](super::rms_config::FIELDS), but for what the norm adds,
-/// whose field has several names.
+/// Those of decoders with Llama's names and LayerNorm: as [`FIELDS`](super::rms_config::FIELDS),
+/// but for what the norm adds, whose field has several names.
 pub(super) const LAYER_NORM_FIELDS: &[KnownField] = &[
     ("head_dim", Read),
     ("hidden_size", Read),

@@ -1,5 +1,5 @@
-//! Command A+: Command R's blocks of attention beside what is mostly experts, perhaps one that all tokens go to. Cohere 2026
-//! (<https://huggingface.co/CohereLabs/command-a-plus-05-2026>).
+//! Command A+: Command R's blocks of attention beside what is mostly experts, perhaps one that all
+//! tokens go to. Cohere 2026 (<https://huggingface.co/CohereLabs/command-a-plus-05-2026>).
 
 use super::cohere::{self, COHERE2};
 use super::expert_fields::{EXPERTS, dense_layers, listed_layers, shared_width};

@@ -1,4 +1,5 @@
-//! Code World Model: Llama's blocks, most of them with a sliding window. FAIR CodeGen Team 2025 (arXiv:2510.02387).
+//! Code World Model: Llama's blocks, most of them with a sliding window. FAIR CodeGen Team 2025
+//! (arXiv:2510.02387).
 
 use super::rms_config::{DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;

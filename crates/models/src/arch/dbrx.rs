@@ -1,5 +1,5 @@
-//! DBRX: many experts, whose matrices a layer has in three stacks, clipped queries, keys and values, and LayerNorm. Databricks 2024
-//! (<https://github.com/databricks/dbrx>).
+//! DBRX: many experts, whose matrices a layer has in three stacks, clipped queries, keys and
+//! values, and LayerNorm. Databricks 2024 (<https://github.com/databricks/dbrx>).
 
 use burn::module::Module;
 use burn::tensor::Tensor;

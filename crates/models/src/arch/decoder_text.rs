@@ -1,5 +1,5 @@
-//! Qwen3, and what of Qwen2.5-VL and Mistral 3 reads text, as text encoders of models of pictures: their hidden states after some
-//! layers; those behind these are not run.
+//! Qwen3, and what of Qwen2.5-VL and Mistral 3 reads text, as text encoders of models of pictures:
+//! their hidden states after some layers; those behind these are not run.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -39,8 +39,9 @@ pub struct DecoderTextEncoder {
 pub struct DecoderTextEncoderConfig {
     /// That of the whole model.
     pub model: RmsConfig,
-    /// After how many layers hidden states are taken, in rising order. By default those of Qwen2.5-VL are the ones behind the last
-    /// layer and its norm, and those of others the ones before it.
+    /// After how many layers hidden states are taken, in rising order. By default those of
+    /// Qwen2.5-VL are the ones behind the last layer and its norm, and those of others the ones
+    /// before it.
     states: Vec<usize>,
 }
 
@@ -59,7 +60,8 @@ impl DecoderTextEncoderConfig {
     /// The same of which hidden states are taken after so many layers each, in rising order.
     ///
     /// # Errors
-    /// [`Error::Field`]: the model has no layer behind the last of them, before whose norm states would be taken.
+    /// [`Error::Field`]: the model has no layer behind the last of them, before whose norm states
+    /// would be taken.
     ///
     /// # Panics
     /// If the states do not rise from 1 on, or if there are none.
@@ -197,8 +199,9 @@ impl Component for DecoderTextEncoder {
 }
 
 impl DecoderTextEncoder {
-    /// Runs texts of any length, each as it would be alone: `[texts, tokens, states · hidden]` f32, the hidden states side by side,
-    /// in main memory. Of each text the last ones count, as many as it has tokens.
+    /// Runs texts of any length, each as it would be alone: `[texts, tokens, states · hidden]` f32,
+    /// the hidden states side by side, in main memory. Of each text the last ones count, as many as
+    /// it has tokens.
     ///
     /// # Errors
     /// No texts, one without ids, or an id outside the vocabulary.
@@ -206,8 +209,9 @@ impl DecoderTextEncoder {
         self.run(&Batch::left_padded(texts)?, &[], &[])
     }
 
-    /// The same of texts that are filled up, with what does so, whose hidden states count too. Behind a text each of these tokens
-    /// sees the text and nothing else, not even itself, from a position of its own.
+    /// The same of texts that are filled up, with what does so, whose hidden states count too.
+    /// Behind a text each of these tokens sees the text and nothing else, not even itself, from a
+    /// position of its own.
     ///
     /// # Errors
     /// As [`forward`](Self::forward).
@@ -235,8 +239,9 @@ impl DecoderTextEncoder {
         self.run(&Batch::left_padded(&filled.collect::<Vec<_>>())?, &lengths, &[])
     }
 
-    /// The same of one text with images: `[1, tokens, states · hidden]` f32. Each image has as many ids as tokens, from the one
-    /// given on, which is [`FIRST_IMAGE_ID`](crate::FIRST_IMAGE_ID) or above.
+    /// The same of one text with images: `[1, tokens, states · hidden]` f32. Each image has as many
+    /// ids as tokens, from the one given on, which is [`FIRST_IMAGE_ID`](crate::FIRST_IMAGE_ID) or
+    /// above.
     ///
     /// # Errors
     /// As [`forward`](Self::forward), ids of images that overlap, and those of no image.
@@ -285,14 +290,15 @@ impl DecoderTextEncoder {
         Ok(joined(taken, 2))
     }
 
-    /// An upper bound on the bytes of activations that a pass of `rows` texts of up to `tokens` tokens each holds at once, with
-    /// the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass of `rows` texts of up to `tokens`
+    /// tokens each holds at once, with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, rows: usize, tokens: usize, threads: usize) -> u64 {
         let pass = PassShape::of_texts(rows, tokens, threads);
         let layers = self.model.layers.iter().map(|layer| layer.activations(&pass));
         let most = layers.fold(Activations::default(), Activations::or);
         let (hidden, states) = (self.table().width(), self.states.len());
-        // Alive throughout: the residual stream, hidden states that were taken before, and the rotations.
+        // Alive throughout: the residual stream, hidden states that were taken before, and the
+        // rotations.
         let alive = states * hidden + self.ropes.iter().map(Rope::width).sum::<usize>();
         let values = |width: usize| Activations::values(pass.rows() * width as u64);
         // At the end, several hidden states and what they are put together to.

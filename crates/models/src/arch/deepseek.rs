@@ -1,7 +1,8 @@
-//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4 and Large 4, A.X-K1 and K2,
-//! Sarvam, Hunyuan 3, Step 3.7 and MiniMax-M3: experts in groups, beside shared ones, behind a few
-//! dense layers; most with attention over a compressed cache, some of tokens that an indexer chooses.
-//! DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
+//! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4 and Large 4, A.X-K1 and
+//! K2, Sarvam, Hunyuan 3, Step 3.7 and MiniMax-M3: experts in groups, beside shared ones, behind a
+//! few dense layers; most with attention over a compressed cache, some of tokens that an indexer
+//! chooses. DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556),
+//! GLM-4.5 Team 2025 (arXiv:2508.06471).
 
 mod absent;
 mod axk2;

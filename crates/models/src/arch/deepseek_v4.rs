@@ -1,5 +1,5 @@
-//! DeepSeek-V4: attention over the last tokens and over entries that stand for blocks of tokens, several residual streams that are
-//! mixed, and experts, which in the first layers a table chooses.
+//! DeepSeek-V4: attention over the last tokens and over entries that stand for blocks of tokens,
+//! several residual streams that are mixed, and experts, which in the first layers a table chooses.
 //! DeepSeek-AI 2026 (<https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro>).
 
 mod config;

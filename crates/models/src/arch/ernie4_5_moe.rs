@@ -143,7 +143,8 @@ const ERNIE4_5_MOE: &[KnownField] = &[
     ("moe_layer_end_index", Read),
     ("moe_layer_interval", Read),
     ("moe_layer_start_index", Read),
-    // What shares add up to at least while they are divided by their sum: nothing to those of the best experts.
+    // What shares add up to at least while they are divided by their sum: nothing to those of the
+    // best experts.
     ("moe_norm_min", Only(&["1e-12"])),
     ("moe_num_experts", Read),
     ("moe_num_shared_experts", Read),

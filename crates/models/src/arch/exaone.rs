@@ -1,4 +1,5 @@
-//! EXAONE 3 and 3.5: a Llama whose checkpoints have names of their own. LG AI Research 2024 (arXiv:2408.03541).
+//! EXAONE 3 and 3.5: a Llama whose checkpoints have names of their own. LG AI Research 2024
+//! (arXiv:2408.03541).
 
 use super::rms_config::{DEFAULTS, RmsConfig, RmsDefaults, field_of};
 use crate::Error;

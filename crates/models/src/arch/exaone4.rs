@@ -1,5 +1,6 @@
-//! EXAONE 4: norms behind attention and MLP, and of each head of queries and keys; where some layers have a sliding window,
-//! these alone rotate. LG AI Research 2025 (arXiv:2507.11407). Of EXAONE 4.5, which sees images too, the text part.
+//! EXAONE 4: norms behind attention and MLP, and of each head of queries and keys; where some
+//! layers have a sliding window, these alone rotate. LG AI Research 2025 (arXiv:2507.11407). Of
+//! EXAONE 4.5, which sees images too, the text part.
 
 use super::gemma3::TEXT_PART;
 use super::rms_config::{BlockNorms, DEFAULTS, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
@@ -34,7 +35,8 @@ pub(super) fn with_attention(
     let window = sliding_window(fields, DEFAULT_WINDOW)?;
     let field = "sliding_window_pattern";
     let pattern = match fields.get(field).and_then(|pattern| pattern.as_str()) {
-        // Letters of local and global layers, of which nothing is read: the list beside them counts.
+        // Letters of local and global layers, of which nothing is read: the list beside them
+        // counts.
         Some(letters) if letters.bytes().all(|letter| b"LG".contains(&letter)) => {
             if fields.get("layer_types").is_none() {
                 return Err(fields.missing("layer_types"));
@@ -48,8 +50,8 @@ pub(super) fn with_attention(
     with_windows(fields, config, window, pattern)
 }
 
-/// With norms of each head of queries and keys, and a window in all layers but every so many, unless they are listed: where
-/// some layers have one, these alone rotate.
+/// With norms of each head of queries and keys, and a window in all layers but every so many,
+/// unless they are listed: where some layers have one, these alone rotate.
 pub(super) fn with_windows(
     fields: &Fields<'_>,
     config: RmsConfig,

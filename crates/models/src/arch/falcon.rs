@@ -1,5 +1,5 @@
-//! Falcon: one head of keys or few, attention and MLP side by side, rotary positions or linear biases. Almazrouei et al.
-//! 2023 (arXiv:2311.16867).
+//! Falcon: one head of keys or few, attention and MLP side by side, rotary positions or linear
+//! biases. Almazrouei et al. 2023 (arXiv:2311.16867).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -190,7 +190,8 @@ impl Decoder for FalconForCausalLm {
         let hidden = self.transformer.word_embeddings.width() as u64;
         let mut most = self.head().activations(pass);
         for layer in &self.transformer.h {
-            // The norm's output waits for the MLP beside attention, then what attention gave for that.
+            // The norm's output waits for the MLP beside attention, then what attention gave for
+            // that.
             let beside = layer.post_attention_layernorm.is_none();
             let shared = beside && layer.ln_mlp.is_none();
             let waits = |waits| Activations::values(pass.rows() * if waits { hidden } else { 0 });

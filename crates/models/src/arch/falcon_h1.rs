@@ -1,5 +1,5 @@
-//! Falcon-H1: attention and Mamba-2 side by side in each block, and a multiplier at each place where scales matter. Zuo et al.
-//! 2025 (arXiv:2507.22448).
+//! Falcon-H1: attention and Mamba-2 side by side in each block, and a multiplier at each place
+//! where scales matter. Zuo et al. 2025 (arXiv:2507.22448).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -21,7 +21,8 @@ use crate::{Activations, Error, KvCache, PassShape, Residual};
 /// A Falcon-H1 with its language-modelling head.
 pub type FalconH1ForCausalLm = RmsForCausalLm<FalconH1DecoderLayer>;
 
-/// One decoder layer: Mamba-2 and attention of the same input, then an MLP, both added to the residual stream.
+/// One decoder layer: Mamba-2 and attention of the same input, then an MLP, both added to the
+/// residual stream.
 #[derive(Module, Debug)]
 pub struct FalconH1DecoderLayer {
     /// `[hidden]`.

@@ -1,5 +1,5 @@
-//! Flint: experts beside a shared one, attention with sinks, and layers with a sliding window, which alone rotate. Recursive SI 2026
-//! (<https://huggingface.co/RecursiveSI/flint>).
+//! Flint: experts beside a shared one, attention with sinks, and layers with a sliding window,
+//! which alone rotate. Recursive SI 2026 (<https://huggingface.co/RecursiveSI/flint>).
 
 use super::expert_fields::{EXPERTS, sparse_layers};
 use super::rms_config::{self, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults, SinkLayers};

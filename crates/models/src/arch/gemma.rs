@@ -1,6 +1,7 @@
-//! Gemma and Gemma 2: norms that scale by one more than their weight; in the latter four of them a block, soft caps of scores
-//! and logits, and every other layer with a sliding window; in VaultGemma the latter with two norms. Gemma Team 2024
-//! (arXiv:2403.08295, arXiv:2408.00118), Sinha et al. 2025 (arXiv:2510.15001).
+//! Gemma and Gemma 2: norms that scale by one more than their weight; in the latter four of them a
+//! block, soft caps of scores and logits, and every other layer with a sliding window; in
+//! VaultGemma the latter with two norms. Gemma Team 2024 (arXiv:2403.08295, arXiv:2408.00118),
+//! Sinha et al. 2025 (arXiv:2510.15001).
 
 use super::rms_config::{BlockNorms, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;

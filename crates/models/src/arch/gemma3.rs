@@ -1,5 +1,5 @@
-//! Gemma 3, its text part: four norms a block, and layers of a sliding window with a rotary base of their own between those
-//! that see everything. Gemma Team 2025 (arXiv:2503.19786).
+//! Gemma 3, its text part: four norms a block, and layers of a sliding window with a rotary base of
+//! their own between those that see everything. Gemma Team 2025 (arXiv:2503.19786).
 
 use super::rms_config::{BlockNorms, DEFAULTS, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
@@ -64,8 +64,9 @@ pub(super) fn read_text(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     })
 }
 
-/// The rotary embedding of one kind of layers: in `rope_parameters` under that name, or as files had it before: with the base
-/// in a field, and scaled, if it is not the local one, by `rope_scaling`.
+/// The rotary embedding of one kind of layers: in `rope_parameters` under that name, or as files
+/// had it before: with the base in a field, and scaled, if it is not the local one, by
+/// `rope_scaling`.
 pub(super) fn rope(
     around: &RopeContext<'_>,
     kind: &'static str,

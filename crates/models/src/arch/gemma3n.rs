@@ -1,5 +1,6 @@
-//! Gemma 3n, its text part: several residual streams of which layers compute one and predict the others, a low-rank path beside
-//! attention, inputs that each layer has of its own, and layers that share keys and values. Gemma Team 2025.
+//! Gemma 3n, its text part: several residual streams of which layers compute one and predict the
+//! others, a low-rank path beside attention, inputs that each layer has of its own, and layers that
+//! share keys and values. Gemma Team 2025.
 
 mod altup;
 mod config;
@@ -185,8 +186,8 @@ impl Decoder for Gemma3nForCausalLm {
         let left = left.fold(Activations::default(), Activations::and);
         let head = self.head().activations(pass);
         let most = layers.map(|layer| layer.activations(pass)).fold(head, Activations::or);
-        // Alive throughout: the residual streams, the rotations and the layers' own inputs. While these are made, what is looked
-        // up, what is projected and their copies.
+        // Alive throughout: the residual streams, the rotations and the layers' own inputs. While
+        // these are made, what is looked up, what is projected and their copies.
         let inputs = self.model.per_layer_inputs().values();
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
         let hidden = self.model.embed_tokens.width();

@@ -1,5 +1,5 @@
-//! Gemma 4, its text part: layers that share keys and values, heads of two widths, inputs that each layer has of its own, and in
-//! some models experts beside the MLP. Gemma Team 2026.
+//! Gemma 4, its text part: layers that share keys and values, heads of two widths, inputs that each
+//! layer has of its own, and in some models experts beside the MLP. Gemma Team 2026.
 
 mod config;
 mod inputs;
@@ -175,8 +175,8 @@ impl Decoder for Gemma4ForCausalLm {
         let most = layers
             .map(|layer| layer.activations(pass))
             .fold(self.head().activations(pass), Activations::or);
-        // Alive throughout: the residual stream, the rotations and the layers' own inputs. While these are made, what is looked
-        // up, what is projected and their copies.
+        // Alive throughout: the residual stream, the rotations and the layers' own inputs. While
+        // these are made, what is looked up, what is projected and their copies.
         let inputs = self.model.per_layer_inputs().map_or(0, |inputs| inputs.values());
         let rotations: usize = self.ropes.iter().map(Rope::width).sum();
         let alive = (self.model.embed_tokens.width() + rotations) as u64 + inputs;

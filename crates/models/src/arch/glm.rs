@@ -1,6 +1,6 @@
-//! GLM-4: a fused MLP, and half of each head rotated, neighbouring elements together; the later ones with norms around
-//! attention and MLP. GLM Team 2024 (arXiv:2406.12793). Of GLM-4.1V and later ones that see images too, GLM-V Team 2025
-//! (arXiv:2507.01006), the text part.
+//! GLM-4: a fused MLP, and half of each head rotated, neighbouring elements together; the later
+//! ones with norms around attention and MLP. GLM Team 2024 (arXiv:2406.12793). Of GLM-4.1V and
+//! later ones that see images too, GLM-V Team 2025 (arXiv:2507.01006), the text part.
 
 use burn::tensor::Tensor;
 

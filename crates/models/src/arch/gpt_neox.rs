@@ -1,4 +1,5 @@
-//! GPT-NeoX and Pythia: a part of each head rotated, attention and MLP side by side. Black et al. 2022 (arXiv:2204.06745).
+//! GPT-NeoX and Pythia: a part of each head rotated, attention and MLP side by side. Black et al.
+//! 2022 (arXiv:2204.06745).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -57,7 +58,8 @@ pub struct GptNeoxModel {
     pub final_layer_norm: LayerNorm,
 }
 
-/// One decoder layer: attention and MLP, each behind a norm of its own, one behind the other or side by side.
+/// One decoder layer: attention and MLP, each behind a norm of its own, one behind the other or
+/// side by side.
 #[derive(Module, Debug)]
 pub struct GptNeoxLayer {
     /// `[hidden]`.

@@ -1,4 +1,5 @@
-//! gpt-oss: experts stored in 4 bits, attention sinks, and every other layer with a sliding window. OpenAI 2025 (arXiv:2508.10925).
+//! gpt-oss: experts stored in 4 bits, attention sinks, and every other layer with a sliding window.
+//! OpenAI 2025 (arXiv:2508.10925).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -33,11 +34,12 @@ pub struct GptOssMlp {
     pub experts: Vec<GptOssExpert>,
 }
 
-/// `down(quick_gelu(min(gate, limit)) · (clamp(up, -limit, limit) + 1))`, with biases. Checkpoints have gate and up as one
-/// weight, or as two.
+/// `down(quick_gelu(min(gate, limit)) · (clamp(up, -limit, limit) +
+/// 1))`, with biases. Checkpoints have gate and up as one weight, or as two.
 #[derive(Module, Debug)]
 pub struct GptOssExpert {
-    /// Gate and up, `2 · intermediate` outputs in turns: `[out, in]` in 4 bits, `[in, out]` as floats.
+    /// Gate and up, `2 · intermediate` outputs in turns: `[out, in]` in 4 bits, `[in, out]` as
+    /// floats.
     pub gate_up_proj: Option<Linear>,
     /// `[intermediate, hidden]`.
     pub gate_proj: Option<Linear>,
@@ -101,8 +103,9 @@ impl Expert for GptOssExpert {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         let [hidden, inner] = [self.hidden, self.inner].map(|n| n as u64);
-        // Gate and up made together, with the copy that a bias or tiles make; or beside the copies of both, one of which is
-        // clamped. Then what comes of them beside the product and its copy.
+        // Gate and up made together, with the copy that a bias or tiles make; or beside the copies
+        // of both, one of which is clamped. Then what comes of them beside the product and its
+        // copy.
         let rows = pass.rows();
         Activations::values(rows * (hidden + 5 * inner).max(inner + 2 * hidden))
             .with_unpooled(rows * 5 * inner)

@@ -1,7 +1,8 @@
-//! Granite: Llama's blocks with a multiplier at each place where scales matter; in some models with sinks, and a sliding window in
-//! most layers. Granite Team 2024 (<https://github.com/ibm-granite/granite-3.0-language-models>), 2026
-//! (<https://huggingface.co/ibm-granite/granite-swash-3b-a600m>). HyperCLOVA X SEED Think has its multipliers, and norms behind
-//! attention and MLP. NAVER Cloud 2025
+//! Granite: Llama's blocks with a multiplier at each place where scales matter; in some models with
+//! sinks, and a sliding window in most layers. Granite Team 2024
+//! (<https://github.com/ibm-granite/granite-3.0-language-models>), 2026
+//! (<https://huggingface.co/ibm-granite/granite-swash-3b-a600m>). HyperCLOVA X SEED Think has its
+//! multipliers, and norms behind attention and MLP. NAVER Cloud 2025
 //! (<https://huggingface.co/naver-hyperclovax/HyperCLOVAX-SEED-Think-14B>).
 
 use super::rms_config::{BlockNorms, DEFAULTS, RmsConfig, RmsDefaults, SinkLayers};

@@ -1,5 +1,6 @@
-//! Granite with experts: Granite's blocks with many small experts in place of the MLP, and in some models one more beside them.
-//! Granite Team 2024 (<https://github.com/ibm-granite/granite-3.0-language-models>).
+//! Granite with experts: Granite's blocks with many small experts in place of the MLP, and in some
+//! models one more beside them. Granite Team 2024
+//! (<https://github.com/ibm-granite/granite-3.0-language-models>).
 
 use burn::module::Module;
 use burn::tensor::Tensor;

@@ -1,5 +1,5 @@
-//! Granite 4: Granite's blocks with Mamba-2 in most layers, an MLP, and in some models experts beside it. Granite Team 2025
-//! (<https://huggingface.co/ibm-granite/granite-4.0-h-small>).
+//! Granite 4: Granite's blocks with Mamba-2 in most layers, an MLP, and in some models experts
+//! beside it. Granite Team 2025 (<https://huggingface.co/ibm-granite/granite-4.0-h-small>).
 
 use burn::module::Module;
 use outsize_core::Names;
@@ -22,7 +22,8 @@ use crate::{Activations, Error, KvCache, PassShape, Residual};
 /// A Granite 4 with its language-modelling head.
 pub type GraniteMoeHybridForCausalLm = RmsForCausalLm<GraniteMoeHybridDecoderLayer>;
 
-/// One decoder layer: Mamba-2 or attention, then an MLP and perhaps experts, each added to the residual stream.
+/// One decoder layer: Mamba-2 or attention, then an MLP and perhaps experts, each added to the
+/// residual stream.
 #[derive(Module, Debug)]
 pub struct GraniteMoeHybridDecoderLayer {
     /// `[hidden]`.

@@ -1,5 +1,5 @@
-//! Hunyuan: Llama's blocks with norms of each head of queries and keys once these are rotated. Tencent Hunyuan Team 2025
-//! (<https://github.com/Tencent-Hunyuan>).
+//! Hunyuan: Llama's blocks with norms of each head of queries and keys once these are rotated.
+//! Tencent Hunyuan Team 2025 (<https://github.com/Tencent-Hunyuan>).
 
 use super::rms_config::{DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
@@ -20,8 +20,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     })
 }
 
-/// The rotary embedding. One of the type "dynamic" with an `alpha` has a greater base, whatever the text's length
-/// ([bloc97, 2023](https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5)).
+/// The rotary embedding. One of the type "dynamic" with an `alpha` has a greater base, whatever the
+/// text's length ([bloc97, 2023](https://www.reddit.com/r/LocalLLaMA/comments/14lz7j5)).
 fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
     let around = config.rope_context(fields);
     let base = theta(fields, "rope_theta", around.theta)?;

@@ -1,4 +1,5 @@
-//! Hunyuan with experts beside a shared one. Tencent Hunyuan Team 2025 (<https://github.com/Tencent-Hunyuan/Hunyuan-A13B>).
+//! Hunyuan with experts beside a shared one. Tencent Hunyuan Team 2025
+//! (<https://github.com/Tencent-Hunyuan/Hunyuan-A13B>).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -86,7 +87,8 @@ impl RmsFeedForward for HunyuanMoe {
     }
 }
 
-/// How many experts each token goes to, and the field that says it: one number, or the same number for each layer.
+/// How many experts each token goes to, and the field that says it: one number, or the same number
+/// for each layer.
 fn per_token(fields: &Fields<'_>, layers: usize) -> Result<(&'static str, usize), Error> {
     let field = field_of(fields, ["moe_topk", "num_experts_per_tok"])?;
     let Some(Value::Array(all)) = fields.get(field) else {

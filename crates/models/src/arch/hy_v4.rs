@@ -1,6 +1,6 @@
-//! Hunyuan 4: experts and sparse attention as in DeepSeek-V3.2, with several residual streams, and attention with sinks and gates.
-//! Of the one that sees images too, the text part. Tencent 2026 (<https://huggingface.co/tencent/Hy4-preview>,
-//! <https://huggingface.co/tencent/Hy4>).
+//! Hunyuan 4: experts and sparse attention as in DeepSeek-V3.2, with several residual streams, and
+//! attention with sinks and gates. Of the one that sees images too, the text part. Tencent 2026
+//! (<https://huggingface.co/tencent/Hy4-preview>, <https://huggingface.co/tencent/Hy4>).
 
 use burn::module::Module;
 use outsize_core::Names;

@@ -1,4 +1,5 @@
-//! InternVL, whose language model is one of several types: its text part. Wang et al. 2025 (arXiv:2508.18265).
+//! InternVL, whose language model is one of several types: its text part. Wang et al. 2025
+//! (arXiv:2508.18265).
 
 use super::gemma3::TEXT_PART;
 use super::rms_config::RmsConfig;

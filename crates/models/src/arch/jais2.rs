@@ -1,5 +1,5 @@
-//! Jais 2: Llama's blocks with LayerNorm, biases, and an MLP of two matrices with a squared ReLU. Inception 2025
-//! (<https://huggingface.co/inceptionai/Jais-2-8B-Chat>).
+//! Jais 2: Llama's blocks with LayerNorm, biases, and an MLP of two matrices with a squared ReLU.
+//! Inception 2025 (<https://huggingface.co/inceptionai/Jais-2-8B-Chat>).
 
 use super::rms_config::{BlockNormKind, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;

@@ -1,5 +1,5 @@
-//! Jamba: attention without positions in one layer of eight, Mamba in the others, experts in every other one. AI21 2024
-//! (arXiv:2403.19887).
+//! Jamba: attention without positions in one layer of eight, Mamba in the others, experts in every
+//! other one. AI21 2024 (arXiv:2403.19887).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -32,7 +32,8 @@ impl JambaMoe {
         }
     }
 
-    /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them.
+    /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it
+    /// comes to them.
     pub(super) fn announce(&self, rows: usize) {
         announce_all(&self.experts, &self.router, rows);
     }

@@ -1,6 +1,6 @@
-//! Kimi Linear and Ling 3: experts as DeepSeek-V3's; linear attention in most layers, attention over a compressed cache in the
-//! others, in the former without positions. Kimi Team 2025 (arXiv:2510.26692), Ling Team 2026
-//! (<https://huggingface.co/inclusionAI/Ling-3.0-Flash>).
+//! Kimi Linear and Ling 3: experts as DeepSeek-V3's; linear attention in most layers, attention
+//! over a compressed cache in the others, in the former without positions. Kimi Team 2025
+//! (arXiv:2510.26692), Ling Team 2026 (<https://huggingface.co/inclusionAI/Ling-3.0-Flash>).
 
 use burn::module::Module;
 use outsize_core::Names;
@@ -190,7 +190,8 @@ fn listed_layers(object: &Fields<'_>, layers: usize) -> Result<Option<Vec<LayerM
 fn ling(fields: &Fields<'_>, mut config: RmsConfig) -> Result<RmsConfig, Error> {
     let layers = config.num_hidden_layers;
     let size = |field, absent, max| fields.size_or(field, absent, max);
-    // As transformers saves it, `head_dim` is that of the other attention, and `linear_head_dim` this one's.
+    // As transformers saves it, `head_dim` is that of the other attention, and `linear_head_dim`
+    // this one's.
     let width = size("head_dim", 128, MAX_HEAD_DIM)?;
     let width = size("linear_head_dim", width, MAX_HEAD_DIM)?;
     let heads = size("linear_num_heads", config.num_attention_heads, MAX_HEADS)?;

@@ -1,5 +1,6 @@
-//! Kolibri 1: norms before and behind attention and experts, which are chosen by what they score and then share by sigmoids; layers
-//! with a sliding window, which alone rotate. Aleph Alpha 2026 (<https://huggingface.co/Aleph-Alpha/Kolibri-1>).
+//! Kolibri 1: norms before and behind attention and experts, which are chosen by what they score
+//! and then share by sigmoids; layers with a sliding window, which alone rotate. Aleph Alpha 2026
+//! (<https://huggingface.co/Aleph-Alpha/Kolibri-1>).
 
 use super::exaone4;
 use super::expert_fields::EXPERTS;

@@ -1,5 +1,6 @@
-//! Laguna: experts as DeepSeek's, and gated attention whose layers with a sliding window have other heads and a rotary embedding of
-//! their own. Poolside 2026 (<https://huggingface.co/poolside/Laguna-XS.2>).
+//! Laguna: experts as DeepSeek's, and gated attention whose layers with a sliding window have other
+//! heads and a rotary embedding of their own. Poolside 2026
+//! (<https://huggingface.co/poolside/Laguna-XS.2>).
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! LFM2 and LFM3: short convolutions in most layers, attention in the others; in some models with experts. Liquid AI 2025
-//! (arXiv:2511.23404).
+//! LFM2 and LFM3: short convolutions in most layers, attention in the others; in some models with
+//! experts. Liquid AI 2025 (arXiv:2511.23404).
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
@@ -30,7 +30,8 @@ use crate::{Activations, Error, KvCache, PassShape, Residual};
 /// An LFM2 with its language-modelling head.
 pub type Lfm2ForCausalLm = RmsForCausalLm<Lfm2DecoderLayer>;
 
-/// One decoder layer: a short convolution or attention, then an MLP or experts, each added to the residual stream.
+/// One decoder layer: a short convolution or attention, then an MLP or experts, each added to the
+/// residual stream.
 #[derive(Module, Debug)]
 pub struct Lfm2DecoderLayer {
     /// `[hidden]`.

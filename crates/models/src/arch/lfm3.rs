@@ -1,5 +1,6 @@
-//! LFM3: LFM2's short convolutions between layers of attention over a window and over everything, with norms around both, and
-//! attention gated head by head. Liquid AI 2026 (<https://huggingface.co/LiquidAI/LFM3-1.7B>).
+//! LFM3: LFM2's short convolutions between layers of attention over a window and over everything,
+//! with norms around both, and attention gated head by head. Liquid AI 2026
+//! (<https://huggingface.co/LiquidAI/LFM3-1.7B>).
 
 use super::gemma4;
 use super::qwen3_next::convolution_taps;

@@ -1,4 +1,5 @@
-//! Llama, and the models that took its shape: Mistral, Qwen2, InternLM3, IQuest-Coder. Touvron et al. 2023 (arXiv:2302.13971).
+//! Llama, and the models that took its shape: Mistral, Qwen2, InternLM3, IQuest-Coder. Touvron et
+//! al. 2023 (arXiv:2302.13971).
 
 use super::rms_config::{DEFAULTS, RmsConfig, RmsDefaults, field_of};
 use crate::Error;

@@ -1,5 +1,6 @@
-//! Llama 4, its text part: experts behind a sigmoid and one beside them, layers that see chunks of a text and rotate, and between
-//! these some that see everything and rotate nothing. Meta 2025 (<https://ai.meta.com/blog/llama-4-multimodal-intelligence>).
+//! Llama 4, its text part: experts behind a sigmoid and one beside them, layers that see chunks of
+//! a text and rotate, and between these some that see everything and rotate nothing. Meta 2025
+//! (<https://ai.meta.com/blog/llama-4-multimodal-intelligence>).
 
 use burn::module::Module;
 use burn::tensor::Tensor;

@@ -1,5 +1,5 @@
-//! LongCat-Flash: two attentions over a compressed cache and two MLPs a layer, with experts beside the second half, some of which give
-//! what they take. Meituan 2025 (arXiv:2509.01322).
+//! LongCat-Flash: two attentions over a compressed cache and two MLPs a layer, with experts beside
+//! the second half, some of which give what they take. Meituan 2025 (arXiv:2509.01322).
 
 use burn::module::Module;
 use outsize_core::Names;
@@ -24,8 +24,8 @@ use crate::{Activations, Error, KvCache, PassShape, Residual};
 /// A LongCat-Flash with its language-modelling head.
 pub type LongcatForCausalLm = RmsForCausalLm<LongcatDecoderLayer>;
 
-/// One layer: attention and an MLP, twice; and experts, which take what the first MLP takes and whose results are added behind the
-/// second one.
+/// One layer: attention and an MLP, twice; and experts, which take what the first MLP takes and
+/// whose results are added behind the second one.
 #[derive(Module, Debug)]
 pub struct LongcatDecoderLayer {
     /// `[hidden]`, before each attention.

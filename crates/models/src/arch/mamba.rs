@@ -1,5 +1,6 @@
-//! Mamba, Falcon Mamba and Mamba-2: blocks of a state space alone, with names and norms as Nemotron-H's. Gu and Dao 2023
-//! (arXiv:2312.00752), Zuo et al. 2024 (arXiv:2410.05355), Dao and Gu 2024 (arXiv:2405.21060).
+//! Mamba, Falcon Mamba and Mamba-2: blocks of a state space alone, with names and norms as
+//! Nemotron-H's. Gu and Dao 2023 (arXiv:2312.00752), Zuo et al. 2024 (arXiv:2410.05355), Dao and Gu
+//! 2024 (arXiv:2405.21060).
 
 use super::mamba_fields::{MambaFields, RATES_NEGATED, inner, read_mamba};
 use super::mamba2_fields::{read_mamba2_of, state_rule};

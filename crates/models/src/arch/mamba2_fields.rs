@@ -33,7 +33,8 @@ pub(super) const MAMBA2: &[KnownField] = &[
     ("use_mamba_kernels", Harmless),
 ];
 
-/// Reads these, of a model whose Mamba-2 is `inner` wide, or else a multiple of the residual stream.
+/// Reads these, of a model whose Mamba-2 is `inner` wide, or else a multiple of the residual
+/// stream.
 pub(super) fn read_mamba2(
     fields: &Fields<'_>,
     config: &RmsConfig,
@@ -73,7 +74,8 @@ pub(super) fn read_mamba2(
     })
 }
 
-/// Reads those of Nemotron-H and of models of Mamba-2 alone, of so many heads of that width, with such steps and rates.
+/// Reads those of Nemotron-H and of models of Mamba-2 alone, of so many heads of that width, with
+/// such steps and rates.
 pub(super) fn read_mamba2_of(
     fields: &Fields<'_>,
     state: &str,

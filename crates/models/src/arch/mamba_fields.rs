@@ -60,7 +60,8 @@ pub(super) fn refuse_other_functions(
     }
 }
 
-/// How many channels there are, by the name of the field that says it for each value of the residual stream.
+/// How many channels there are, by the name of the field that says it for each value of the
+/// residual stream.
 pub(super) fn inner(fields: &Fields<'_>, expand: &str, hidden_size: usize) -> Result<usize, Error> {
     let inner = hidden_size.saturating_mul(fields.size_or(expand, 2, MAX_HIDDEN)?);
     if inner > MAX_INTERMEDIATE {

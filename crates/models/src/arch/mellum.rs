@@ -1,5 +1,5 @@
-//! Mellum 2: the experts of Qwen3-MoE, and layers of a sliding window with a rotary embedding of their own. JetBrains 2026
-//! (<https://huggingface.co/JetBrains/Mellum2-12B-A2.5B-Base>).
+//! Mellum 2: the experts of Qwen3-MoE, and layers of a sliding window with a rotary embedding of
+//! their own. JetBrains 2026 (<https://huggingface.co/JetBrains/Mellum2-12B-A2.5B-Base>).
 
 use super::expert_fields::listed_layers;
 use super::gemma3;

@@ -1,5 +1,5 @@
-//! MiMo-V2-Flash: experts as DeepSeek's, values narrower than keys, and layers of a sliding window with other heads, sinks and a rotary
-//! base of their own. Xiaomi 2026 (arXiv:2601.02780).
+//! MiMo-V2-Flash: experts as DeepSeek's, values narrower than keys, and layers of a sliding window
+//! with other heads, sinks and a rotary base of their own. Xiaomi 2026 (arXiv:2601.02780).
 
 use serde_json::Value;
 

@@ -1,5 +1,5 @@
-//! MiniMax-01: Mixtral's experts, lightning attention in most layers, and residual streams of what norms give. MiniMax 2025
-//! (arXiv:2501.08313).
+//! MiniMax-01: Mixtral's experts, lightning attention in most layers, and residual streams of what
+//! norms give. MiniMax 2025 (arXiv:2501.08313).
 
 use burn::module::Module;
 use outsize_core::Names;

@@ -1,5 +1,5 @@
-//! MiniMax-M2: many experts, chosen as DeepSeek's, a part of each head rotated, and norms of all queries and keys. MiniMax 2025
-//! (<https://github.com/MiniMax-AI/MiniMax-M2>).
+//! MiniMax-M2: many experts, chosen as DeepSeek's, a part of each head rotated, and norms of all
+//! queries and keys. MiniMax 2025 (<https://github.com/MiniMax-AI/MiniMax-M2>).
 
 use super::rms_config::{DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;

@@ -1,5 +1,5 @@
-//! MiniMax-M3, its text part: experts as DeepSeek's, and layers whose heads see blocks of tokens that an indexer chooses. MiniMax 2026
-//! (<https://huggingface.co/MiniMaxAI/MiniMax-M3>).
+//! MiniMax-M3, its text part: experts as DeepSeek's, and layers whose heads see blocks of tokens
+//! that an indexer chooses. MiniMax 2026 (<https://huggingface.co/MiniMaxAI/MiniMax-M3>).
 
 use serde_json::Value;
 

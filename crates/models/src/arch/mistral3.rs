@@ -1,5 +1,5 @@
-//! Ministral 3, whose queries grow with their position; and Mistral Small 3.1 and later, which see images too: their text part.
-//! Liu et al. 2026 (arXiv:2601.08584).
+//! Ministral 3, whose queries grow with their position; and Mistral Small 3.1 and later, which see
+//! images too: their text part. Liu et al. 2026 (arXiv:2601.08584).
 
 use super::gemma3::TEXT_PART;
 use super::llama;

@@ -1,5 +1,6 @@
-//! Mixtral: Mistral's blocks with a few large experts in place of the MLP. Jiang et al. 2024 (arXiv:2401.04088). MiniMax-M2 has its
-//! experts too, and more of them; so have Phi-3.5-MoE and MiniMax-01, which chooses them as Mixtral does.
+//! Mixtral: Mistral's blocks with a few large experts in place of the MLP. Jiang et al. 2024
+//! (arXiv:2401.04088). MiniMax-M2 has its experts too, and more of them; so have Phi-3.5-MoE and
+//! MiniMax-01, which chooses them as Mixtral does.
 
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;

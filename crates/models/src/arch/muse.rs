@@ -1,5 +1,6 @@
-//! Muse Glimmer, its text part: gated attention with norms of queries and keys that have no weights, norms around attention and
-//! MLP, and layers of a sliding window before each that sees everything and rotates nothing. Meta 2026
+//! Muse Glimmer, its text part: gated attention with norms of queries and keys that have no
+//! weights, norms around attention and MLP, and layers of a sliding window before each that sees
+//! everything and rotates nothing. Meta 2026
 //! (<https://huggingface.co/meta-models/Muse-Glimmer-30B>).
 
 mod experts;
@@ -41,7 +42,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     read_text(fields, &text, &ABSENT, [3.87, 0.196_116_135_131_838_04])
 }
 
-/// The same of any Muse: what else stands in place of absent fields, and what multiplies queries and logits then.
+/// The same of any Muse: what else stands in place of absent fields, and what multiplies queries
+/// and logits then.
 fn read_text(
     fields: &Fields<'_>,
     text: &Fields<'_>,

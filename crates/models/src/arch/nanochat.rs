@@ -1,5 +1,6 @@
-//! nanochat: norms without weights, one of them behind the embeddings, heads that are rotated the other way and then normed, and an
-//! MLP of two matrices with a squared ReLU. Karpathy 2025 (<https://github.com/karpathy/nanochat>).
+//! nanochat: norms without weights, one of them behind the embeddings, heads that are rotated the
+//! other way and then normed, and an MLP of two matrices with a squared ReLU. Karpathy 2025
+//! (<https://github.com/karpathy/nanochat>).
 
 use super::gemma::softcap;
 use super::rms_config::{BlockNormKind, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};

@@ -1,5 +1,5 @@
-//! Nemotron: LayerNorm with one more than its weight, a part of each head rotated, and an MLP of two matrices with a squared ReLU.
-//! Parmar et al. 2024 (arXiv:2402.16819).
+//! Nemotron: LayerNorm with one more than its weight, a part of each head rotated, and an MLP of
+//! two matrices with a squared ReLU. Parmar et al. 2024 (arXiv:2402.16819).
 
 use super::rms_config::{BlockNormKind, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;

@@ -1,5 +1,6 @@
-//! Nemotron-H, Nemotron Nano 2 and Nemotron 3: blocks of one part each, which is Mamba-2, attention without positions, an MLP with
-//! a squared ReLU, or experts. NVIDIA 2025 (arXiv:2504.03624, arXiv:2508.14444, arXiv:2512.20848).
+//! Nemotron-H, Nemotron Nano 2 and Nemotron 3: blocks of one part each, which is Mamba-2, attention
+//! without positions, an MLP with a squared ReLU, or experts. NVIDIA 2025 (arXiv:2504.03624,
+//! arXiv:2508.14444, arXiv:2512.20848).
 
 mod config;
 mod moe;

@@ -1,5 +1,5 @@
-//! OLMo, the first: Llama's blocks with LayerNorm that has no weights, and queries, keys and values that may be clipped. Groeneveld et
-//! al. 2024 (arXiv:2402.00838).
+//! OLMo, the first: Llama's blocks with LayerNorm that has no weights, and queries, keys and values
+//! that may be clipped. Groeneveld et al. 2024 (arXiv:2402.00838).
 
 use super::rms_config::{BlockNormKind, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;

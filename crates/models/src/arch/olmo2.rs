@@ -1,5 +1,6 @@
-//! OLMo 2 and 3: norms behind attention and MLP, and of all queries and keys; in the latter layers of a sliding window
-//! between those that see everything. OLMo et al. 2024 (arXiv:2501.00656), 2025 (arXiv:2512.13961).
+//! OLMo 2 and 3: norms behind attention and MLP, and of all queries and keys; in the latter layers
+//! of a sliding window between those that see everything. OLMo et al. 2024 (arXiv:2501.00656), 2025
+//! (arXiv:2512.13961).
 
 use super::gemma3;
 use super::rms_config::{BlockNorms, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};

@@ -1,5 +1,5 @@
-//! OLMo Hybrid: linear attention behind norms in most layers, OLMo 3's attention before them in the others, perhaps without positions.
-//! Ai2 2026 (<https://huggingface.co/allenai/Olmo-Hybrid-7B>).
+//! OLMo Hybrid: linear attention behind norms in most layers, OLMo 3's attention before them in the
+//! others, perhaps without positions. Ai2 2026 (<https://huggingface.co/allenai/Olmo-Hybrid-7B>).
 
 use outsize_kernels::{DeltaGates, LinearAttentionHeads};
 

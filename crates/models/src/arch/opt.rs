@@ -1,4 +1,5 @@
-//! OPT: learned positions, norms before or behind, embeddings of a width of their own. Zhang et al. 2022 (arXiv:2205.01068).
+//! OPT: learned positions, norms before or behind, embeddings of a width of their own. Zhang et al.
+//! 2022 (arXiv:2205.01068).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -23,9 +24,11 @@ const OFFSET: usize = 2;
 pub struct OptConfig {
     /// Its sizes.
     pub sizes: LayerNormSizes,
-    /// Width of an embedding; where it is not the residual stream's, two layers lead from one to the other.
+    /// Width of an embedding; where it is not the residual stream's, two layers lead from one to
+    /// the other.
     pub word_embed_proj_dim: usize,
-    /// Whether norms come before attention and MLP, and a last one behind all blocks, or behind what was added.
+    /// Whether norms come before attention and MLP, and a last one behind all blocks, or behind
+    /// what was added.
     pub do_layer_norm_before: bool,
     /// Whether the blocks' linear layers have a bias.
     pub enable_bias: bool,
@@ -190,7 +193,8 @@ impl Decoder for OptForCausalLm {
         for layer in &decoder.layers {
             most = most.or(layer.self_attn.activations(pass));
             let inner = layer.fc1.weight.lazy_shape()[0] as u64;
-            // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.
+            // The norm's output or the result, and the inner layer with copies of it; or the result
+            // with copies of its own.
             let mlp = (hidden + 3 * inner).max(inner + 3 * hidden);
             most = most.or(Activations::values(pass.rows() * mlp).with_unpooled(0));
         }
@@ -286,7 +290,8 @@ impl OptDecoderLayer {
 }
 
 impl OptAttention {
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `layer` of the cache.
     fn forward(
         &self,
         x: Tensor<3>,
@@ -305,7 +310,8 @@ impl OptAttention {
     /// What it holds at most, besides the residual stream.
     fn activations(&self, pass: &PassShape) -> Activations {
         let hidden = self.out_proj.weight.lazy_shape()[0];
-        // The norm's output, queries, keys and values, and a copy of one; or these three with attention's result.
+        // The norm's output, queries, keys and values, and a copy of one; or these three with
+        // attention's result.
         let held_back = if pass.holds_back() { 2 } else { 0 };
         let scratch = pass.attention_scratch(self.heads, self.heads, hidden / self.heads);
         let rows = pass.rows() * hidden as u64;

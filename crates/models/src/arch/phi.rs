@@ -1,5 +1,6 @@
-//! Phi: attention and an MLP of two matrices side by side behind one LayerNorm, biases everywhere, and a part of each head
-//! rotated. Gunasekar et al. 2023 (arXiv:2306.11644), Li et al. 2023 (arXiv:2309.05463).
+//! Phi: attention and an MLP of two matrices side by side behind one LayerNorm, biases everywhere,
+//! and a part of each head rotated. Gunasekar et al. 2023 (arXiv:2306.11644), Li et al. 2023
+//! (arXiv:2309.05463).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -143,7 +144,8 @@ impl RmsBlock for PhiDecoderLayer {
 }
 
 impl PhiAttention {
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `layer` of the cache.
     fn forward(
         &self,
         x: Tensor<3>,

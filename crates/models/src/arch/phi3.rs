@@ -1,4 +1,5 @@
-//! Phi-3 and Phi-4: fused projections, LongRoPE, a part of each head rotated. Abdin et al. 2024 (arXiv:2404.14219).
+//! Phi-3 and Phi-4: fused projections, LongRoPE, a part of each head rotated. Abdin et al. 2024
+//! (arXiv:2404.14219).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -115,7 +116,8 @@ impl RmsBlock for Phi3DecoderLayer {
 }
 
 impl Phi3Attention {
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `layer` of the cache.
     fn forward(
         &self,
         x: Tensor<3>,
@@ -144,8 +146,9 @@ impl Phi3Attention {
         let width = queries / self.heads;
         let (queries, keys) = (queries as u64, (self.key_value_heads * width) as u64);
         let fused = queries + 2 * keys;
-        // The norm's output and the fused projection with the copy of a tiled one; or the projection, a copy of each part of
-        // it and the result; or attention's result, its projection and the copy of a tiled one.
+        // The norm's output and the fused projection with the copy of a tiled one; or the
+        // projection, a copy of each part of it and the result; or attention's result, its
+        // projection and the copy of a tiled one.
         let held_back = if pass.holds_back() { 2 * keys } else { 0 };
         let attend = 2 * fused + queries + held_back;
         let most = (hidden as u64 + 2 * fused).max(attend).max(queries + 2 * hidden as u64);

@@ -1,5 +1,5 @@
-//! Phi-3.5-MoE: Mixtral's experts, two of which each token goes to by shares of their own, and LayerNorm. Abdin et al. 2024
-//! (arXiv:2404.14219).
+//! Phi-3.5-MoE: Mixtral's experts, two of which each token goes to by shares of their own, and
+//! LayerNorm. Abdin et al. 2024 (arXiv:2404.14219).
 
 use super::rms_config::{BlockNormKind, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;
@@ -52,7 +52,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     })
 }
 
-/// The rotary embedding, of which a stretched one says itself what queries and keys are multiplied by.
+/// The rotary embedding, of which a stretched one says itself what queries and keys are multiplied
+/// by.
 fn rope(fields: &Fields<'_>, config: &RmsConfig) -> Result<RopeConfig, Error> {
     let around = config.rope_context(fields);
     let base = theta(fields, "rope_theta", around.theta)?;

@@ -1,4 +1,5 @@
-//! Qwen3: Llama's blocks with norms of each head of queries and keys. Yang et al. 2025 (arXiv:2505.09388).
+//! Qwen3: Llama's blocks with norms of each head of queries and keys. Yang et al. 2025
+//! (arXiv:2505.09388).
 
 use super::llama;
 use super::rms_config::{DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};

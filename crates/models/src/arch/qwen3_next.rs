@@ -1,4 +1,5 @@
-//! Qwen3-Next and Qwen3.5, its text part: linear attention in most layers, gated attention in the others. Qwen Team 2025.
+//! Qwen3-Next and Qwen3.5, its text part: linear attention in most layers, gated attention in the
+//! others. Qwen Team 2025.
 
 use serde_json::Value;
 
@@ -212,7 +213,8 @@ const LINEAR: &[KnownField] = &[
     ("linear_num_key_heads", Read),
     ("linear_num_value_heads", Read),
     ("linear_value_head_dim", Read),
-    // As GGUF files have it: heads in another order, matrices apart, and what is computed of weights beforehand.
+    // As GGUF files have it: heads in another order, matrices apart, and what is computed of
+    // weights beforehand.
     ("linear_heads_in_turns", Read),
     ("linear_qkvz_apart", Read),
     ("linear_rates_negated", Read),

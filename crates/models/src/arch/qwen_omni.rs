@@ -1,5 +1,5 @@
-//! Qwen2.5-Omni and Qwen3-Omni, of their thinkers the text parts: Qwen2 and Qwen3-MoE. Xu et al. 2025 (arXiv:2503.20215,
-//! arXiv:2509.17765).
+//! Qwen2.5-Omni and Qwen3-Omni, of their thinkers the text parts: Qwen2 and Qwen3-MoE. Xu et al.
+//! 2025 (arXiv:2503.20215, arXiv:2509.17765).
 
 use super::expert_fields::{EXPERTS, sparse_layers};
 use super::gemma3::TEXT_PART;

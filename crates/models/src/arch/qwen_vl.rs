@@ -1,5 +1,6 @@
-//! Qwen2-VL, Qwen2.5-VL and Qwen3-VL, which see images too: their text parts. Of text alone the three positions that a rotary embedding
-//! takes there are the same; with images they are the vision encoder's to say. Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
+//! Qwen2-VL, Qwen2.5-VL and Qwen3-VL, which see images too: their text parts. Of text alone the
+//! three positions that a rotary embedding takes there are the same; with images they are the
+//! vision encoder's to say. Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
 
 use super::gemma3::TEXT_PART;
 use super::llama;
@@ -12,7 +13,8 @@ use crate::config::{
     theta,
 };
 
-/// Reads the text part of a Qwen2-VL or Qwen2.5-VL: of files as first published the fields of the whole.
+/// Reads the text part of a Qwen2-VL or Qwen2.5-VL: of files as first published the fields of the
+/// whole.
 pub(super) fn read_qwen2_vl(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let config = match fields.object("text_config")? {
         Some(text) => {

@@ -18,7 +18,8 @@ use crate::layers::{
     MlpClamp, Norm, QueryGrowth, RmsNorm, Rope, SeenBlocks,
 };
 
-/// The configuration of a decoder that has Llama's fields. Fields carry the names of `transformers`.
+/// The configuration of a decoder that has Llama's fields. Fields carry the names of
+/// `transformers`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RmsConfig {
     /// Width of the residual stream.
@@ -69,14 +70,15 @@ pub struct RmsConfig {
     pub choices: Vec<LatentChoice>,
     /// Of each layer, whose keys and values it looks at, if these are compressed.
     pub latent_sources: Vec<KeyValueSource>,
-    /// Whether exponents of rotary frequencies were learned; layers that rotate nothing have in each head of keys what others rotate
-    /// for all heads.
+    /// Whether exponents of rotary frequencies were learned; layers that rotate nothing have in
+    /// each head of keys what others rotate for all heads.
     pub learned_frequencies: bool,
     /// The sizes of what chooses blocks of tokens, if some layers see such alone.
     pub block_indexer: Option<BlockIndexerConfig>,
     /// Of each layer, whether it is one of these.
     pub indexed_layers: Vec<bool>,
-    /// The sizes of attention over the last tokens and entries that stand for blocks of all, if it is that.
+    /// The sizes of attention over the last tokens and entries that stand for blocks of all, if it
+    /// is that.
     pub compressed_attention: Option<CompressedAttentionConfig>,
     /// Of each layer, which blocks it sees then.
     pub seen_blocks: Vec<SeenBlocks>,
@@ -86,10 +88,11 @@ pub struct RmsConfig {
     pub attention_in_bias: bool,
     /// Whether the projection from attention has a bias.
     pub attention_out_bias: bool,
-    /// What checkpoints call parts of blocks otherwise, patterns and what stands in their place, if it is not said with
-    /// [experts](ExpertsConfig::renamed).
+    /// What checkpoints call parts of blocks otherwise, patterns and what stands in their place, if
+    /// it is not said with [experts](ExpertsConfig::renamed).
     pub renamed: &'static [(&'static str, &'static str)],
-    /// What stands in checkpoints for `model.layers.$1.self_attn.q_proj.` and the like where the three are one, if they may be.
+    /// What stands in checkpoints for `model.layers.$1.self_attn.q_proj.` and the like where the
+    /// three are one, if they may be.
     pub fused_projections: Option<&'static str>,
     /// Which layers have a [sink](Attention::sinks) for each head of attention.
     pub attention_sinks: SinkLayers,
@@ -97,7 +100,8 @@ pub struct RmsConfig {
     pub values: Option<(usize, f64)>,
     /// Whether the MLP's projections have a bias.
     pub mlp_bias: bool,
-    /// Of each layer, what gate and up are clamped to, if they are: in its experts, and in other MLPs.
+    /// Of each layer, what gate and up are clamped to, if they are: in its experts, and in other
+    /// MLPs.
     pub mlp_clamps: Vec<[Option<MlpClamp>; 2]>,
     /// Several residual streams, if there are.
     pub hyper_connections: Option<HyperConnectionConfig>,
@@ -107,7 +111,8 @@ pub struct RmsConfig {
     pub sparse_layers: Vec<bool>,
     /// Which norms a block has.
     pub norms: BlockNorms,
-    /// Width between the two layers of the gates behind norms before attention and experts, if there are such.
+    /// Width between the two layers of the gates behind norms before attention and experts, if
+    /// there are such.
     pub norm_gate_rank: Option<usize>,
     /// What kind of norms blocks have, and what comes behind them.
     pub norm_kind: BlockNormKind,
@@ -131,8 +136,8 @@ pub struct RmsConfig {
     pub embed_norm: bool,
     /// What attention and MLP give is multiplied by before it is added to the residual stream.
     pub residual_scale: Option<f64>,
-    /// What the residual stream and what is added to it are multiplied by in MiniMax-01: behind attention, linear attention and
-    /// experts.
+    /// What the residual stream and what is added to it are multiplied by in MiniMax-01: behind
+    /// attention, linear attention and experts.
     pub residual_scales: [[f64; 2]; 3],
     /// What gates of residual stream and branches are divided by, in Muse Spark.
     pub residual_gate_temperature: Option<f64>,
@@ -142,9 +147,11 @@ pub struct RmsConfig {
     pub rope: RopeConfig,
     /// The same of layers with a sliding window, if it is another.
     pub local_rope: Option<RopeConfig>,
-    /// Whether neighbouring elements of a head are rotated together, as GGUF files of Llama have them.
+    /// Whether neighbouring elements of a head are rotated together, as GGUF files of Llama have
+    /// them.
     pub rope_interleaved: bool,
-    /// Whether gates are weights of their own where others have them in one with what they let through, as in GGUF files.
+    /// Whether gates are weights of their own where others have them in one with what they let
+    /// through, as in GGUF files.
     pub gates_apart: bool,
     /// Whether heads are rotated the other way.
     pub rope_reversed: bool,
@@ -160,7 +167,8 @@ pub struct RmsConfig {
     pub rotated_layers: Vec<bool>,
     /// Of each layer, how many tokens a token sees, itself included; `None` is all before it.
     pub windows: Vec<Option<usize>>,
-    /// Whether windows are chunks that texts are cut into: a token sees none of those before its own.
+    /// Whether windows are chunks that texts are cut into: a token sees none of those before its
+    /// own.
     pub chunked: bool,
     /// Whether the output head has a bias.
     pub head_bias: bool,

@@ -90,8 +90,8 @@ pub trait RmsBlock: Module + ModuleDisplay + Debug + Send + Sync + 'static {
         false
     }
 
-    /// Takes the residual stream and what is still to be added to it, and gives them, so that each addition can be made
-    /// together with the norm behind it.
+    /// Takes the residual stream and what is still to be added to it, and gives them, so that each
+    /// addition can be made together with the norm behind it.
     ///
     /// # Errors
     /// As [`Decoder::hidden`].
@@ -163,7 +163,8 @@ pub struct RmsForCausalLm<B: Module> {
     renamed: &'static [(&'static str, &'static str)],
     #[module(skip)]
     fused_projections: Option<&'static str>,
-    /// Whether an indexer chooses the tokens that are seen: gradients through what is gathered are not bounded.
+    /// Whether an indexer chooses the tokens that are seen: gradients through what is gathered are
+    /// not bounded.
     chooses_tokens: bool,
 }
 

@@ -119,8 +119,8 @@ pub enum FeedForwardName {
     FeedForward,
 }
 
-/// One decoder layer: attention, then MLP or experts, with norms before, behind or around them, each added to the residual
-/// stream.
+/// One decoder layer: attention, then MLP or experts, with norms before, behind or around them,
+/// each added to the residual stream.
 #[derive(Module, Debug)]
 pub struct RmsDecoderLayer<F: Module> {
     /// `[hidden]`; none where norms are behind.
@@ -135,8 +135,8 @@ pub struct RmsDecoderLayer<F: Module> {
     pub linear_attn: Option<Either<GatedDeltaNet, DeltaAttention>>,
     /// `[hidden]`: of what attention gives, where the next norm is before the MLP.
     pub post_self_attn_layernorm: Option<Norm>,
-    /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention gives; none where both are side
-    /// by side.
+    /// `[hidden]`: before the MLP if that is the only norm between the two, else of what attention
+    /// gives; none where both are side by side.
     pub post_attention_layernorm: Option<Norm>,
     /// What multiplies what the norm before experts gives.
     pub post_attention_gate: Option<NormGate>,

@@ -71,7 +71,8 @@ pub struct BranchScales {
     pub mlp_out: Option<f64>,
 }
 
-/// What is added up in a block of MiniMax-01: what the residual stream is multiplied by, then what is added.
+/// What is added up in a block of MiniMax-01: what the residual stream is multiplied by, then what
+/// is added.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ResidualScales {
     /// Behind attention.
@@ -97,10 +98,11 @@ pub struct ExpertsConfig {
     pub latent_size: Option<usize>,
     /// How many of them, the last ones, have no weights and give what they take.
     pub identities: usize,
-    /// Whether something is added while they are chosen though their shares do not say so: in LFM2, where it is beside the
-    /// router, and in Kolibri 1.
+    /// Whether something is added while they are chosen though their shares do not say so: in LFM2,
+    /// where it is beside the router, and in Kolibri 1.
     pub is_corrected: bool,
-    /// What checkpoints call parts of the block otherwise: patterns, and what stands in their place.
+    /// What checkpoints call parts of the block otherwise: patterns, and what stands in their
+    /// place.
     pub renamed: &'static [(&'static str, &'static str)],
     /// What gate and up are clamped to, in gpt-oss.
     pub swiglu_limit: Option<f64>,

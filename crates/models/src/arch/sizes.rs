@@ -32,8 +32,9 @@ pub struct LayerNormSizes {
 }
 
 impl LayerNormSizes {
-    /// Reads the fields of those names: of the residual stream's width, layers, heads, and what LayerNorm adds. `rest` gives,
-    /// of the first, the inner width, the positions, the non-linear function, and whether the head is tied.
+    /// Reads the fields of those names: of the residual stream's width, layers, heads, and what
+    /// LayerNorm adds. `rest` gives, of the first, the inner width, the positions, the non-linear
+    /// function, and whether the head is tied.
     pub(super) fn read(
         fields: &Fields<'_>,
         [width, layers, heads]: [&'static str; 3],

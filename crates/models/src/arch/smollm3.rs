@@ -32,7 +32,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     })
 }
 
-/// Of each layer, whether it rotates queries and keys: what a list says of it, else all but every so many.
+/// Of each layer, whether it rotates queries and keys: what a list says of it, else all but every
+/// so many.
 pub(super) fn rotated_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, Error> {
     let interval = fields.size_or("no_rope_layer_interval", 4, MAX_LAYERS)?;
     let field = "no_rope_layers";

@@ -1,5 +1,6 @@
-//! Decoders with many small experts: Qwen2-MoE, Qwen3-MoE, OLMoE, FlexOlmo and Mellum 2. Yang et al. 2025 (arXiv:2505.09388), Muennighoff et al.
-//! 2024 (arXiv:2409.02060), Shi et al. 2025 (arXiv:2507.07024).
+//! Decoders with many small experts: Qwen2-MoE, Qwen3-MoE, OLMoE, FlexOlmo and Mellum 2. Yang et
+//! al. 2025 (arXiv:2505.09388), Muennighoff et al. 2024 (arXiv:2409.02060), Shi et al. 2025
+//! (arXiv:2507.07024).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -189,15 +190,17 @@ impl RmsFeedForward for RmsSparseMoeBlock {
         let Some(shared) = &self.shared_expert else {
             return most;
         };
-        // What the shared one makes of its input, and that times the gate; then the latter beside the others.
+        // What the shared one makes of its input, and that times the gate; then the latter beside
+        // the others.
         let hidden = self.gate.hidden();
         let kept = Activations::values(pass.rows() * 2 * hidden as u64);
         most.or(shared.activations(pass)).and(kept)
     }
 }
 
-/// The rules for experts as transformers stacks them: gate and up as one, `[experts, 2 · intermediate, hidden]`, and
-/// `[experts, hidden, intermediate]`. `block` is a pattern for what has the experts, `layers` are those of one.
+/// The rules for experts as transformers stacks them: gate and up as one,
+/// `[experts, 2 · intermediate, hidden]`, and `[experts, hidden, intermediate]`. `block` is a
+/// pattern for what has the experts, `layers` are those of one.
 pub(super) fn stacked(
     names: Names,
     block: &str,

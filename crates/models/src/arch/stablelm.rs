@@ -1,5 +1,5 @@
-//! StableLM: Llama's blocks with LayerNorm, a part of each head rotated, and perhaps attention and MLP side by side. Bellagente
-//! et al. 2024 (arXiv:2402.17834).
+//! StableLM: Llama's blocks with LayerNorm, a part of each head rotated, and perhaps attention and
+//! MLP side by side. Bellagente et al. 2024 (arXiv:2402.17834).
 
 use super::rms_config::{BlockNormKind, BlockNorms, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;

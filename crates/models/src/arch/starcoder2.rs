@@ -1,4 +1,5 @@
-//! StarCoder 2: Llama's blocks with LayerNorm, biases and an MLP of two matrices. Lozhkov et al. 2024 (arXiv:2402.19173).
+//! StarCoder 2: Llama's blocks with LayerNorm, biases and an MLP of two matrices. Lozhkov et al.
+//! 2024 (arXiv:2402.19173).
 
 use burn::module::Module;
 use burn::tensor::Tensor;

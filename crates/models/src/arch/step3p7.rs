@@ -1,6 +1,6 @@
-//! Step 3.5 Flash, and the text part of Step 3.7 Flash: experts as DeepSeek's, gated attention whose layers with a sliding window have
-//! other heads, and MLPs that clamp what they multiply in the last layers. StepFun 2026
-//! (<https://huggingface.co/stepfun-ai/Step-3.7-Flash>).
+//! Step 3.5 Flash, and the text part of Step 3.7 Flash: experts as DeepSeek's, gated attention
+//! whose layers with a sliding window have other heads, and MLPs that clamp what they multiply in
+//! the last layers. StepFun 2026 (<https://huggingface.co/stepfun-ai/Step-3.7-Flash>).
 
 use serde_json::Value;
 
@@ -201,7 +201,8 @@ fn clamps(fields: &Fields<'_>, field: &str, layers: usize) -> Result<Vec<Option<
     limits.ok_or_else(|| fields.refuse(field, "it must have nulls and numbers of 0 on".to_owned()))
 }
 
-/// The rotary embedding of layers with a sliding window, or of the others, with how many elements of a head are rotated.
+/// The rotary embedding of layers with a sliding window, or of the others, with how many elements
+/// of a head are rotated.
 fn rope_of(
     fields: &Fields<'_>,
     config: &RmsConfig,

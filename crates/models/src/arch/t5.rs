@@ -1,5 +1,5 @@
-//! T5: an encoder that reads the prompt and a decoder that writes the answer, with positions told by distance alone.
-//! Raffel et al. 2020; version 1.1 after Shazeer 2020.
+//! T5: an encoder that reads the prompt and a decoder that writes the answer, with positions told
+//! by distance alone. Raffel et al. 2020; version 1.1 after Shazeer 2020.
 
 mod config;
 mod encoder;
@@ -189,7 +189,8 @@ impl T5Stack<EncoderLayers> {
         }
     }
 
-    /// Embeddings `[batch, tokens, hidden]` f32 to the states behind the final norm, of the same shape.
+    /// Embeddings `[batch, tokens, hidden]` f32 to the states behind the final norm, of the same
+    /// shape.
     fn encode(
         &self,
         mut x: Tensor<3>,

@@ -3,7 +3,8 @@
 use crate::Error;
 use crate::config::{Fields, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN};
 
-/// The number of heads and the width of one, or what is usual: together they are as wide as the residual stream.
+/// The number of heads and the width of one, or what is usual: together they are as wide as the
+/// residual stream.
 pub(super) fn transformer_heads(
     fields: &Fields<'_>,
     [usual, usual_width]: [usize; 2],

@@ -12,7 +12,8 @@ pub(super) const MAX_PATCH: usize = 1 << 8;
 /// The names of the token that stands for an image, new ones first.
 pub(super) const IMAGE_TOKEN: [&str; 2] = ["image_token_id", "image_token_index"];
 
-/// What the names of an encoder's tensors begin with, and of those that make features of its states, behind "model." or not.
+/// What the names of an encoder's tensors begin with, and of those that make features of its
+/// states, behind "model." or not.
 const PARTS: [&str; 3] = ["vision_tower.", "multi_modal_projector.", "embed_vision."];
 
 /// The fields of the object `vision_config`, of which those of these tables are known.
@@ -25,7 +26,8 @@ pub(super) fn vision_fields<'a>(
     Ok(vision)
 }
 
-/// Heads of attention, `default` if absent: together as wide as `hidden_size`, and each a multiple of `unit`.
+/// Heads of attention, `default` if absent: together as wide as `hidden_size`, and each a multiple
+/// of `unit`.
 pub(super) fn vision_heads(
     vision: &Fields<'_>,
     field: &str,
@@ -61,7 +63,8 @@ pub(super) fn features_width(
     Err(vision.refuse(field, expected))
 }
 
-/// The base of the rotary frequencies, `default` if absent, of an object of whose fields those of `known` are known.
+/// The base of the rotary frequencies, `default` if absent, of an object of whose fields those of
+/// `known` are known.
 pub(super) fn vision_theta(
     vision: &Fields<'_>,
     known: &[KnownField],

@@ -4,9 +4,10 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use crate::layers::Embedding;
 
-/// The embeddings of these places in an image, `[1, patches, hidden]` f32: sums of a square table's, which is one or lies in several
-/// one behind the other. Of its lines `lines` gives some with their weights, for a place along a side (0 for rows). Weights of rows
-/// and columns are multiplied.
+/// The embeddings of these places in an image, `[1, patches, hidden]` f32: sums of a square
+/// table's, which is one or lies in several one behind the other. Of its lines `lines` gives some
+/// with their weights, for a place along a side (0 for rows). Weights of rows and columns are
+/// multiplied.
 pub(super) fn position_embeddings<const LINES: usize>(
     tables: &[Embedding],
     places: &[[usize; 2]],
@@ -45,7 +46,8 @@ pub(super) fn position_embeddings<const LINES: usize>(
     Tensor::from_data(data, (&burn::tensor::Device::flex(), DType::F32))
 }
 
-/// The two lines of a grid around a place on a side of that length, whose ends are those of the grid, and their weights.
+/// The two lines of a grid around a place on a side of that length, whose ends are those of the
+/// grid, and their weights.
 pub(super) fn between_two(place: usize, side: usize, grid: usize) -> [(usize, f32); 2] {
     let at = place as f32 * (grid - 1) as f32 / side.saturating_sub(1).max(1) as f32;
     let line = at.floor();
@@ -54,8 +56,8 @@ pub(super) fn between_two(place: usize, side: usize, grid: usize) -> [(usize, f3
     [(line, 1.0 - share), ((line + 1).min(grid - 1), share)]
 }
 
-/// The two lines of a grid around the middle of a place on a side of that length, as bilinear interpolation of `torch` weights them:
-/// those beyond the ends count nothing.
+/// The two lines of a grid around the middle of a place on a side of that length, as bilinear
+/// interpolation of `torch` weights them: those beyond the ends count nothing.
 pub(super) fn between_two_inside(place: usize, side: usize, grid: usize) -> [(usize, f32); 2] {
     let at = middle(place, side, grid);
     let line = at.floor();
@@ -71,8 +73,8 @@ fn middle(place: usize, side: usize, grid: usize) -> f32 {
     (place as f32 + 0.5) * grid as f32 / side as f32 - 0.5
 }
 
-/// The four lines of a grid around the middle of a place on a side of that length, as bicubic interpolation of `torch` weights
-/// them: those beyond the ends are the ends.
+/// The four lines of a grid around the middle of a place on a side of that length, as bicubic
+/// interpolation of `torch` weights them: those beyond the ends are the ends.
 pub(super) fn between_four(place: usize, side: usize, grid: usize) -> [(usize, f32); 4] {
     let at = middle(place, side, grid);
     let line = at.floor();

@@ -1,4 +1,5 @@
-//! The tiles of an image that vision encoders see one by one, each with one token more than its patches.
+//! The tiles of an image that vision encoders see one by one, each with one token more than its
+//! patches.
 
 use super::vision_fields::MAX_PATCH;
 use crate::config::Fields;
@@ -20,8 +21,8 @@ pub struct VisionTile {
 }
 
 impl VisionTile {
-    /// As the encoder's fields say, and `ratio` of `fields`: what part of the patches of a side tokens are, half of them if it is
-    /// absent.
+    /// As the encoder's fields say, and `ratio` of `fields`: what part of the patches of a side
+    /// tokens are, half of them if it is absent.
     pub(super) fn read(
         vision: &Fields<'_>,
         (fields, ratio): (&Fields<'_>, &str),
@@ -59,8 +60,8 @@ impl VisionTile {
         self.patches() + 1
     }
 
-    /// As [`Component::weight_use`](crate::Component::weight_use); of weights that are used for each token of the language model, or
-    /// for each patch.
+    /// As [`Component::weight_use`](crate::Component::weight_use); of weights that are used for
+    /// each token of the language model, or for each patch.
     pub(super) fn weight_use(
         &self,
         path: &str,
@@ -77,8 +78,9 @@ impl VisionTile {
         }
     }
 
-    /// What tiles of so many patches take on so many threads, while `block` values of each of their tokens are alive at once, or while
-    /// features are made of `last` of each and of `features` other values; with `more` that are alive all the time.
+    /// What tiles of so many patches take on so many threads, while `block` values of each of their
+    /// tokens are alive at once, or while features are made of `last` of each and of `features`
+    /// other values; with `more` that are alive all the time.
     pub(super) fn activation_bytes(
         &self,
         [patches, threads]: [usize; 2],

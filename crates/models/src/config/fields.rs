@@ -48,7 +48,8 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The full names of fields that nobody knows, in the order in which they were checked; at most 32.
+    /// The full names of fields that nobody knows, in the order in which they were checked; at
+    /// most 32.
     pub(crate) fn unknown(&self) -> Vec<String> {
         self.unknown.borrow().clone()
     }

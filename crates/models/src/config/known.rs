@@ -15,7 +15,8 @@ pub enum Effect {
     Read,
     /// It changes no logit.
     Harmless,
-    /// It would change logits in a way that is not built in: it must be absent, null or one of these, in JSON.
+    /// It would change logits in a way that is not built in: it must be absent, null or one of
+    /// these, in JSON.
     Only(&'static [&'static str]),
 }
 
@@ -29,7 +30,8 @@ impl Effect {
     pub(crate) const ONE: Self = Only(&["1"]);
 }
 
-/// Fields of all architectures. An architecture that reads one of them has it in a table of its own.
+/// Fields of all architectures. An architecture that reads one of them has it in a table of its
+/// own.
 pub(crate) const COMMON: &[KnownField] = &[
     ("architectures", Read),
     ("dtype", Read),
@@ -226,8 +228,8 @@ pub(crate) const ROPE: &[KnownField] = &[
     ("sliding_attention", Effect::UNSET),
 ];
 
-/// Refuses fields that are set to what is not built in, and notes the names of those in no table. Of two tables that have a
-/// field the first counts.
+/// Refuses fields that are set to what is not built in, and notes the names of those in no table.
+/// Of two tables that have a field the first counts.
 pub(crate) fn check(fields: &Fields<'_>, tables: &[&[KnownField]]) -> Result<(), Error> {
     for (name, value) in fields.iter() {
         let known = tables.iter().flat_map(|table| table.iter()).find(|(known, _)| *known == name);

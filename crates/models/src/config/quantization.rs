@@ -17,7 +17,8 @@ use crate::{Error, WeightKind, WeightSpec};
 /// Rows or columns that one scale may be for.
 const MAX_BLOCK: usize = 1 << 16;
 
-/// What `quant_method` is in a checkpoint with weights in packed bf16, so that other programs do not take it for another.
+/// What `quant_method` is in a checkpoint with weights in packed bf16, so that other programs do
+/// not take it for another.
 pub(crate) const PACKED_BF16: &str = "packed_bf16";
 
 /// Of the object `quantization_config`.
@@ -44,11 +45,12 @@ const DEEPSEEK_V4_KEPT: &[&str] = &[
     "model.layers.*.self_attn.indexer.weights_proj",
 ];
 
-/// How linear layers are stored: in fp8, as DeepSeek-V3 is published, in MXFP4, as gpt-oss is, in GGUF's blocks, or as
-/// integers of 4 or 8 bits.
+/// How linear layers are stored: in fp8, as DeepSeek-V3 is published, in MXFP4, as gpt-oss is, in
+/// GGUF's blocks, or as integers of 4 or 8 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
-    /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files and for packed bf16.
+    /// The blocks, and their scales; `None` where each tensor's own type says it, as in GGUF files
+    /// and for packed bf16.
     pub format: Option<StorageFormat>,
     /// Those of experts, if they are others.
     experts: Option<StorageFormat>,
@@ -145,7 +147,8 @@ impl Quantization {
         format.filter(|_| self.converts(weight))
     }
 
-    /// Whether a checkpoint of this configuration stores a weight in blocks. One at hand says so itself.
+    /// Whether a checkpoint of this configuration stores a weight in blocks. One at hand says so
+    /// itself.
     pub fn converts(&self, weight: &WeightSpec) -> bool {
         let path = weight.name.strip_suffix(".weight").unwrap_or(&weight.name);
         self.format.is_some() && weight.kind == WeightKind::Linear && !self.kept.contains(path)

@@ -33,15 +33,16 @@ pub enum RopeScaling {
         /// By how much.
         factor: f64,
     },
-    /// The base grows with the text's length, once that is beyond the trained context (NTK-aware scaling).
+    /// The base grows with the text's length, once that is beyond the trained context (NTK-aware
+    /// scaling).
     Dynamic {
         /// By how much the context is stretched per trained context.
         factor: f64,
         /// The context first trained for, in tokens.
         max_position_embeddings: usize,
     },
-    /// As YaRN does ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)): wavelengths are stretched the more, the
-    /// fewer times they fit into the trained context.
+    /// As YaRN does ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)): wavelengths are
+    /// stretched the more, the fewer times they fit into the trained context.
     Yarn {
         /// By how much the longest wavelengths are stretched.
         factor: f64,
@@ -56,26 +57,29 @@ pub enum RopeScaling {
         /// Whether the ends of the range between are rounded to whole dimensions.
         truncate: bool,
     },
-    /// The first pairs of dimensions are rotated, with wavelengths stretched by `factor`, and the others are not.
+    /// The first pairs of dimensions are rotated, with wavelengths stretched by `factor`, and the
+    /// others are not.
     Proportional {
         /// By how much.
         factor: f64,
         /// Pairs that are rotated.
         pairs: usize,
     },
-    /// As Llama 3.1 does: long wavelengths are stretched by `factor`, short ones kept, those between blended.
+    /// As Llama 3.1 does: long wavelengths are stretched by `factor`, short ones kept, those
+    /// between blended.
     Llama3 {
         /// By how much long wavelengths are stretched.
         factor: f64,
-        /// Wavelengths above `original_max_position_embeddings / low_freq_factor` are stretched in full.
+        /// Wavelengths above `original_max_position_embeddings / low_freq_factor` are stretched in
+        /// full.
         low_freq_factor: f64,
         /// Wavelengths below `original_max_position_embeddings / high_freq_factor` are kept.
         high_freq_factor: f64,
         /// The context first trained for, in tokens.
         original_max_position_embeddings: usize,
     },
-    /// As LongRoPE does ([Ding et al., 2024](https://arxiv.org/abs/2402.13753)): each wavelength is stretched by a factor of
-    /// its own, in texts longer than first trained for by another one.
+    /// As LongRoPE does ([Ding et al., 2024](https://arxiv.org/abs/2402.13753)): each wavelength is
+    /// stretched by a factor of its own, in texts longer than first trained for by another one.
     LongRope {
         /// Of each pair of dimensions, in texts of up to `original_max_position_embeddings` tokens.
         short_factor: Vec<f64>,
@@ -104,8 +108,8 @@ pub(crate) struct RopeContext<'a> {
 impl RopeConfig {
     /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before).
     ///
-    /// Where both forms are present `rope_scaling` wins, and a `rope_theta` within the object wins over one outside, as in
-    /// `transformers`.
+    /// Where both forms are present `rope_scaling` wins, and a `rope_theta` within the object wins
+    /// over one outside, as in `transformers`.
     pub(crate) fn read(around: &RopeContext<'_>) -> Result<Self, Error> {
         let theta = theta(around.fields, "rope_theta", around.theta)?;
         match rope_object(around.fields)? {
@@ -114,8 +118,9 @@ impl RopeConfig {
         }
     }
 
-    /// The same of a model that rotates a part of each head, with the number of elements that it rotates. Outside the object
-    /// base and part are in the fields of those names; the part is `absent` if no field has it.
+    /// The same of a model that rotates a part of each head, with the number of elements that it
+    /// rotates. Outside the object base and part are in the fields of those names; the part is
+    /// `absent` if no field has it.
     pub(crate) fn read_partial(
         around: &RopeContext<'_>,
         [base, part]: [&'static str; 2],
@@ -182,7 +187,8 @@ impl RopeConfig {
         }
     }
 
-    /// The longest text of which the rotations do not depend on how long it is; none if they never do.
+    /// The longest text of which the rotations do not depend on how long it is; none if they never
+    /// do.
     pub(crate) fn rescaled_beyond(&self) -> Option<usize> {
         match self.scaling {
             RopeScaling::Dynamic { max_position_embeddings, .. } => Some(max_position_embeddings),

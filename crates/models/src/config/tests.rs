@@ -360,7 +360,8 @@ fn value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever a file says, it is refused by a message or gives a configuration whose sizes all hold together.
+    /// Whatever a file says, it is refused by a message or gives a configuration whose sizes all
+    /// hold together.
     #[test]
     fn any_fields_are_refused_or_consistent(
         changes in prop::collection::vec((

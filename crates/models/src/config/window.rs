@@ -9,8 +9,8 @@ use crate::Error;
 /// The window where the field is absent.
 pub(crate) const DEFAULT_WINDOW: usize = 4096;
 
-/// Of each layer, how many tokens a token sees: as `layer_types` says, of which `window` is the sliding one, or as `by_rule`
-/// where it is absent.
+/// Of each layer, how many tokens a token sees: as `layer_types` says, of which `window` is the
+/// sliding one, or as `by_rule` where it is absent.
 pub(crate) fn layer_windows(
     fields: &Fields<'_>,
     window: Option<usize>,
@@ -79,7 +79,8 @@ pub(crate) fn uniform_windows(
     Ok(windows)
 }
 
-/// The window's length in `sliding_window`. Absent, when it is `default`, and null, when there is none, are not the same.
+/// The window's length in `sliding_window`. Absent, when it is `default`, and null, when there is
+/// none, are not the same.
 pub(crate) fn sliding_window(fields: &Fields<'_>, default: usize) -> Result<Option<usize>, Error> {
     let field = "sliding_window";
     match fields.has(field) {

@@ -9,11 +9,11 @@ use outsize_kernels::attention::RingLayout;
 /// Keys of a layer, and its values where keys do not serve as these.
 type KeysAndValues = (Tensor<4>, Option<Tensor<4>>);
 
-/// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at place `c % capacity`;
-/// `None` only while being written.
+/// One layer's keys and values, `[batch, key_value_heads, capacity, head_dim]` each, column `c` at
+/// place `c % capacity`; `None` only while being written.
 ///
-/// A tensor is written in place as long as it is owned here alone. So it is moved out, written and moved back, and views
-/// of it must be dropped before the next write.
+/// A tensor is written in place as long as it is owned here alone. So it is moved out, written and
+/// moved back, and views of it must be dropped before the next write.
 #[derive(Debug)]
 pub(super) struct AttentionLayer {
     /// Columns that a token sees, its own included.
@@ -45,7 +45,8 @@ impl AttentionLayer {
         }
     }
 
-    /// Takes columns from `position` on of the texts from `row` on, and gives all that their tokens may look at.
+    /// Takes columns from `position` on of the texts from `row` on, and gives all that their tokens
+    /// may look at.
     pub fn see(
         &mut self,
         row: usize,
@@ -96,7 +97,8 @@ impl AttentionLayer {
         (position + 1).saturating_sub(self.window)
     }
 
-    /// All places of some texts, as they are when columns up to `end`, exclusive, have been written; `end` is above 0.
+    /// All places of some texts, as they are when columns up to `end`, exclusive, have been
+    /// written; `end` is above 0.
     pub fn part(&self, end: usize, rows: Range<usize>) -> Option<Part> {
         let keys = self.keys.clone()?.narrow(0, rows.start, rows.len());
         Some(Part {
@@ -114,7 +116,8 @@ impl AttentionLayer {
         })
     }
 
-    /// Writes columns from `position` on of the texts from `row` on; the last `capacity` of them stay.
+    /// Writes columns from `position` on of the texts from `row` on; the last `capacity` of them
+    /// stay.
     pub fn write(
         &mut self,
         row: usize,
@@ -214,7 +217,8 @@ pub(super) enum Order {
 }
 
 impl Part {
-    /// Keys and values `[batch, key_value_heads, columns, head_dim]` of the columns from the first one on.
+    /// Keys and values `[batch, key_value_heads, columns, head_dim]` of the columns from the first
+    /// one on.
     pub fn of(keys: Tensor<4>, values: Tensor<4>) -> Self {
         Self { len: keys.dims()[2], keys, values, order: Order::From(0) }
     }
@@ -283,7 +287,8 @@ pub(crate) struct Seen {
     pub chunk: Option<usize>,
     /// Whether all tokens see all columns, later ones too.
     pub all: bool,
-    /// The pass's keys and values, if writing them now would overwrite what its first tokens look at.
+    /// The pass's keys and values, if writing them now would overwrite what its first tokens look
+    /// at.
     pub held_back: Option<(Tensor<4>, Tensor<4>)>,
 }
 

@@ -14,8 +14,8 @@ pub(super) struct EntryLayer {
     pub shape: EntryCache,
     /// Of the last tokens, `[batch, 1, capacity, inputs]` f32.
     pub inputs: AttentionLayer,
-    /// `[batch, 1, capacity, width]`. The column of an entry is that of its last token, over the tokens of a block: of a text these
-    /// follow each other, wherever it begins.
+    /// `[batch, 1, capacity, width]`. The column of an entry is that of its last token, over the
+    /// tokens of a block: of a text these follow each other, wherever it begins.
     pub entries: AttentionLayer,
 }
 
@@ -72,8 +72,8 @@ impl EntryLayer {
 pub(crate) struct EntryInputs {
     /// The number of the first one in its text.
     pub first: usize,
-    /// Of the tokens that they are made of, `[tokens, inputs]` f32: from the first token of the text on if there are none before
-    /// the first block.
+    /// Of the tokens that they are made of, `[tokens, inputs]` f32: from the first token of the
+    /// text on if there are none before the first block.
     pub tokens: Tensor<2>,
 }
 
@@ -89,7 +89,8 @@ pub(crate) struct SeenEntries {
 }
 
 impl SeenEntries {
-    /// The columns of the entries that a token of the pass sees: of blocks that end with it or before it.
+    /// The columns of the entries that a token of the pass sees: of blocks that end with it or
+    /// before it.
     pub fn columns(&self, row: usize, token: usize) -> Range<usize> {
         let [first, padding] = self.texts[row];
         let tokens = (self.start + token + 1).saturating_sub(padding);

@@ -40,8 +40,9 @@ impl HeldImages {
 }
 
 impl KvCache {
-    /// Has texts with tokens of an image run: their ids are `first` and those behind it. A text has all of them, one after the
-    /// other, or none. They are found until [`retain_images`](Self::retain_images) forgets them.
+    /// Has texts with tokens of an image run: their ids are `first` and those behind it. A text has
+    /// all of them, one after the other, or none. They are found until
+    /// [`retain_images`](Self::retain_images) forgets them.
     ///
     /// # Errors
     /// [`Error::ImageToken`]: ids below [`FIRST_IMAGE_ID`], or of an image that is held.
@@ -59,7 +60,8 @@ impl KvCache {
         Ok(ids)
     }
 
-    /// Forgets images but those whose ids are to be kept. The tokens of others that were run stay in the text.
+    /// Forgets images but those whose ids are to be kept. The tokens of others that were run stay
+    /// in the text.
     pub fn retain_images(&mut self, keep: impl Fn(&Range<u32>) -> bool) {
         self.images.images.retain(|image| keep(&image.ids));
     }

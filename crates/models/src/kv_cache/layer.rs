@@ -6,7 +6,8 @@ use super::attention_layer::AttentionLayer;
 use super::entries::EntryLayer;
 use crate::RecurrentCache;
 
-/// What one layer keeps; nothing if it looks at what another one keeps, or if its tokens do not know of each other.
+/// What one layer keeps; nothing if it looks at what another one keeps, or if its tokens do not
+/// know of each other.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub attention: Option<AttentionLayer>,
@@ -35,8 +36,9 @@ impl Layer {
             || self.recurrent.as_ref().is_some_and(|layer| layer.keeps && layer.state.is_none())
     }
 
-    /// Has `change` make something else of all that is kept of the texts, `[rows, heads, places, width]`; it is told how many of
-    /// the places are in use where columns up to `written`, exclusive, have been written.
+    /// Has `change` make something else of all that is kept of the texts,
+    /// `[rows, heads, places, width]`; it is told how many of the places are in use where columns
+    /// up to `written`, exclusive, have been written.
     pub fn change_rows(
         &mut self,
         written: usize,
@@ -55,11 +57,12 @@ impl Layer {
     }
 }
 
-/// What linear attention or a convolution keeps of each text; all f32. It is moved out, changed and moved back, as keys and
-/// values are.
+/// What linear attention or a convolution keeps of each text; all f32. It is moved out, changed and
+/// moved back, as keys and values are.
 #[derive(Debug, Clone)]
 pub(crate) struct RecurrentState {
-    /// `[batch, ..]` of the heads' [state](outsize_kernels::LinearAttentionHeads::state), if there are such.
+    /// `[batch, ..]` of the heads' [state](outsize_kernels::LinearAttentionHeads::state), if there
+    /// are such.
     pub matrices: Option<Tensor<4>>,
     /// `[batch, taps - 1, channels]`: the last inputs of the convolution.
     pub inputs: Tensor<3>,

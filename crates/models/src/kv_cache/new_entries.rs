@@ -9,8 +9,9 @@ use crate::layers::{QueryPositions, gathered};
 use crate::{EntryCache, Error};
 
 impl KvCache {
-    /// Takes what entries of a layer are made of, `[batch, tokens, inputs]` f32, of the columns behind those held, and has `make`
-    /// make those `[entries, width]` whose last tokens are among them.
+    /// Takes what entries of a layer are made of, `[batch, tokens, inputs]` f32, of the columns
+    /// behind those held, and has `make` make those `[entries, width]` whose last tokens are among
+    /// them.
     pub(crate) fn see_entries(
         &mut self,
         layer: usize,

@@ -24,10 +24,11 @@ impl RecurrentState {
 }
 
 impl KvCache {
-    /// Has the state of a layer go on with what is made of a pass's tokens, `[batch, tokens, ..]` each: `step` takes them and the
-    /// state with the rows of it that are those of the pass's texts, and gives `[batch, tokens, ..]` and the state behind them. It
-    /// is called twice if a snapshot is taken in between. The state is on a device of its own, or on that of `inputs` if none is
-    /// kept. A layer may have its inputs go on first, and its matrices in a second call.
+    /// Has the state of a layer go on with what is made of a pass's tokens, `[batch, tokens, ..]`
+    /// each: `step` takes them and the state with the rows of it that are those of the pass's
+    /// texts, and gives `[batch, tokens, ..]` and the state behind them. It is called twice if a
+    /// snapshot is taken in between. The state is on a device of its own, or on that of `inputs` if
+    /// none is kept. A layer may have its inputs go on first, and its matrices in a second call.
     pub(crate) fn with_state<const N: usize, const D: usize>(
         &mut self,
         layer: usize,
@@ -51,8 +52,8 @@ impl KvCache {
             if before.is_some_and(|before| from == start + before)
                 && let Some(layer) = self.recurrent_mut(layer)
             {
-                // The step finds it shared, and writes to a copy. If the inputs went on before the matrices do, they are there
-                // already: an earlier pass's snapshot is not.
+                // The step finds it shared, and writes to a copy. If the inputs went on before the
+                // matrices do, they are there already: an earlier pass's snapshot is not.
                 let inputs = layer.snapshot.take().map(|taken| taken.inputs);
                 let taken = state.clone();
                 let inputs = inputs.unwrap_or_else(|| taken.inputs.clone());
@@ -69,8 +70,9 @@ impl KvCache {
         })
     }
 
-    /// Takes the state of a layer, to be [kept](Self::keep_state) again, and says which rows of it are those of the texts of a
-    /// pass from column `start` on; zeros on `device` where nothing is kept.
+    /// Takes the state of a layer, to be [kept](Self::keep_state) again, and says which rows of it
+    /// are those of the texts of a pass from column `start` on; zeros on `device` where nothing is
+    /// kept.
     fn take_state(
         &mut self,
         layer: usize,

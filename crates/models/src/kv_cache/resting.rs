@@ -10,8 +10,9 @@ use super::layer::Layer;
 use crate::{Batch, Error};
 
 impl KvCache {
-    /// Has the last texts rest, in a cache that [replaces](crate::WhenFull::Replace) texts: only the first `rows` are run from
-    /// now on. One that rests is lost once another begins in its place.
+    /// Has the last texts rest, in a cache that [replaces](crate::WhenFull::Replace) texts: only
+    /// the first `rows` are run from now on. One that rests is lost once another begins in its
+    /// place.
     pub fn rest(&mut self, rows: usize) {
         self.resting.resize(self.options.sequences(), None);
         for place in rows..self.padding.len() {
@@ -34,8 +35,9 @@ impl KvCache {
         }
     }
 
-    /// Whether a text can [begin](Self::begin_behind) with the first `tokens` tokens of the one at a place: not where a sliding
-    /// window has moved on, nor where later tokens are part of a state.
+    /// Whether a text can [begin](Self::begin_behind) with the first `tokens` tokens of the one at
+    /// a place: not where a sliding window has moved on, nor where later tokens are part of a
+    /// state.
     pub fn holds(&self, place: usize, tokens: usize) -> bool {
         let Some(Range { start, end }) = self.columns(place) else { return false };
         let position = start + tokens;
@@ -73,15 +75,16 @@ impl KvCache {
         Ok(())
     }
 
-    /// Begins texts behind those held, as [`begin_beside`](Self::begin_beside) does, each with its prefix, if it has one, as if
-    /// that had been run: `batch` is what comes after. Where there is a prefix there is no padding.
+    /// Begins texts behind those held, as [`begin_beside`](Self::begin_beside) does, each with its
+    /// prefix, if it has one, as if that had been run: `batch` is what comes after. Where there is
+    /// a prefix there is no padding.
     ///
-    /// The texts take the places behind those held, one after the other. What rests in such a place is lost, and no prefix of a
-    /// later text; its own it may be.
+    /// The texts take the places behind those held, one after the other. What rests in such a place
+    /// is lost, and no prefix of a later text; its own it may be.
     ///
     /// # Errors
-    /// As [`begin_beside`](Self::begin_beside), and [`Error::Row`] for a prefix that is not [held](Self::holds). Nothing has
-    /// changed then.
+    /// As [`begin_beside`](Self::begin_beside), and [`Error::Row`] for a prefix that is not
+    /// [held](Self::holds). Nothing has changed then.
     ///
     /// # Panics
     /// If there are not as many prefixes as texts.
@@ -107,8 +110,8 @@ impl KvCache {
             moves.push(Move { from: place, to, columns, tokens: kept });
         }
         if held == 0 {
-            // Nothing says where the texts end: where one has not to be moved, if any text can still begin there, and not in the
-            // first column.
+            // Nothing says where the texts end: where one has not to be moved, if any text can
+            // still begin there, and not in the first column.
             let stays = moves.iter().find(|moved| moved.from == moved.to);
             let end = stays.map_or(0, |moved| moved.columns.start + moved.tokens + tokens);
             (self.position, self.padding) = (end.max(capacity + 1), Vec::new());

@@ -15,9 +15,10 @@ pub(super) struct WaitingRows {
 }
 
 impl KvCache {
-    /// Begins the texts of `batch` behind those held, in a cache that [replaces](crate::WhenFull::Replace) texts. Until
-    /// [`join`](Self::join) all passes are of the new texts alone: they take the batch's columns, however cut into pieces, and
-    /// end in the column where the others are.
+    /// Begins the texts of `batch` behind those held, in a cache that
+    /// [replaces](crate::WhenFull::Replace) texts. Until [`join`](Self::join) all passes are of the
+    /// new texts alone: they take the batch's columns, however cut into pieces, and end in the
+    /// column where the others are.
     ///
     /// # Errors
     /// More texts than the cache was made for, or longer ones than its context.
@@ -39,8 +40,8 @@ impl KvCache {
         Ok(())
     }
 
-    /// Has the next passes be of texts that begin at a column behind those held, which go on at another one; with so much
-    /// padding.
+    /// Has the next passes be of texts that begin at a column behind those held, which go on at
+    /// another one; with so much padding.
     pub(super) fn begin_rows(&mut self, first: usize, padding: Vec<usize>, position: usize) {
         self.drop_snapshot();
         let held = self.padding.len();
@@ -83,8 +84,8 @@ impl KvCache {
         self.waiting.as_ref().map_or(0, |waiting| waiting.padding.len())
     }
 
-    /// Bytes that [`copy_rows`](Self::copy_rows) takes for a while: the keys, the values or the state of one sequence in
-    /// the largest layer.
+    /// Bytes that [`copy_rows`](Self::copy_rows) takes for a while: the keys, the values or the
+    /// state of one sequence in the largest layer.
     pub fn row_bytes(spec: &CacheSpec, options: &CacheOptions) -> u64 {
         let one = CacheOptions { batch: 1, beams: 1, snapshot: false, ..*options };
         let keys = |layer: &AttentionCache, bytes: u64| match layer.keys_are_values {
@@ -107,12 +108,13 @@ impl KvCache {
         self.padding.len()
     }
 
-    /// Copies texts, one after the other: of each pair the second becomes what the first is. The second may be one past those
-    /// held, which then are one more. In the end the first `rows` stay. Nothing happens to a cache that holds nothing.
+    /// Copies texts, one after the other: of each pair the second becomes what the first is. The
+    /// second may be one past those held, which then are one more. In the end the first `rows`
+    /// stay. Nothing happens to a cache that holds nothing.
     ///
     /// # Errors
-    /// [`Error::Row`] for a text that is not held, and [`Error::BatchRows`] for more than the cache was made for. Both are
-    /// found before anything is copied.
+    /// [`Error::Row`] for a text that is not held, and [`Error::BatchRows`] for more than the cache
+    /// was made for. Both are found before anything is copied.
     pub fn copy_rows(&mut self, copies: &[(usize, usize)], rows: usize) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());

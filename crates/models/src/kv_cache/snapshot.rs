@@ -23,16 +23,16 @@ impl Snapshot {
 }
 
 impl KvCache {
-    /// Has the pass that goes on from `position`, or across it, take a snapshot there, in place of an earlier one:
-    /// [`go_back`](Self::go_back) then finds it, whatever comes after. Nothing happens in a cache that was made
-    /// [without](crate::CacheOptions::snapshot).
+    /// Has the pass that goes on from `position`, or across it, take a snapshot there, in place of
+    /// an earlier one: [`go_back`](Self::go_back) then finds it, whatever comes after. Nothing
+    /// happens in a cache that was made [without](crate::CacheOptions::snapshot).
     pub fn snapshot_at(&mut self, position: usize) {
         let can = self.options.snapshot && self.waiting.is_none();
         self.snapshot.wanted = Some(position).filter(|&position| can && position > 0);
     }
 
-    /// Forgets the tokens from `position` on, as [`truncate`](Self::truncate) does; where that cannot be done, those from the
-    /// snapshot on, or else all. Gives how many are held then.
+    /// Forgets the tokens from `position` on, as [`truncate`](Self::truncate) does; where that
+    /// cannot be done, those from the snapshot on, or else all. Gives how many are held then.
     pub fn go_back(&mut self, position: usize) -> usize {
         if self.truncate(position).is_err() {
             match self.snapshot.taken.filter(|&taken| taken <= position) {
@@ -70,7 +70,8 @@ impl KvCache {
         }
     }
 
-    /// Of a pass of `tokens` tokens, how many come before the snapshot that it takes, if it takes one.
+    /// Of a pass of `tokens` tokens, how many come before the snapshot that it takes, if it takes
+    /// one.
     pub(super) fn tokens_before_snapshot(&self, tokens: usize) -> Option<usize> {
         let before = self.snapshot.wanted?.checked_sub(self.position)?;
         Some(before).filter(|&before| before < tokens)
@@ -83,14 +84,16 @@ impl KvCache {
         }
     }
 
-    /// Counts the snapshot as taken, once all layers have theirs and before the pass's columns are held.
+    /// Counts the snapshot as taken, once all layers have theirs and before the pass's columns are
+    /// held.
     pub(super) fn end_snapshot(&mut self, tokens: usize) {
         if self.tokens_before_snapshot(tokens).is_some() {
             self.snapshot.taken = self.snapshot.wanted.take();
         }
     }
 
-    /// Takes the snapshot of a layer of attention that forgets, before a pass's keys and values are written.
+    /// Takes the snapshot of a layer of attention that forgets, before a pass's keys and values are
+    /// written.
     pub(super) fn snapshot_keys(
         &mut self,
         layer: usize,

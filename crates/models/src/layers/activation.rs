@@ -17,7 +17,8 @@ pub enum Activation {
     /// `x · Φ(x)`, Φ being the normal distribution's cumulative function
     /// ([Hendrycks and Gimpel, 2016](https://arxiv.org/abs/1606.08415)).
     Gelu,
-    /// The same approximated by a hyperbolic tangent: `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
+    /// The same approximated by a hyperbolic tangent:
+    /// `x / 2 · (1 + tanh(√(2/π) · (x + 0.044715 x³)))`.
     GeluTanh,
     /// The same approximated by a sigmoid: `x · sigmoid(1.702 x)`.
     QuickGelu,
@@ -111,7 +112,8 @@ impl Activation {
     }
 }
 
-/// The hyperbolic tangent of every element. Some GPUs make no number of large ones: from 10 on it is 1 in f32.
+/// The hyperbolic tangent of every element. Some GPUs make no number of large ones: from 10 on it
+/// is 1 in f32.
 pub(crate) fn tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     match is_gpu(&x.device()) {
         true => x.clamp(-20.0, 20.0).tanh(),

@@ -39,11 +39,13 @@ pub struct AttentionConfig {
     pub out_bias: bool,
 }
 
-/// Causal self-attention with grouped queries ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)), over all tokens
-/// before or over a sliding window of them.
+/// Causal self-attention with grouped queries ([Ainslie et al.,
+/// 2023](https://arxiv.org/abs/2305.13245)), over all tokens before or over a sliding window of
+/// them.
 #[derive(Module, Debug)]
 pub struct Attention {
-    /// `[heads · head_dim, hidden]`; with gates (`GateProjection::Queries`) `[heads · 2 · head_dim, hidden]`.
+    /// `[heads · head_dim, hidden]`; with gates (`GateProjection::Queries`)
+    /// `[heads · 2 · head_dim, hidden]`.
     pub q_proj: Linear,
     /// `[key_value_heads · head_dim, hidden]`.
     pub k_proj: Linear,
@@ -134,7 +136,8 @@ impl Attention {
         }
     }
 
-    /// The same with norms of queries and keys: of each head if a norm is as wide as one, else of all heads together.
+    /// The same with norms of queries and keys: of each head if a norm is as wide as one, else of
+    /// all heads together.
     pub fn normed(self, [queries, keys]: [RmsNorm; 2]) -> Self {
         Self { q_norm: Some(queries), k_norm: Some(keys), ..self }
     }
@@ -155,7 +158,8 @@ impl Attention {
         Self { clip, ..self }
     }
 
-    /// The same with each head's queries and keys brought to unit mean square once they are rotated.
+    /// The same with each head's queries and keys brought to unit mean square once they are
+    /// rotated.
     pub fn normed_to_unit(self, epsilon: f64) -> Self {
         Self { unit_epsilon: Some(epsilon), ..self }
     }
@@ -165,7 +169,8 @@ impl Attention {
         Self { mixed_epsilon: Some(epsilon), ..self }
     }
 
-    /// The same with values of `width` elements a head, no more than queries have, multiplied by `scale` if there is one.
+    /// The same with values of `width` elements a head, no more than queries have, multiplied by
+    /// `scale` if there is one.
     pub fn with_values(
         self,
         width: usize,
@@ -193,7 +198,8 @@ impl Attention {
         Self { softcap, ..self }
     }
 
-    /// The same with a learned sink for each head ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)), without storage.
+    /// The same with a learned sink for each head ([Xiao et al.,
+    /// 2023](https://arxiv.org/abs/2309.17453)), without storage.
     pub fn with_sinks(self, init: &Init) -> Self {
         Self { sinks: Some(linear::zeros(self.heads, &init.device)), ..self }
     }
@@ -219,7 +225,8 @@ impl Attention {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `layer` of the cache.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -355,15 +362,16 @@ impl Attention {
         let hidden = self.output().weight.lazy_shape()[0] as u64;
         let queries = (self.heads * self.head_dim) as u64;
         let keys = (self.key_value_heads * self.head_dim) as u64;
-        // The norm's output, queries while they are rotated (half as much again, then twice), then keys and values, of
-        // which one is twice there. What a bias makes of them is no more; nor are the three made together, which are rotated
-        // in place when the norm's output is gone.
+        // The norm's output, queries while they are rotated (half as much again, then twice), then
+        // keys and values, of which one is twice there. What a bias makes of them is no more; nor
+        // are the three made together, which are rotated in place when the norm's output is gone.
         let project = hidden + queries + (2 * queries).max(3 * keys);
         let held_back = if pass.holds_back() { 2 * keys } else { 0 };
         let attend = 2 * queries + held_back;
         // Attention's result, its projection and the copy of a tiled product or of a biased one.
         let output = queries + 2 * hidden;
-        // Gates beside the queries, both of them copied; then beside the others, and what comes of them with the result.
+        // Gates beside the queries, both of them copied; then beside the others, and what comes of
+        // them with the result.
         let gate = if self.gate_of_queries() { 2 * queries } else { 0 };
         let most = (project + gate).max(attend + gate).max(output).max(2 * gate);
         // A projection of its own takes what waits for it.
@@ -398,9 +406,11 @@ impl Attention {
     }
 }
 
-/// Attention of queries `[batch, tokens, heads, head_dim]` over what they may see: the keys and values of layer `layer` of
-/// the cache, to which those of the tokens, `[batch, tokens, key_value_heads, head_dim]`, are appended. Gives
-/// `[batch, tokens, heads · head_dim]`; all f32. Scores are multiplied by `scale`, else by `1 / √head_dim`.
+/// Attention of queries `[batch, tokens, heads, head_dim]` over what they may see: the keys and
+/// values of layer `layer` of the cache, to which those of the tokens,
+/// `[batch, tokens, key_value_heads, head_dim]`, are appended. Gives
+/// `[batch, tokens, heads · head_dim]`; all f32. Scores are multiplied by `scale`, else by
+/// `1 / √head_dim`.
 pub(crate) fn attend(
     all: [Tensor<4>; 3],
     compute: ActivationDtype,
@@ -429,8 +439,8 @@ pub(crate) fn attend_with(
     Ok(mixed)
 }
 
-/// Attention without a cache in which tokens see those before them and themselves: queries, keys and values
-/// `[batch, tokens, heads, head_dim]` to `[batch, tokens, heads · head_dim]`; all f32.
+/// Attention without a cache in which tokens see those before them and themselves: queries, keys
+/// and values `[batch, tokens, heads, head_dim]` to `[batch, tokens, heads · head_dim]`; all f32.
 pub(crate) fn attend_causal(
     [queries, keys, values]: [Tensor<4>; 3],
     compute: ActivationDtype,
@@ -444,8 +454,9 @@ pub(crate) fn attend_causal(
     attend_seen(queries, &seen, &positions, scores)
 }
 
-/// Attention of an encoder, whose tokens see each other: queries `[batch, tokens, heads, head_dim]` over keys and values,
-/// which may be of other tokens, to `[batch, tokens, heads · head_dim]`; all f32.
+/// Attention of an encoder, whose tokens see each other: queries `[batch, tokens, heads, head_dim]`
+/// over keys and values, which may be of other tokens, to `[batch, tokens, heads · head_dim]`; all
+/// f32.
 pub(crate) fn attend_all(
     [queries, keys, values]: [Tensor<4>; 3],
     scores: Scores<'_>,
@@ -455,8 +466,8 @@ pub(crate) fn attend_all(
     attend_seen(queries, &seen, positions, scores)
 }
 
-/// Cross-attention: queries `[batch, tokens, heads, head_dim]` over the prompt that the encoder read, to
-/// `[batch, tokens, heads · head_dim]`; all f32.
+/// Cross-attention: queries `[batch, tokens, heads, head_dim]` over the prompt that the encoder
+/// read, to `[batch, tokens, heads · head_dim]`; all f32.
 pub(crate) fn attend_prompt(
     queries: Tensor<4>,
     scores: Scores<'_>,

@@ -7,8 +7,8 @@ use super::Rotation;
 use crate::Error;
 use crate::config::Fields;
 
-/// Rotations by the `AXES` coordinates of a token, each of which rotates some elements of a head. Angles are computed in 64
-/// bits, as in `diffusers`.
+/// Rotations by the `AXES` coordinates of a token, each of which rotates some elements of a head.
+/// Angles are computed in 64 bits, as in `diffusers`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AxialRope<const AXES: usize> {
     theta: f64,
@@ -20,7 +20,8 @@ pub(crate) struct AxialRope<const AXES: usize> {
 }
 
 impl<const AXES: usize> AxialRope<AXES> {
-    /// Rotations of so many elements of a head for each coordinate, by frequencies of that base; neighbours are rotated together.
+    /// Rotations of so many elements of a head for each coordinate, by frequencies of that base;
+    /// neighbours are rotated together.
     pub fn new(theta: f64, widths: [usize; AXES]) -> Self {
         Self {
             theta,
@@ -42,7 +43,8 @@ impl<const AXES: usize> AxialRope<AXES> {
         Self { rounds_angles: true, ..self }
     }
 
-    /// The same with coordinates that take turns in one series of frequencies; each rotates as many elements.
+    /// The same with coordinates that take turns in one series of frequencies; each rotates as many
+    /// elements.
     pub fn taking_turns(self) -> Self {
         Self { takes_turns: true, ..self }
     }
@@ -98,7 +100,8 @@ impl<const AXES: usize> AxialRope<AXES> {
     }
 }
 
-/// How a configuration's field divides a head of that width among the coordinates; messages name the width.
+/// How a configuration's field divides a head of that width among the coordinates; messages name
+/// the width.
 pub(crate) fn axis_widths<const AXES: usize>(
     fields: &Fields<'_>,
     field: &str,

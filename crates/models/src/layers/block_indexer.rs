@@ -30,8 +30,9 @@ pub struct BlockIndexerConfig {
     pub local: usize,
 }
 
-/// What chooses the blocks of tokens that the heads of each head of keys see, in MiniMax-M3: those with the greatest products of a
-/// query and a key. Its products are of f32 activations, as an [`Indexer`](super::Indexer)'s.
+/// What chooses the blocks of tokens that the heads of each head of keys see, in MiniMax-M3: those
+/// with the greatest products of a query and a key. Its products are of f32 activations, as an
+/// [`Indexer`](super::Indexer)'s.
 #[derive(Module, Debug)]
 pub struct BlockIndexer {
     /// `[heads · head_dim, hidden]`.
@@ -60,8 +61,8 @@ impl BlockIndexer {
         Self { q_proj: linear(heads * head_dim), k_proj: linear(head_dim), q_norm, k_norm, config }
     }
 
-    /// Keys and values `[batch, tokens, key_value_heads, width]` with one more head, which is its own: as wide as the others, and
-    /// without values.
+    /// Keys and values `[batch, tokens, key_value_heads, width]` with one more head, which is its
+    /// own: as wide as the others, and without values.
     pub(super) fn beside(
         &self,
         x: Tensor<3>,
@@ -80,8 +81,9 @@ impl BlockIndexer {
         [Tensor::cat(vec![keys, filled], 2), Tensor::cat(vec![values, zeros(width)], 2)]
     }
 
-    /// Attention of queries `[batch, tokens, heads, width]` over the chosen blocks of what is seen, whose last head is the
-    /// indexer's: `[batch, tokens, heads · width]`. `x` is what the layer takes.
+    /// Attention of queries `[batch, tokens, heads, width]` over the chosen blocks of what is seen,
+    /// whose last head is the indexer's: `[batch, tokens, heads · width]`. `x` is what the layer
+    /// takes.
     pub(super) fn attend(
         &self,
         (x, queries): (Tensor<3>, Tensor<4>),
@@ -259,7 +261,8 @@ impl BlockIndexer {
         tokens.find(|token| self.chooses(row, *token, seen, positions))
     }
 
-    /// What attention with it holds more than without, if queries have so many values of a token, in heads of `width`.
+    /// What attention with it holds more than without, if queries have so many values of a token,
+    /// in heads of `width`.
     pub(super) fn activations(
         &self,
         pass: &PassShape,
@@ -275,8 +278,8 @@ impl BlockIndexer {
             return Activations::values(kept);
         }
         let step = (PRODUCTS_AT_ONCE / (heads * columns)).clamp(1, pass.tokens() as usize);
-        // Its queries and their copy; keys, products, columns and what is made of them; what is gathered for a head; and what comes
-        // of all tokens, with its copy.
+        // Its queries and their copy; keys, products, columns and what is made of them; what is
+        // gathered for a head; and what comes of all tokens, with its copy.
         let of_rows = pass.rows() * (2 * heads * head_dim + 2 * queries) as u64;
         let of_columns = columns * (head_dim + step * heads + 2 + 2);
         let gathered = 4 * block * top_k * width;

@@ -27,8 +27,8 @@ impl CausalConv1d {
         }
     }
 
-    /// `[batch, tokens, channels]` f32 to the same, or SiLU of it. The last inputs in layer `layer` of the cache become those of
-    /// the tokens.
+    /// `[batch, tokens, channels]` f32 to the same, or SiLU of it. The last inputs in layer `layer`
+    /// of the cache become those of the tokens.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,

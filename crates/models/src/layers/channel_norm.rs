@@ -10,8 +10,9 @@ use crate::Init;
 /// What the norm of a pixel is at least.
 const LEAST: f64 = 1e-12;
 
-/// `x · √channels / |x| · gamma` of the channels of each pixel of pictures `[batch, rows, columns, channels]` in f32
-/// ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)), as Wan's autoencoder has it.
+/// `x · √channels / |x| · gamma` of the channels of each pixel of pictures
+/// `[batch, rows, columns, channels]` in f32 ([Zhang and Sennrich,
+/// 2019](https://arxiv.org/abs/1910.07467)), as Wan's autoencoder has it.
 #[derive(Module, Debug)]
 pub struct ChannelNorm {
     /// `[channels]`; in f32, bf16 or f16.

@@ -12,8 +12,9 @@ use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::{Part, Seen};
 use crate::{Activations, PassShape};
 
-/// Attention of queries `[batch, tokens, heads, width]` of tokens from `first` on over the keys and values that they see, of which the
-/// first `width` elements count; gives `[batch, tokens, heads · width]`.
+/// Attention of queries `[batch, tokens, heads, width]` of tokens from `first` on over the keys and
+/// values that they see, of which the first `width` elements count; gives
+/// `[batch, tokens, heads · width]`.
 pub(super) fn attend_chosen(
     chosen: &ChosenTokens,
     queries: Tensor<4>,
@@ -54,8 +55,8 @@ pub(super) fn attend_chosen(
     Tensor::cat(rows.collect(), 0)
 }
 
-/// What attention over chosen tokens holds more than over all, if the cache has `kept` values of a token and so many queries
-/// of each sequence are made at a time.
+/// What attention over chosen tokens holds more than over all, if the cache has `kept` values of a
+/// token and so many queries of each sequence are made at a time.
 pub(super) fn chosen_activations(
     pass: &PassShape,
     queries: usize,
@@ -63,7 +64,8 @@ pub(super) fn chosen_activations(
     top_k: usize,
 ) -> Activations {
     let batch = pass.rows() / pass.tokens().max(1);
-    // What is chosen; what is gathered, with its part; what comes of each token, beside all of them.
+    // What is chosen; what is gathered, with its part; what comes of each token, beside all of
+    // them.
     let chosen = pass.rows() * (top_k + 4) as u64;
     let gathered = (2 * top_k * kept) as u64;
     let mixed = batch * 2 * (queries * kept) as u64;
@@ -106,7 +108,8 @@ impl Seen {
     }
 }
 
-/// What is held, as keys or values, of some columns of a sequence for a head, in this order: `[1, 1, columns, width]`.
+/// What is held, as keys or values, of some columns of a sequence for a head, in this order:
+/// `[1, 1, columns, width]`.
 pub(crate) fn gathered(
     seen: &Seen,
     [row, head]: [usize; 2],

@@ -1,4 +1,5 @@
-//! Causal self-attention over the last tokens, and over entries that are made of blocks of all of them.
+//! Causal self-attention over the last tokens, and over entries that are made of blocks of all of
+//! them.
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
@@ -121,7 +122,8 @@ impl EntryIndexer {
         }
     }
 
-    /// Which entries tokens see, if any of them sees fewer than it may: `[batch, tokens, hidden]` f32 and compressed queries.
+    /// Which entries tokens see, if any of them sees fewer than it may: `[batch, tokens, hidden]`
+    /// f32 and compressed queries.
     fn choose(
         &self,
         x: Tensor<3>,
@@ -143,8 +145,8 @@ impl EntryIndexer {
     }
 }
 
-/// Attention whose keys serve as values, over the last tokens and over entries that stand for blocks of tokens
-/// ([DeepSeek-AI, 2026](https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro)).
+/// Attention whose keys serve as values, over the last tokens and over entries that stand for
+/// blocks of tokens ([DeepSeek-AI, 2026](https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro)).
 #[derive(Module, Debug)]
 pub struct CompressedAttention {
     /// `[query_rank, hidden]`.
@@ -210,7 +212,8 @@ impl CompressedAttention {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. What is kept of the tokens is appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. What is kept of the tokens is appended to layer
+    /// `layer` of the cache.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -308,12 +311,14 @@ impl CompressedAttention {
         let indexed = indexer.map_or(Activations::default(), |it| {
             best_columns_activations(pass, it.config.heads, it.config.head_dim)
         });
-        // The norm's output; compressed queries with their norm's; queries, their norm's output, their parts and these rotated; keys;
-        // what entries are made of, with the parts that it is joined of, its copies in the cache and in blocks.
+        // The norm's output; compressed queries with their norm's; queries, their norm's output,
+        // their parts and these rotated; keys; what entries are made of, with the parts that it is
+        // joined of, its copies in the cache and in blocks.
         let project = 2 * hidden + 2 * query_rank + 4 * queries + 4 * head_dim;
         let waits = hidden + queries + 4 * head_dim;
         let makes = waits + query_rank + hidden + 8 * inputs;
-        // What comes of the tokens one by one, with its copy, its parts and these rotated, then of groups.
+        // What comes of the tokens one by one, with its copy, its parts and these rotated, then of
+        // groups.
         let attends = 2 * hidden + 5 * queries + 2 * groups * output_rank;
         let most = pass.rows() * project.max(makes).max(attends) as u64;
         // Of a token what it sees, with the parts.
@@ -323,8 +328,8 @@ impl CompressedAttention {
     }
 }
 
-/// Attention of queries `[batch, tokens, heads, head_dim]` over tokens in a window and over entries, all or those chosen; gives
-/// `[batch, tokens, heads · head_dim]`.
+/// Attention of queries `[batch, tokens, heads, head_dim]` over tokens in a window and over
+/// entries, all or those chosen; gives `[batch, tokens, heads · head_dim]`.
 fn attend_beside(
     queries: Tensor<4>,
     seen: &Seen,

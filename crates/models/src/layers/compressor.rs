@@ -24,11 +24,13 @@ pub struct CompressorConfig {
     pub epsilon: f64,
 }
 
-/// Makes an entry of each block of consecutive tokens: of each channel the mean of what the tokens have for it, by a softmax over
-/// what they have for its weight ([DeepSeek-AI, 2026](https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro)).
+/// Makes an entry of each block of consecutive tokens: of each channel the mean of what the tokens
+/// have for it, by a softmax over what they have for its weight ([DeepSeek-AI,
+/// 2026](https://huggingface.co/deepseek-ai/DeepSeek-V4-Pro)).
 #[derive(Module, Debug)]
 pub struct Compressor {
-    /// `[parts · width, hidden]`: values of the next block's entry if it overlaps, then of the own one's.
+    /// `[parts · width, hidden]`: values of the next block's entry if it overlaps, then of the own
+    /// one's.
     pub kv_proj: Linear,
     /// `[parts · width, hidden]`: the same of weights.
     pub gate_proj: Linear,
@@ -92,8 +94,8 @@ impl Compressor {
     }
 }
 
-/// Of blocks `[blocks, tokens, 2 · width]` each one's own part behind the other part of the block before; before the first one there
-/// is `nothing`, or it is that before.
+/// Of blocks `[blocks, tokens, 2 · width]` each one's own part behind the other part of the block
+/// before; before the first one there is `nothing`, or it is that before.
 fn overlapping(x: Tensor<3>, width: usize, nothing: Option<f32>) -> Tensor<3> {
     let [blocks, tokens, _] = x.dims();
     let [before, own] = [0, width].map(|from| x.clone().narrow(2, from, width));

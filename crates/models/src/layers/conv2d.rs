@@ -9,8 +9,8 @@ use super::entered::{entered, fetched};
 use super::linear::{lazy, normal, zeros};
 use crate::{Activations, Init, PictureSize};
 
-/// A 3x3 convolution of pictures `[batch, rows, columns, channels]` with zeros around them, weight and bias kept as stored:
-/// in bf16, f16 or f32. (One of 1x1 is a [`Linear`](super::Linear) layer.)
+/// A 3x3 convolution of pictures `[batch, rows, columns, channels]` with zeros around them, weight
+/// and bias kept as stored: in bf16, f16 or f32. (One of 1x1 is a [`Linear`](super::Linear) layer.)
 #[derive(Module, Debug)]
 pub struct Conv2d {
     /// `[out, in, 3, 3]`.
@@ -30,8 +30,8 @@ pub struct Resampler {
 }
 
 impl Conv2d {
-    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02, and its
-    /// bias is 0.
+    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of
+    /// deviation 0.02, and its bias is 0.
     pub fn new(inputs: usize, outputs: usize, stride: usize, init: &Init) -> Self {
         Self {
             weight: lazy([outputs, inputs, 3, 3], &init.device, normal),
@@ -41,7 +41,8 @@ impl Conv2d {
         }
     }
 
-    /// `[batch, rows, columns, in]` f32 to `[batch, rows, columns, out]` f32, of which there are fewer with a stride.
+    /// `[batch, rows, columns, in]` f32 to `[batch, rows, columns, out]` f32, of which there are
+    /// fewer with a stride.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         self.forward_biased(x, self.bias.val().cast(DType::F32))
     }
@@ -55,7 +56,8 @@ impl Conv2d {
         ConvolutionWindow::three(self.stride)
     }
 
-    /// Some rows of a picture, with or without zeros above and below them, to what comes of them: with a weight from [`matrix`](Self::matrix). The result is in main memory.
+    /// Some rows of a picture, with or without zeros above and below them, to what comes of them:
+    /// with a weight from [`matrix`](Self::matrix). The result is in main memory.
     pub(crate) fn forward_rows(
         &self,
         x: Tensor<4>,
@@ -87,7 +89,8 @@ impl Conv2d {
         PictureSize { rows, columns, ..size }
     }
 
-    /// What a pass over a picture of that size holds at most: the picture, its copy with zeros around it, and the result.
+    /// What a pass over a picture of that size holds at most: the picture, its copy with zeros
+    /// around it, and the result.
     pub(crate) fn activations(&self, size: PictureSize) -> Activations {
         let [outputs, inputs] = self.shape();
         size.values(inputs).and(size.padded().values(inputs)).and(self.output(size).values(outputs))

@@ -12,7 +12,8 @@ use outsize_kernels::{
 
 use super::entered::entered;
 
-/// The most bytes of f32 that a weight in blocks is unpacked to at once where it is multiplied with pixels; one row may have more.
+/// The most bytes of f32 that a weight in blocks is unpacked to at once where it is multiplied with
+/// pixels; one row may have more.
 pub(crate) const UNPACKED_BYTES: u64 = 4 << 20;
 
 /// Rows of a weight that are multiplied at once.
@@ -36,7 +37,8 @@ pub(super) fn convolved<const D: usize>(
     }
 }
 
-/// What a convolution of one pixel without a bias gives, in parts of so many outputs each, and what an adapter adds to it.
+/// What a convolution of one pixel without a bias gives, in parts of so many outputs each, and what
+/// an adapter adds to it.
 pub(super) fn convolved_parts(
     compute: ActivationDtype,
     x: Tensor<4>,
@@ -105,8 +107,8 @@ fn lowered(
     (convolution_into(compute, inner, x, down, none, window, 0) * scale, up)
 }
 
-/// A convolution with a weight that is in memory, or that comes tile by tile: the same bits either way, since each output
-/// depends on its own row of the weight alone.
+/// A convolution with a weight that is in memory, or that comes tile by tile: the same bits either
+/// way, since each output depends on its own row of the weight alone.
 fn convolved_alone<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<4>,
@@ -141,7 +143,8 @@ fn convolved_alone<const D: usize>(
 /// Rows of a weight, as floats.
 type Rows = (Range<usize>, Tensor<2>);
 
-/// A weight that comes tile by tile or is in blocks, part by part; none of one that is in memory as floats.
+/// A weight that comes tile by tile or is in blocks, part by part; none of one that is in memory as
+/// floats.
 fn tiles(streamed: &Streamed) -> Option<Box<dyn Iterator<Item = Rows> + '_>> {
     if !streamed.is_resident() && streamed.access() == Access::Tiles {
         let tiles = streamed.tiles();
@@ -150,7 +153,8 @@ fn tiles(streamed: &Streamed) -> Option<Box<dyn Iterator<Item = Rows> + '_>> {
     streamed.is_in_blocks().then(|| Box::new(pieces(0, streamed.weight())) as _)
 }
 
-/// Rows of a weight from number `first` on, as floats: in pieces of at most [`UNPACKED_BYTES`] if it is in blocks.
+/// Rows of a weight from number `first` on, as floats: in pieces of at most [`UNPACKED_BYTES`] if
+/// it is in blocks.
 fn pieces(first: usize, rows: WeightTensor) -> impl Iterator<Item = Rows> {
     let [count, columns] = rows.dims();
     let step = match rows {
@@ -167,7 +171,8 @@ fn pieces(first: usize, rows: WeightTensor) -> impl Iterator<Item = Rows> {
     })
 }
 
-/// A whole weight, `[out, ..]`, as a matrix `[out, all others]`, without what an adapter adds; on a GPU in f32.
+/// A whole weight, `[out, ..]`, as a matrix `[out, all others]`, without what an adapter adds; on a
+/// GPU in f32.
 pub(super) fn matrix<const D: usize>(weight: &Param<Tensor<D>>) -> Tensor<2> {
     if let Some(streamed) = Streamed::of(weight).filter(|weight| is_gpu(weight.device())) {
         let tiles = streamed.tiles_on(streamed.device());

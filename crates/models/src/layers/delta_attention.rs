@@ -35,7 +35,8 @@ pub struct DeltaAttentionConfig {
 pub enum DeltaAttentionLayout {
     /// A head forgets as a whole; SiLU of a gate, in OLMo Hybrid.
     Heads,
-    /// Elements of keys are forgotten by themselves; the sigmoid of a gate. Both by way of a narrow layer, in Kimi Linear.
+    /// Elements of keys are forgotten by themselves; the sigmoid of a gate. Both by way of a narrow
+    /// layer, in Kimi Linear.
     Narrow,
     /// The same without that layer, in Ling 3.
     Wide,
@@ -59,9 +60,10 @@ impl DeltaAttentionConfig {
     }
 }
 
-/// A gated delta net ([Yang et al., 2024](https://arxiv.org/abs/2412.06464)), or one that forgets each element of a key by
-/// itself ([Kimi Team, 2025](https://arxiv.org/abs/2510.26692)): a convolution over the last tokens, then the
-/// [delta rule](outsize_kernels::delta_rule()), then a norm and a gate of each head.
+/// A gated delta net ([Yang et al., 2024](https://arxiv.org/abs/2412.06464)), or one that forgets
+/// each element of a key by itself ([Kimi Team, 2025](https://arxiv.org/abs/2510.26692)): a
+/// convolution over the last tokens, then the [delta rule](outsize_kernels::delta_rule()), then a
+/// norm and a gate of each head.
 #[derive(Module, Debug)]
 pub struct DeltaAttention {
     /// `[key_heads · key_dim, hidden]`.
@@ -146,7 +148,8 @@ impl DeltaAttention {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on with the tokens.
+    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on
+    /// with the tokens.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -186,12 +189,14 @@ impl DeltaAttention {
         let hidden = self.o_proj.weight.lazy_shape()[0] as u64;
         let (channels, values) = (self.heads.channels() as u64, (value_heads * value_dim) as u64);
         let gates = (value_heads + self.dt_bias.lazy_shape()[0]) as u64;
-        // The norm's output throughout. All that is projected, first apart, and the copy of a tiled product.
+        // The norm's output throughout. All that is projected, first apart, and the copy of a tiled
+        // product.
         let project = 2 * channels + 2 * gates;
-        // Queries, keys and values, and gates; what comes of them. Or all of these, and a part of them before a snapshot or
-        // behind it, and what comes of it.
+        // Queries, keys and values, and gates; what comes of them. Or all of these, and a part of
+        // them before a snapshot or behind it, and what comes of it.
         let mix = channels + gates + values + channels + gates;
-        // What is mixed, its norm, the gate, its sigmoid and the product; the result and the copy of a tiled product.
+        // What is mixed, its norm, the gate, its sigmoid and the product; the result and the copy
+        // of a tiled product.
         let output = (5 * values).max(values + 2 * hidden);
         let taps = |it: &CausalConv1d| it.weight.lazy_shape().num_elements() as u64;
         let taps: u64 = [&self.q_conv1d, &self.k_conv1d, &self.v_conv1d].map(taps).iter().sum();

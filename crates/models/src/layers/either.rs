@@ -5,8 +5,8 @@ use burn::module::{
 };
 use burn::tensor::Device;
 
-/// One of two modules. Paths and classes are those of the one that it is: a derived `Module` would put the variant's name
-/// between, which no checkpoint has.
+/// One of two modules. Paths and classes are those of the one that it is: a derived `Module` would
+/// put the variant's name between, which no checkpoint has.
 #[derive(Clone, Debug)]
 pub enum Either<A, B> {
     /// The one.

@@ -9,7 +9,8 @@ use crate::Init;
 use outsize_core::Streamed;
 use outsize_kernels::{ActivationDtype, index_dtype};
 
-/// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16, f32 or blocks.
+/// A table with one row per token, kept as stored: `[vocabulary, hidden]` in bf16, f16, f32 or
+/// blocks.
 #[derive(Module, Debug)]
 pub struct Embedding {
     /// `[vocabulary, hidden]`.
@@ -19,7 +20,8 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// A table without storage; unless loaded, it is drawn from a normal distribution of deviation 0.02.
+    /// A table without storage; unless loaded, it is drawn from a normal distribution of deviation
+    /// 0.02.
     pub fn new(vocabulary: usize, hidden: usize, init: &Init) -> Self {
         Self { weight: matrix([vocabulary, hidden], &init.device), compute: init.compute }
     }

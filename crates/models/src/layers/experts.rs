@@ -12,7 +12,8 @@ use crate::{Activations, PassShape};
 /// Rows that experts give, up to which they need not work in their order.
 const FEW: usize = 64;
 
-/// A pass that chooses experts so many times as there are, or more often, is taken to need all of them.
+/// A pass that chooses experts so many times as there are, or more often, is taken to need all of
+/// them.
 const CHOICES_FOR_ALL: usize = 3;
 
 /// A feed-forward block that may be one of many.
@@ -89,7 +90,8 @@ impl<A: Expert, B: Expert> Expert for Either<A, B> {
     }
 }
 
-/// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them: all.
+/// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it
+/// comes to them: all.
 pub(crate) fn announce_all<E: Expert>(experts: &[E], router: &Router, rows: usize) {
     if rows.saturating_mul(router.routing.per_token) >= experts.len() * CHOICES_FOR_ALL {
         Streamed::announce(experts.iter().flat_map(weights));
@@ -105,13 +107,15 @@ fn weights<E: Expert>(expert: &E) -> impl Iterator<Item = &Streamed> {
     expert.layers().filter_map(|layer| Streamed::of(&layer.weight))
 }
 
-/// The sum of what the experts that a router chooses make of each token, each times its share: `[batch, tokens, hidden]` f32
-/// to the same. The experts add up in their order, so that a token's sum does not depend on its neighbours.
+/// The sum of what the experts that a router chooses make of each token, each times its share:
+/// `[batch, tokens, hidden]` f32 to the same. The experts add up in their order, so that a token's
+/// sum does not depend on its neighbours.
 pub(crate) fn mixed<E: Expert>(x: Tensor<3>, router: &Router, experts: &[E]) -> Tensor<3> {
     mixed_with(x, router, None, experts)
 }
 
-/// The same with something added to the shares while experts are chosen that is no part of the router.
+/// The same with something added to the shares while experts are chosen that is no part of the
+/// router.
 pub(crate) fn mixed_with<E: Expert>(
     x: Tensor<3>,
     router: &Router,
@@ -140,7 +144,8 @@ pub(crate) struct RoutedRows {
     pub places: Tensor<2, Int>,
     /// Their shares: `[rows, per_token]` f32.
     pub shares: Tensor<2>,
-    /// Each expert that is chosen, in ascending order, with where it stands among the choices of the rows.
+    /// Each expert that is chosen, in ascending order, with where it stands among the choices of
+    /// the rows.
     experts: Vec<(usize, Vec<i64>)>,
 }
 
@@ -177,8 +182,8 @@ fn routed(shares: Tensor<2>, chosen: ChosenExperts, router: &Router) -> RoutedRo
     RoutedRows { places, shares, experts: chosen.experts }
 }
 
-/// The sum of what the experts of each row make of it, each times its share: `[rows, hidden]` f32 to the same. Shares are of
-/// their inputs instead if that is said.
+/// The sum of what the experts of each row make of it, each times its share: `[rows, hidden]` f32
+/// to the same. Shares are of their inputs instead if that is said.
 pub(crate) fn spread<E: Expert>(
     x: Tensor<2>,
     routed: RoutedRows,
@@ -279,8 +284,9 @@ pub(crate) fn expert_activations<E: Expert>(
 ) -> Activations {
     let (count, hidden) = (router.count(), router.hidden());
     let per_token = router.routing.per_token;
-    // At worst all tokens choose the same expert. Beside what that holds: the sum, the expert's input, and its result times
-    // the shares, or those of all; and the scores, their exponentials and shares, with what is chosen of them.
+    // At worst all tokens choose the same expert. Beside what that holds: the sum, the expert's
+    // input, and its result times the shares, or those of all; and the scores, their exponentials
+    // and shares, with what is chosen of them.
     let rows = pass.rows();
     let of_burn = rows * (3 * hidden + 4 * count + 4 * per_token) as u64
         + (rows * per_token as u64).min(FEW as u64) * hidden as u64;

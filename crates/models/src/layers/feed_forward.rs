@@ -61,7 +61,8 @@ pub(crate) fn two_layers_of_pixels(
 /// What [`two_layers`] holds at most, besides the residual stream.
 pub(crate) fn two_layer_activations(first: &Linear, pass: &PassShape) -> Activations {
     let [inner, hidden]: [usize; 2] = first.weight.lazy_shape().dims();
-    // The norm's output or the result, and the inner layer with copies of it; or the result with copies of its own.
+    // The norm's output or the result, and the inner layer with copies of it; or the result with
+    // copies of its own.
     let most = (hidden + 3 * inner).max(inner + 3 * hidden);
     Activations::values(pass.rows() * most as u64).with_unpooled(0)
 }

@@ -24,8 +24,8 @@ pub struct FusedAttentionConfig {
 /// Causal self-attention of one projection, as GPT-NeoX, BLOOM and Falcon have it.
 #[derive(Module, Debug)]
 pub struct FusedAttention {
-    /// `[(heads + 2 · key_value_heads) · head_dim, hidden]`: for each head of keys, the queries that share it, the key and
-    /// the value.
+    /// `[(heads + 2 · key_value_heads) · head_dim, hidden]`: for each head of keys, the queries
+    /// that share it, the key and the value.
     pub query_key_value: Linear,
     /// `[hidden, hidden]`.
     pub dense: Linear,
@@ -54,7 +54,8 @@ impl FusedAttention {
         Self { alibi, ..self }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `layer` of the cache.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -86,8 +87,8 @@ impl FusedAttention {
         let [fused, hidden]: [usize; 2] = self.query_key_value.weight.lazy_shape().dims();
         let width = hidden / self.heads;
         let keys = (self.key_value_heads * width) as u64;
-        // The norm's output and the fused projection with the copy of a tiled or biased one; or the projection, a copy of
-        // each part of it and the result.
+        // The norm's output and the fused projection with the copy of a tiled or biased one; or the
+        // projection, a copy of each part of it and the result.
         let held_back = if pass.holds_back() { 2 * keys } else { 0 };
         let scratch = pass.attention_scratch(self.heads, self.key_value_heads, width);
         Activations::values(pass.rows() * ((2 * fused + hidden) as u64 + held_back))

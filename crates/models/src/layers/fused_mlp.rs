@@ -59,8 +59,8 @@ pub(crate) fn fused([first, last]: [&Linear; 2], act: Activation, x: Tensor<3>) 
 /// What that holds at most, besides the residual stream.
 pub(crate) fn fused_activations(first: &Linear, last: &Linear, pass: &PassShape) -> Activations {
     let [hidden, inner] = last.widths();
-    // The norm's output and the product with the copy of a tiled one; or the product with copies of both halves; or
-    // what came through, the result and its copy.
+    // The norm's output and the product with the copy of a tiled one; or the product with copies of
+    // both halves; or what came through, the result and its copy.
     let inner = 4 * inner as u64;
     // What is stored the other way round is multiplied into a tensor of Burn's.
     let unpooled = if first.is_in_out() { inner } else { inner / 2 };

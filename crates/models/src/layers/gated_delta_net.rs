@@ -38,7 +38,8 @@ impl GatedDeltaNetConfig {
 /// Which matrices of a [`GatedDeltaNet`] are one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeltaLayout {
-    /// What makes queries, keys, values and gates; and what makes the two numbers of a head. Both head by head.
+    /// What makes queries, keys, values and gates; and what makes the two numbers of a head. Both
+    /// head by head.
     Joint,
     /// The latter alone.
     JointGates,
@@ -46,16 +47,19 @@ pub enum DeltaLayout {
     Apart,
 }
 
-/// A gated delta net ([Yang et al., 2024](https://arxiv.org/abs/2412.06464)): a convolution over the last tokens, then the
-/// [delta rule](outsize_kernels::delta_rule), then a norm and a gate of each head.
+/// A gated delta net ([Yang et al., 2024](https://arxiv.org/abs/2412.06464)): a convolution over
+/// the last tokens, then the [delta rule](outsize_kernels::delta_rule), then a norm and a gate of
+/// each head.
 #[derive(Module, Debug)]
 pub struct GatedDeltaNet {
-    /// `[2 · key_heads · key_dim + 2 · value_heads · value_dim, hidden]`: of each head of keys its query, its key, the values and
-    /// the gates of its heads.
+    /// `[2 · key_heads · key_dim + 2 · value_heads · value_dim,
+    /// hidden]`: of each head of keys its query, its key, the values and the gates of its heads.
     pub in_proj_qkvz: Option<Linear>,
-    /// `[2 · value_heads, hidden]`: of each head of keys, which parts its heads replace, then how fast they forget.
+    /// `[2 · value_heads, hidden]`: of each head of keys, which parts its heads replace, then how
+    /// fast they forget.
     pub in_proj_ba: Option<Linear>,
-    /// `[2 · key_heads · key_dim + value_heads · value_dim, hidden]`, where they are apart: all queries, keys and values.
+    /// `[2 · key_heads · key_dim + value_heads · value_dim,
+    /// hidden]`, where they are apart: all queries, keys and values.
     pub in_proj_qkv: Option<Linear>,
     /// `[value_heads · value_dim, hidden]`: all gates.
     pub in_proj_z: Option<Linear>,
@@ -67,7 +71,8 @@ pub struct GatedDeltaNet {
     pub conv1d: CausalConv1d,
     /// `[value_heads]`: added to how fast a head forgets.
     pub dt_bias: Param<Tensor<1>>,
-    /// `[value_heads]`: the logarithm of what that is multiplied by; or what it is multiplied by, negated.
+    /// `[value_heads]`: the logarithm of what that is multiplied by; or what it is multiplied by,
+    /// negated.
     pub A_log: Param<Tensor<1>>,
     /// `[value_dim]`: of each head.
     pub norm: RmsNormGated,
@@ -78,7 +83,8 @@ pub struct GatedDeltaNet {
     rates_are_negated: bool,
 }
 
-/// What passes between tokens: a convolution, then the delta rule. Streamed, it holds a part of the ring.
+/// What passes between tokens: a convolution, then the delta rule. Streamed, it holds a part of the
+/// ring.
 pub(super) struct DeltaMixer {
     pub heads: LinearAttentionHeads,
     pub gates: DeltaGates,
@@ -92,8 +98,9 @@ pub(super) struct DeltaMixer {
 }
 
 impl DeltaMixer {
-    /// What comes, `[batch, tokens, value_heads, value_dim]`, of queries, keys and values, of what is forgotten and of what is
-    /// replaced. The state of layer `layer` of the cache goes on with the tokens.
+    /// What comes, `[batch, tokens, value_heads, value_dim]`, of queries, keys and values, of what
+    /// is forgotten and of what is replaced. The state of layer `layer` of the cache goes on with
+    /// the tokens.
     pub fn mix(
         self,
         of_tokens: [Tensor<3>; 3],
@@ -156,7 +163,8 @@ impl GatedDeltaNet {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on with the tokens.
+    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on
+    /// with the tokens.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -211,12 +219,12 @@ impl GatedDeltaNet {
         let hidden = self.out_proj.weight.lazy_shape()[0] as u64;
         let (channels, values) = (self.heads.channels() as u64, (value_heads * value_dim) as u64);
         let gates = 2 * value_heads as u64;
-        // The norm's output; all that is projected, and as much again for the copy of a tiled product, or for the parts of
-        // heads and what is made of them.
+        // The norm's output; all that is projected, and as much again for the copy of a tiled
+        // product, or for the parts of heads and what is made of them.
         let copies = if self.in_proj_qkvz.is_some() { 2 * channels + values } else { channels };
         let project = hidden + channels + values + copies + 2 * gates;
-        // Queries, keys, values and gates; what comes of them, its norm. Or all of these, and a part of them before a snapshot
-        // or behind it, and what comes of it.
+        // Queries, keys, values and gates; what comes of them, its norm. Or all of these, and a
+        // part of them before a snapshot or behind it, and what comes of it.
         let mix = channels + values + gates + (2 * values).max(channels + values);
         // The gated result, its projection and the copy of a tiled product.
         let output = values + 2 * hidden;
@@ -228,7 +236,8 @@ impl GatedDeltaNet {
     }
 }
 
-/// Parts of so many widths that each head of `[batch, tokens, heads · width]` has, one behind the other: of all heads together.
+/// Parts of so many widths that each head of `[batch, tokens, heads · width]` has, one behind the
+/// other: of all heads together.
 pub(super) fn by_head<const N: usize>(
     x: Tensor<3>,
     heads: usize,

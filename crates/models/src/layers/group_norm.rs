@@ -8,8 +8,9 @@ use super::entered::entered;
 use super::linear::{ones, zeros};
 use crate::Init;
 
-/// `(x - mean) / sqrt(variance + epsilon) · weight + bias` of pictures `[batch, rows, columns, channels]` in f32, mean and
-/// variance being those of a group of channels in all of a picture ([Wu and He, 2018](https://arxiv.org/abs/1803.08494)).
+/// `(x - mean) / sqrt(variance + epsilon) · weight + bias` of pictures
+/// `[batch, rows, columns, channels]` in f32, mean and variance being those of a group of channels
+/// in all of a picture ([Wu and He, 2018](https://arxiv.org/abs/1803.08494)).
 #[derive(Module, Debug)]
 pub struct GroupNorm {
     /// `[channels]`; in f32, bf16 or f16.
@@ -21,7 +22,8 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// A norm without storage; unless loaded, its weight is 1 and its bias 0. The groups divide the channels.
+    /// A norm without storage; unless loaded, its weight is 1 and its bias 0. The groups divide the
+    /// channels.
     pub fn new(channels: usize, groups: usize, epsilon: f64, init: &Init) -> Self {
         Self {
             weight: ones(channels, &init.device),

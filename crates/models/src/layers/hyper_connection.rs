@@ -1,4 +1,5 @@
-//! Several residual streams, of which each part of a layer takes a sum and to which it gives shares.
+//! Several residual streams, of which each part of a layer takes a sum and to which it gives
+//! shares.
 
 use burn::module::{Module, Param};
 use burn::tensor::activation::sigmoid;
@@ -18,19 +19,22 @@ pub struct HyperConnectionConfig {
     pub magnitude: f64,
     /// What is added to all shares; if streams are mixed, to those that they give alone.
     pub epsilon: f64,
-    /// How often what streams take of each other is brought nearer to what adds up to one either way, if they are mixed.
+    /// How often what streams take of each other is brought nearer to what adds up to one either
+    /// way, if they are mixed.
     pub mixing_steps: Option<usize>,
     /// What the norm of all streams adds.
     pub norm_epsilon: f64,
 }
 
-/// Hyper-connections ([Zhu et al., 2024](https://arxiv.org/abs/2409.19606)): what a part of a layer takes is a sum of the streams,
-/// and each stream gets a share of what it gives. These shares are made of all streams together, in f32. Streams may be mixed too,
-/// by matrices whose rows and columns add up to one ([Xie et al., 2025](https://arxiv.org/abs/2512.24880)).
+/// Hyper-connections ([Zhu et al., 2024](https://arxiv.org/abs/2409.19606)): what a part of a layer
+/// takes is a sum of the streams, and each stream gets a share of what it gives. These shares are
+/// made of all streams together, in f32. Streams may be mixed too, by matrices whose rows and
+/// columns add up to one ([Xie et al., 2025](https://arxiv.org/abs/2512.24880)).
 #[derive(Module, Debug)]
 pub struct HyperConnection {
-    /// `[shares, streams · hidden]`: what each stream gives, then what it gets, then what it has of each stream if they are mixed;
-    /// of the last one, which nothing comes behind, what it gives alone.
+    /// `[shares, streams · hidden]`: what each stream gives, then what it gets, then what it has of
+    /// each stream if they are mixed; of the last one, which nothing comes behind, what it gives
+    /// alone.
     pub hc_fn: Param<Tensor<2>>,
     /// `[shares]`.
     pub hc_base: Param<Tensor<1>>,
@@ -79,8 +83,8 @@ impl HyperConnection {
         (sum, ResidualStreams { all: x, shares, mixing })
     }
 
-    /// What streams have of each other, `[batch, tokens, streams · streams]`: of each one all that have of it. It is made in main
-    /// memory, in many steps of few numbers.
+    /// What streams have of each other, `[batch, tokens, streams · streams]`: of each one all that
+    /// have of it. It is made in main memory, in many steps of few numbers.
     fn mixing(&self, mixes: &Tensor<3>, steps: usize) -> Tensor<3> {
         let HyperConnectionConfig { streams, epsilon, .. } = self.config;
         let epsilon = epsilon as f32;
@@ -152,7 +156,8 @@ impl HyperConnection {
     pub(crate) fn activations(&self, pass: &PassShape) -> Activations {
         let all = self.hc_fn.lazy_shape()[1] as u64;
         let (streams, hidden) = (self.config.streams as u64, all / self.config.streams as u64);
-        // The norm's output; or a stream, its share and two sums; or all streams anew, beside what they are made of.
+        // The norm's output; or a stream, its share and two sums; or all streams anew, beside what
+        // they are made of.
         let mixing = if self.config.mixing_steps.is_some() { 3 * streams * streams } else { 0 };
         Activations::values(pass.rows() * (2 * all + 4 * hidden + 12 * streams + mixing))
     }

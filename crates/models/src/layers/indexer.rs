@@ -30,14 +30,17 @@ pub struct IndexerConfig {
     pub plain: usize,
     /// What norms add.
     pub epsilon: f64,
-    /// Whether what queries are made of is normed, and they grow with their position as it was learned.
+    /// Whether what queries are made of is normed, and they grow with their position as it was
+    /// learned.
     pub scales_queries: bool,
 }
 
-/// The lightning indexer of sparse attention ([DeepSeek-AI, 2025](https://arxiv.org/abs/2512.02556)): it scores the tokens
-/// before a token, of which attention sees the best. A score is the sum over heads of `weight · max(q · k, 0)`.
+/// The lightning indexer of sparse attention ([DeepSeek-AI,
+/// 2025](https://arxiv.org/abs/2512.02556)): it scores the tokens before a token, of which
+/// attention sees the best. A score is the sum over heads of `weight · max(q · k, 0)`.
 ///
-/// Its products are of f32 activations, whatever those of other layers are: near a tie, rounding would choose another token.
+/// Its products are of f32 activations, whatever those of other layers are: near a tie, rounding
+/// would choose another token.
 #[derive(Module, Debug)]
 pub struct Indexer {
     /// `[query_rank]`: of what queries are made of.
@@ -60,7 +63,8 @@ pub struct Indexer {
 pub(crate) struct IndexerInputs<'a> {
     /// `[batch, tokens, hidden]` f32.
     pub x: Tensor<3>,
-    /// Compressed queries, `[batch, tokens, query_rank]` f32; the same as `x` where they are not compressed.
+    /// Compressed queries, `[batch, tokens, query_rank]` f32; the same as `x` where they are not
+    /// compressed.
     pub compressed: Tensor<3>,
     pub rotation: Option<&'a Rotation>,
     pub positions: &'a QueryPositions<'a>,
@@ -84,8 +88,9 @@ impl Indexer {
         }
     }
 
-    /// The keys of tokens `[batch, tokens, hidden]` f32, which the cache is to have: `[batch, tokens, 1, head_dim]`. No gradient
-    /// flows through them, as in transformers: they choose, and are no part of what comes of it.
+    /// The keys of tokens `[batch, tokens, hidden]` f32, which the cache is to have:
+    /// `[batch, tokens, 1, head_dim]`. No gradient flows through them, as in transformers: they
+    /// choose, and are no part of what comes of it.
     pub(super) fn keys(&self, x: Tensor<3>, rotation: Option<&Rotation>) -> Tensor<4> {
         let [batch, tokens, _] = x.dims();
         let keys = self.k_norm.forward(self.wk.forward(x));
@@ -100,8 +105,8 @@ impl Indexer {
         }
     }
 
-    /// Which columns the tokens of a pass see, whose keys are among `seen`, in what the cache has of a token from element
-    /// `first` on.
+    /// Which columns the tokens of a pass see, whose keys are among `seen`, in what the cache has
+    /// of a token from element `first` on.
     pub(super) fn choose(
         &self,
         inputs: IndexerInputs<'_>,
@@ -143,15 +148,17 @@ pub(super) fn best_columns_activations(
 ) -> Activations {
     let columns = pass.visible();
     let step = (PRODUCTS_AT_ONCE / (heads * columns)).clamp(1, pass.tokens() as usize);
-    // Queries and their copy; weights and theirs; keys; products; columns, scores, and both together as they are collected.
+    // Queries and their copy; weights and theirs; keys; products; columns, scores, and both
+    // together as they are collected.
     let of_rows = pass.rows() * (2 * heads * head_dim + 2 * heads) as u64;
     let of_columns = columns * (head_dim + step * heads + 2 + 1 + 4);
     Activations::values(of_rows + of_columns as u64)
 }
 
-/// Which `top_k` columns each token looks at of those that it `sees`, a row of which is less than one of a later token: those of the
-/// greatest sums over heads of `weight · max(q · k, 0)`. Queries are `[batch, tokens, heads, head_dim]`, weights `[batch, tokens,
-/// heads]`; keys are what there is of a column from element `first` on.
+/// Which `top_k` columns each token looks at of those that it `sees`, a row of which is less than
+/// one of a later token: those of the greatest sums over heads of `weight · max(q · k, 0)`. Queries
+/// are `[batch, tokens, heads, head_dim]`, weights `[batch, tokens, heads]`; keys are what there is
+/// of a column from element `first` on.
 pub(super) fn best_columns(
     queries: Tensor<4>,
     weights: Tensor<3>,

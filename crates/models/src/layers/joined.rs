@@ -3,7 +3,8 @@
 use burn::tensor::Tensor;
 use outsize_kernels::{is_gpu, unwritten};
 
-/// The tensors one behind the other along a dimension, f32: as [`Tensor::cat`], on the CPU in a buffer of the kernels.
+/// The tensors one behind the other along a dimension, f32: as [`Tensor::cat`], on the CPU in a
+/// buffer of the kernels.
 pub(crate) fn joined<const D: usize>(parts: Vec<Tensor<D>>, dim: usize) -> Tensor<D> {
     let [first, _, ..] = &parts[..] else {
         return Tensor::cat(parts, dim);

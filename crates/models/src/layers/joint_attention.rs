@@ -1,4 +1,5 @@
-//! Attention among the tokens of a picture and a text, all of which see each other. Esser et al. 2024 (arXiv:2403.03206).
+//! Attention among the tokens of a picture and a text, all of which see each other. Esser et al.
+//! 2024 (arXiv:2403.03206).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -64,8 +65,9 @@ impl JointAttention {
         }
     }
 
-    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same; the text's are rotated as the first.
-    /// Where nothing comes of a text, its tokens are as attention gives them.
+    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same; the
+    /// text's are rotated as the first. Where nothing comes of a text, its tokens are as attention
+    /// gives them.
     pub(crate) fn forward(
         &self,
         streams: [Tensor<3>; 2],
@@ -79,8 +81,9 @@ impl JointAttention {
         self.out([image, mixed.narrow(1, 0, text_tokens)])
     }
 
-    /// The same of pictures whose texts are of these lengths: their tokens lie one behind the other, `[1, tokens of all, hidden]`
-    /// f32 each. A picture's tokens are rotated behind those of its text.
+    /// The same of pictures whose texts are of these lengths: their tokens lie one behind the
+    /// other, `[1, tokens of all, hidden]` f32 each. A picture's tokens are rotated behind those of
+    /// its text.
     pub(crate) fn forward_each(
         &self,
         streams: [Tensor<3>; 2],
@@ -111,7 +114,8 @@ impl JointAttention {
         self.out([images, all].map(|parts| joined(parts, 1)))
     }
 
-    /// Queries, keys and values of pictures and texts, put together by `both`; the first two normalised and rotated.
+    /// Queries, keys and values of pictures and texts, put together by `both`; the first two
+    /// normalised and rotated.
     fn projected(
         &self,
         [image, text]: [Tensor<3>; 2],

@@ -22,7 +22,8 @@ use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::{Part, Seen};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
-/// Heads whose queries and results are made at a time, at least: they are wider than what they are made of.
+/// Heads whose queries and results are made at a time, at least: they are wider than what they are
+/// made of.
 const HEADS_AT_ONCE: usize = 16;
 
 /// Queries of all tokens that are made at a time, if these are more heads.
@@ -94,7 +95,8 @@ impl LatentAttentionConfig {
         self.rank + self.rotated
     }
 
-    /// Values that the cache has of a token: these, unless an earlier layer keeps them, and the key of an indexer.
+    /// Values that the cache has of a token: these, unless an earlier layer keeps them, and the key
+    /// of an indexer.
     pub fn cached(&self, choice: LatentChoice) -> usize {
         let indexer = self.indexer.filter(|_| choice == LatentChoice::Own);
         self.kept() + indexer.map_or(0, |indexer| indexer.head_dim)
@@ -109,11 +111,13 @@ impl LatentAttentionConfig {
     }
 }
 
-/// Multi-head latent attention ([DeepSeek-AI, 2024](https://arxiv.org/abs/2405.04434)). The cache has of each token one
-/// vector that all heads share: what its keys and values are made of, and the part of its keys that is rotated.
+/// Multi-head latent attention ([DeepSeek-AI, 2024](https://arxiv.org/abs/2405.04434)). The cache
+/// has of each token one vector that all heads share: what its keys and values are made of, and the
+/// part of its keys that is rotated.
 ///
-/// Keys and values are never made: `q · (K c) = (Kᵀ q) · c`, and `Σ w (V c) = V (Σ w c)`, so that queries and results take the
-/// way there and back instead. What they are made of may be what an earlier layer keeps.
+/// Keys and values are never made: `q · (K c) = (Kᵀ q) · c`, and `Σ w (V c) = V (Σ w c)`, so that
+/// queries and results take the way there and back instead. What they are made of may be what an
+/// earlier layer keeps.
 #[derive(Module, Debug)]
 pub struct LatentAttention {
     /// `[heads · (plain + rotated), hidden]`, where queries are not compressed.
@@ -122,7 +126,8 @@ pub struct LatentAttention {
     pub q_a_proj: Option<Linear>,
     /// `[query_rank]`.
     pub q_a_layernorm: Option<RmsNorm>,
-    /// `[heads · (plain + rotated), query_rank]`; where it makes gates too, `[heads · (plain + rotated + value), 2 · query_rank]`.
+    /// `[heads · (plain + rotated), query_rank]`; where it makes gates too,
+    /// `[heads · (plain + rotated + value), 2 · query_rank]`.
     pub q_b_proj: Option<Linear>,
     /// `[rank + rotated, hidden]`, where it has keys and values of its own.
     pub kv_a_proj_with_mqa: Option<Linear>,
@@ -196,7 +201,8 @@ impl LatentAttention {
         Self { indexer, choice, ..self }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. What is kept of the tokens is appended to layer `layer` of the cache.
+    /// `[batch, tokens, hidden]` f32 to the same. What is kept of the tokens is appended to layer
+    /// `layer` of the cache.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -314,8 +320,8 @@ impl LatentAttention {
         }))
     }
 
-    /// What the tokens' keys and values are made of, if it has any of its own, as the cache is to have it: `[batch, tokens, hidden]`
-    /// f32 to `[batch, tokens, 1, width]` each.
+    /// What the tokens' keys and values are made of, if it has any of its own, as the cache is to
+    /// have it: `[batch, tokens, hidden]` f32 to `[batch, tokens, 1, width]` each.
     fn latents(&self, x: &Tensor<3>, rotation: Option<&Rotation>) -> Vec<Tensor<4>> {
         let LatentAttentionConfig { rank, rotated, .. } = self.config;
         let (Some(down), Some(norm)) = (&self.kv_a_proj_with_mqa, &self.kv_a_layernorm) else {
@@ -336,7 +342,8 @@ impl LatentAttention {
         std::iter::once(latent).chain(turned).collect()
     }
 
-    /// Where what keys and values are made of is, of what the layer itself keeps and what earlier ones share.
+    /// Where what keys and values are made of is, of what the layer itself keeps and what earlier
+    /// ones share.
     fn seen<'a>(&self, own: Option<&'a Seen>, cache: &'a KvCache) -> Result<&'a Seen, Error> {
         match self.config.source {
             KeyValueSource::Layer(source) => cache.shared(source),
@@ -344,8 +351,10 @@ impl LatentAttention {
         }
     }
 
-    /// Of `[batch, tokens, hidden]` f32 what an indexer makes queries of, `[batch, tokens, query_rank]` f32 or the same; queries
-    /// `[batch, tokens, heads, plain + rotated]` f32; and gates `[batch, tokens, heads · value]` f32, if they are made with these.
+    /// Of `[batch, tokens, hidden]` f32 what an indexer makes queries of,
+    /// `[batch, tokens, query_rank]` f32 or the same; queries
+    /// `[batch, tokens, heads, plain + rotated]` f32; and gates `[batch, tokens, heads · value]`
+    /// f32, if they are made with these.
     fn queries(&self, x: &Tensor<3>) -> (Tensor<3>, Tensor<4>, Option<Tensor<3>>) {
         let ([batch, tokens, _], query) = (x.dims(), self.config.query());
         let is_fused = self.config.gate == LatentGate::WithQueries;
@@ -397,8 +406,8 @@ impl LatentAttention {
         }
     }
 
-    /// Tokens and heads whose queries are made at a time: of all tokens some heads; where what a token sees may be gathered
-    /// for it, of some tokens all heads.
+    /// Tokens and heads whose queries are made at a time: of all tokens some heads; where what a
+    /// token sees may be gathered for it, of some tokens all heads.
     fn at_once(&self, [batch, tokens]: [usize; 2]) -> [usize; 2] {
         match self.config.indexer.is_some() {
             true => [(QUERIES_AT_ONCE / (batch * self.heads)).clamp(1, tokens), self.heads],
@@ -432,14 +441,16 @@ impl LatentAttention {
             _ => (2 * ranks, 0),
         };
         let (queries, values) = (heads * (query + fused), heads * value);
-        // The norm's output, compressed queries with their norm's output, queries and the copy of a tiled product; what the
-        // cache is to have, with what it is made of.
+        // The norm's output, compressed queries with their norm's output, queries and the copy of a
+        // tiled product; what the cache is to have, with what it is made of.
         let project = hidden + ranks + 2 * queries + 4 * kept;
-        // Of some heads or tokens at a time: queries over latents with the copies that they are made of, and what comes of them.
+        // Of some heads or tokens at a time: queries over latents with the copies that they are
+        // made of, and what comes of them.
         let block = 2 * query + rank + 3 * cached;
         let of_block = (batch * at_once[0] * at_once[1]) as u64 * block;
         let attend = pass.rows() * (queries + values + 4 * kept) + of_block;
-        // What the gate is made of waits for all of that; then the gate, its sigmoid and what comes of it.
+        // What the gate is made of waits for all of that; then the gate, its sigmoid and what comes
+        // of it.
         let (waits, gate) = match self.config.gate {
             LatentGate::Values => (hidden, 4 * values),
             LatentGate::Heads => (hidden, values + 3 * heads),
@@ -456,7 +467,8 @@ impl LatentAttention {
         let Some(IndexerConfig { top_k, .. }) = indexer else {
             return all;
         };
-        // The norm's output and compressed queries wait for the indexer; then attention is over what it chose.
+        // The norm's output and compressed queries wait for the indexer; then attention is over
+        // what it chose.
         let inputs = pass.rows() * (hidden + query_rank.unwrap_or(0) as u64);
         let chooses = self.indexer.as_ref().map(|indexer| indexer.activations(pass));
         let chooses = Activations::values(inputs).and(chooses.unwrap_or_default());
@@ -479,7 +491,8 @@ impl LatentAttention {
     }
 }
 
-/// What comes of all heads, `[batch, tokens, heads · value]`, times a gate of each value or of each head.
+/// What comes of all heads, `[batch, tokens, heads · value]`, times a gate of each value or of each
+/// head.
 fn gated(mixed: Tensor<3>, gate: Tensor<3>) -> Tensor<3> {
     let ([batch, tokens, width], [.., gates]) = (mixed.dims(), gate.dims());
     let of_heads = mixed.reshape([batch, tokens, gates, width / gates]);

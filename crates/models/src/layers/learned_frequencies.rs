@@ -7,8 +7,8 @@ use super::Rope;
 use super::linear::zeros;
 use crate::Init;
 
-/// What multiplies rotary frequencies: powers of e whose exponents were learned, in Mistral Large 4 (Mistral AI 2026). No gradient
-/// flows to them.
+/// What multiplies rotary frequencies: powers of e whose exponents were learned, in Mistral Large 4
+/// (Mistral AI 2026). No gradient flows to them.
 #[derive(Module, Debug)]
 pub struct LearnedFrequencies {
     /// `[rotated / 2]`.

@@ -45,8 +45,9 @@ impl LightningAttentionConfig {
     }
 }
 
-/// Lightning attention ([Qin et al., 2024](https://arxiv.org/abs/2405.17381)): a [state space model](outsize_kernels::state_space())
-/// whose steps are all alike, then a norm of all heads and a gate.
+/// Lightning attention ([Qin et al., 2024](https://arxiv.org/abs/2405.17381)): a [state space
+/// model](outsize_kernels::state_space()) whose steps are all alike, then a norm of all heads and a
+/// gate.
 #[derive(Module, Debug)]
 pub struct LightningAttention {
     /// `[heads · 3 · head_dim, hidden]`: of each head its query, its key and its value.
@@ -83,7 +84,8 @@ impl LightningAttention {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on with the tokens.
+    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on
+    /// with the tokens.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -133,12 +135,14 @@ impl LightningAttention {
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let heads = self.config.state_heads();
         let [width, hidden] = self.output_gate.widths().map(|n| n as u64);
-        // The norm's output throughout. All that is projected, with the copy of a tiled product, or of what is made of it; that by
-        // head, and beside each other.
+        // The norm's output throughout. All that is projected, with the copy of a tiled product, or
+        // of what is made of it; that by head, and beside each other.
         let project = 9 * width;
-        // Values, keys and queries; what comes of them. Or both, and a part of them before a snapshot or behind it.
+        // Values, keys and queries; what comes of them. Or both, and a part of them before a
+        // snapshot or behind it.
         let mix = 3 * width + self.config.heads as u64 + width + 4 * width;
-        // What is mixed, its norm, the gate, its sigmoid and the product; the result and the copy of a tiled product.
+        // What is mixed, its norm, the gate, its sigmoid and the product; the result and the copy
+        // of a tiled product.
         let output = (5 * width).max(width + 2 * hidden);
         let states = pass.state_values(heads.state().iter().map(|&n| n as u64).product());
         Activations::values(pass.rows() * (hidden + project.max(mix).max(output)) + states)

@@ -18,7 +18,8 @@ use crate::Init;
 /// Standard deviation of weights that nothing loads.
 const INIT_STD: f64 = 0.02;
 
-/// `y = x · Wᵀ + b`, weight and bias kept as stored: in bf16, f16 or f32, the weight also in blocks.
+/// `y = x · Wᵀ + b`, weight and bias kept as stored: in bf16, f16 or f32, the weight also in
+/// blocks.
 #[derive(Module, Debug)]
 pub struct Linear {
     /// `[out, in]`; of a layer that was [made so](Self::in_out) `[in, out]`.
@@ -31,8 +32,8 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of deviation 0.02, and its
-    /// bias is 0.
+    /// A layer without storage; unless loaded, its weight is drawn from a normal distribution of
+    /// deviation 0.02, and its bias is 0.
     pub fn new(inputs: usize, outputs: usize, bias: bool, init: &Init) -> Self {
         Self {
             weight: matrix([outputs, inputs], &init.device),
@@ -68,7 +69,8 @@ impl Linear {
         biased(product(self.compute, x, &self.weight), self.bias.as_ref())
     }
 
-    /// The same as a convolution of one pixel, which is faster for many rows; its last bits are others.
+    /// The same as a convolution of one pixel, which is faster for many rows; its last bits are
+    /// others.
     pub(crate) fn forward_pixels<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let x = entered(x, &self.weight);
         if is_gpu(&x.device()) {
@@ -97,8 +99,8 @@ impl Linear {
         y.reshape(dims)
     }
 
-    /// [`forward_pixels`](Self::forward_pixels) of a layer without a bias, what it gives in parts of so many values each, which
-    /// are all of it: each in memory of its own.
+    /// [`forward_pixels`](Self::forward_pixels) of a layer without a bias, what it gives in parts
+    /// of so many values each, which are all of it: each in memory of its own.
     pub(crate) fn parts_pixels<const N: usize>(
         &self,
         x: Tensor<3>,
@@ -165,7 +167,8 @@ fn kept_on<const D: usize>(layer: &Linear, x: &Tensor<D>) -> Option<WeightTensor
     weight.on_gpu()
 }
 
-/// `act(gate(x)) · up(x)` of activations that are packed once, on a device that computes so, if neither layer has a bias.
+/// `act(gate(x)) · up(x)` of activations that are packed once, on a device that computes so, if
+/// neither layer has a bias.
 pub(crate) fn gated<const D: usize>(
     [gate, up]: [&Linear; 2],
     act: ActivationFunction,
@@ -207,7 +210,8 @@ fn is_observed(weight: &Param<Tensor<2>>) -> bool {
     Streamed::of(weight).is_some_and(Streamed::is_observed)
 }
 
-/// The handle of a weight that gradients flow through; those of the weight itself are for who records the pass.
+/// The handle of a weight that gradients flow through; those of the weight itself are for who
+/// records the pass.
 pub(crate) fn differentiated<'a, const D: usize>(
     x: &Tensor<D>,
     weight: &'a Param<Tensor<2>>,
@@ -259,8 +263,8 @@ pub(super) fn adapted<const D: usize>(
     y + linear_with(compute, linear_with(compute, x, down) * scale, up)
 }
 
-/// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way, since
-/// each output depends on its own row of the weight alone.
+/// `x · Wᵀ` with a weight that is in memory, or that comes tile by tile: the same bits either way,
+/// since each output depends on its own row of the weight alone.
 fn product_alone<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
@@ -285,7 +289,8 @@ fn product_alone<const D: usize>(
     }
 }
 
-/// `x · W + b` with a weight `[in, out]` and perhaps a bias `[out]`, and what an adapter adds to it.
+/// `x · W + b` with a weight `[in, out]` and perhaps a bias `[out]`, and what an adapter adds to
+/// it.
 pub(super) fn product_in_out<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
@@ -342,7 +347,8 @@ fn joined<const D: usize>(mut parts: Vec<Tensor<D>>) -> Tensor<D> {
     }
 }
 
-/// A lazy parameter of the given shape; unless loaded, it is drawn from a normal distribution of deviation 0.02.
+/// A lazy parameter of the given shape; unless loaded, it is drawn from a normal distribution of
+/// deviation 0.02.
 pub(crate) fn matrix(shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     lazy(shape, device, normal)
 }

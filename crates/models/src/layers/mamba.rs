@@ -61,8 +61,9 @@ impl MambaConfig {
     }
 }
 
-/// Mamba ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)): a convolution over the last tokens, then a
-/// [state space model](outsize_kernels::state_space()) whose steps, keys and queries are made of what comes of that, then a gate.
+/// Mamba ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)): a convolution over the last
+/// tokens, then a [state space model](outsize_kernels::state_space()) whose steps, keys and queries
+/// are made of what comes of that, then a gate.
 #[derive(Module, Debug)]
 pub struct MambaMixer {
     /// `[2 · inner, hidden]`: what the convolution is over, and the gates.
@@ -114,7 +115,8 @@ impl MambaMixer {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on with the tokens.
+    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on
+    /// with the tokens.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -183,11 +185,12 @@ impl MambaMixer {
         let states = pass.state_values(states);
         // The norm's output and all that is projected with the copy of a tiled or a biased product.
         let project = hidden + 4 * inner;
-        // All that is projected; what comes of the convolution; that is selected, with a copy of a tiled product, and its norms;
-        // steps with the same; or steps, what goes into the state space and what comes of it, of two parts around a snapshot, and
-        // of both.
+        // All that is projected; what comes of the convolution; that is selected, with a copy of a
+        // tiled product, and its norms; steps with the same; or steps, what goes into the state
+        // space and what comes of it, of two parts around a snapshot, and of both.
         let mix = 3 * inner + 3 * selected + (2 * inner).max(3 * inner + 2 * state);
-        // All of it, a copy of the gates, what is mixed and what is gated; its projection and the copy of a tiled product.
+        // All of it, a copy of the gates, what is mixed and what is gated; its projection and the
+        // copy of a tiled product.
         let output = (5 * inner).max(inner + 2 * hidden);
         // Of the convolution and of the channels.
         let weights = inner * (2 * taps + state + 3);

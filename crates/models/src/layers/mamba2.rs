@@ -16,7 +16,8 @@ use crate::{Activations, Error, Init, KvCache, PassShape, RecurrentCache};
 /// The sizes of a [`Mamba2Mixer`], and what it is made with.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mamba2Config {
-    /// Heads, of each of which there is a matrix. In Mamba-2's words heads of keys are groups, as wide as the state is large.
+    /// Heads, of each of which there is a matrix. In Mamba-2's words heads of keys are groups, as
+    /// wide as the state is large.
     pub heads: LinearAttentionHeads,
     /// Taps of the convolution before them.
     pub taps: usize,
@@ -28,7 +29,8 @@ pub struct Mamba2Config {
     pub out_bias: bool,
     /// The least step and the greatest, and how rates are stored.
     pub rule: StateRule,
-    /// The norm before the last projection, in as many parts as there are heads of keys; without one there is the gate alone.
+    /// The norm before the last projection, in as many parts as there are heads of keys; without
+    /// one there is the gate alone.
     pub norm: Option<Mamba2Norm>,
     /// What gates, values, keys, queries and steps are multiplied by as they are projected.
     pub multipliers: [f64; 5],
@@ -56,11 +58,12 @@ impl Mamba2Config {
     }
 }
 
-/// Mamba-2 ([Dao and Gu, 2024](https://arxiv.org/abs/2405.21060)): a convolution over the last tokens, then a
-/// [state space model](outsize_kernels::state_space), then a gate and a norm.
+/// Mamba-2 ([Dao and Gu, 2024](https://arxiv.org/abs/2405.21060)): a convolution over the last
+/// tokens, then a [state space model](outsize_kernels::state_space), then a gate and a norm.
 #[derive(Module, Debug)]
 pub struct Mamba2Mixer {
-    /// `[inner + channels + heads, hidden]`: the gates, what the convolution is over, and the steps.
+    /// `[inner + channels + heads, hidden]`: the gates, what the convolution is over, and the
+    /// steps.
     pub in_proj: Linear,
     /// Over values, keys and queries.
     pub conv1d: CausalConv1d,
@@ -100,7 +103,8 @@ impl Mamba2Mixer {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on with the tokens.
+    /// `[batch, tokens, hidden]` f32 to the same. The state of layer `layer` of the cache goes on
+    /// with the tokens.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -167,10 +171,11 @@ impl Mamba2Mixer {
         let [projected, hidden] = self.in_proj.widths().map(|n| n as u64);
         let (inner, channels) = (self.config.inner() as u64, heads.channels() as u64);
         let states = pass.state_values(heads.state().iter().map(|&n| n as u64).product());
-        // The norm's output, and all that is projected with the copy of a tiled or a biased product, or of one that is multiplied.
+        // The norm's output, and all that is projected with the copy of a tiled or a biased
+        // product, or of one that is multiplied.
         let project = hidden + 2 * projected;
-        // All of it, a copy of what goes through convolution and state space, and what comes of it: of two parts around a snapshot,
-        // and of both.
+        // All of it, a copy of what goes through convolution and state space, and what comes of it:
+        // of two parts around a snapshot, and of both.
         let copied = channels + heads.value_heads as u64;
         let mix = projected + copied + 2 * inner;
         // All of it, a copy of the gates, what is gated and its norm, before and behind the weight.

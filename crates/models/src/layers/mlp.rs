@@ -91,7 +91,8 @@ impl Mlp {
         self.down_proj.forward(gate * up)
     }
 
-    /// The same of many rows, not clamped: with layers as [convolutions of one pixel](Linear::forward_pixels).
+    /// The same of many rows, not clamped: with layers as [convolutions of one
+    /// pixel](Linear::forward_pixels).
     pub(crate) fn forward_pixels(&self, x: Tensor<3>) -> Tensor<3> {
         let gate = self.gate_proj.forward_pixels(x.clone());
         let inner = self.activation.gate(gate, self.up_proj.forward_pixels(x));
@@ -102,8 +103,8 @@ impl Mlp {
 /// What a gated block of this gate holds at most, besides the residual stream.
 pub(crate) fn gated_activations(gate: &Linear, pass: &PassShape) -> Activations {
     let [inner, hidden]: [usize; 2] = gate.weight.lazy_shape().dims();
-    // The gate and its sigmoid, or the gate and a tiled or biased product with its copy; then the result beside the
-    // product.
+    // The gate and its sigmoid, or the gate and a tiled or biased product with its copy; then the
+    // result beside the product.
     Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64)).with_unpooled(0)
 }
 
@@ -121,6 +122,7 @@ pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> 
     if outsize_kernels::has_gate(&gate.device(), kernel) {
         return outsize_kernels::gated(kernel, gate, up.forward(x));
     }
-    // Gated before the other product is made: at most two tensors of the inner width are alive at once.
+    // Gated before the other product is made: at most two tensors of the inner width are alive at
+    // once.
     act.apply(gate) * up.forward(x)
 }

@@ -1,5 +1,5 @@
-//! Norms whose scale and shift come from what all tokens of a picture have in common, and shares in which branches are added:
-//! "adaLN-Zero". Peebles and Xie 2022 (arXiv:2212.09748).
+//! Norms whose scale and shift come from what all tokens of a picture have in common, and shares in
+//! which branches are added: "adaLN-Zero". Peebles and Xie 2022 (arXiv:2212.09748).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -9,8 +9,8 @@ use outsize_kernels::layer_norm;
 use super::{Linear, entered, joined};
 use crate::architecture::Init;
 
-/// The name of a transformer's last projection to scales and shifts where the shifts come first, as in the software that FLUX was
-/// published for.
+/// The name of a transformer's last projection to scales and shifts where the shifts come first, as
+/// in the software that FLUX was published for.
 pub const SHIFT_FIRST: &str = "final_layer.adaLN_modulation.1";
 
 /// The names of a transformer whose last projection, `norm_out.linear`, may be [that](SHIFT_FIRST).
@@ -26,7 +26,8 @@ pub struct AdaLayerNorm {
     linear: Linear,
 }
 
-/// A layer norm's scale, less one, and its shift: `[batch, hidden]` f32 each, or `[1, hidden]` for all pictures.
+/// A layer norm's scale, less one, and its shift: `[batch, hidden]` f32 each, or `[1, hidden]` for
+/// all pictures.
 pub(crate) struct Modulation {
     pub scale: Tensor<2>,
     pub shift: Tensor<2>,
@@ -38,7 +39,8 @@ impl AdaLayerNorm {
         Self { linear: Linear::new(hidden, parts * hidden, bias, init) }
     }
 
-    /// The parts `[batch, hidden]` f32 for a conditioning `[batch, hidden]` f32, of which there are `N`.
+    /// The parts `[batch, hidden]` f32 for a conditioning `[batch, hidden]` f32, of which there are
+    /// `N`.
     pub(crate) fn parts<const N: usize>(&self, conditioning: &Tensor<2>) -> [Tensor<2>; N] {
         modulation_parts(&self.linear, conditioning)
     }
@@ -58,7 +60,8 @@ impl AdaLayerNorm {
     }
 }
 
-/// The parts `[batch, hidden]` f32, of which there are `N`, that a projection makes of a conditioning `[batch, hidden]` f32.
+/// The parts `[batch, hidden]` f32, of which there are `N`, that a projection makes of a
+/// conditioning `[batch, hidden]` f32.
 pub(crate) fn modulation_parts<const N: usize>(
     linear: &Linear,
     conditioning: &Tensor<2>,
@@ -68,8 +71,8 @@ pub(crate) fn modulation_parts<const N: usize>(
     std::array::from_fn(|part| all.clone().narrow(1, part * hidden, hidden))
 }
 
-/// Of the parts of a conditioning what a block's two branches have, in attention and in the MLP: the norm, and the share in which a
-/// branch is added.
+/// Of the parts of a conditioning what a block's two branches have, in attention and in the MLP:
+/// the norm, and the share in which a branch is added.
 pub(crate) fn two_branches(
     [shift, scale, share, shift_mlp, scale_mlp, share_mlp]: [Tensor<2>; 6],
 ) -> [(Modulation, Tensor<2>); 2] {
@@ -105,7 +108,8 @@ impl Modulation {
         joined(normed.collect(), 0)
     }
 
-    /// The norm of `[1, tokens, hidden]` f32 whose tokens come in `runs`, with scales and shifts of several conditionings.
+    /// The norm of `[1, tokens, hidden]` f32 whose tokens come in `runs`, with scales and shifts of
+    /// several conditionings.
     pub fn norm_runs(&self, x: &Tensor<3>, runs: &[Run], epsilon: f64) -> Tensor<3> {
         by_run([x.clone()], runs, |[x], row| self.of(row).norm(&x, epsilon))
     }
@@ -117,13 +121,15 @@ impl Modulation {
     }
 }
 
-/// `x + share · branch`: `[batch, tokens, hidden]` f32, with a share `[batch, hidden]`, or `[1, hidden]` for all pictures.
+/// `x + share · branch`: `[batch, tokens, hidden]` f32, with a share `[batch, hidden]`, or
+/// `[1, hidden]` for all pictures.
 pub(crate) fn add_share(x: Tensor<3>, share: Tensor<2>, branch: Tensor<3>) -> Tensor<3> {
     let share = share.unsqueeze_dim(1).to_device(&branch.device());
     x + branch * share
 }
 
-/// The same of `[1, tokens, hidden]` f32 whose tokens come in `runs`, with shares of several conditionings.
+/// The same of `[1, tokens, hidden]` f32 whose tokens come in `runs`, with shares of several
+/// conditionings.
 pub(crate) fn add_share_runs(
     x: Tensor<3>,
     share: &Tensor<2>,

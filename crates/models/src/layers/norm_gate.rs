@@ -7,8 +7,8 @@ use burn::tensor::activation::sigmoid;
 use super::{Activation, Linear};
 use crate::{Activations, Init, PassShape};
 
-/// Multiplies what a norm gives by the sigmoid of what two layers with few values between them make of it:
-/// `x · σ(fc2(silu(fc1(x))))`, as in A.X-K2.
+/// Multiplies what a norm gives by the sigmoid of what two layers with few values between them make
+/// of it: `x · σ(fc2(silu(fc1(x))))`, as in A.X-K2.
 #[derive(Module, Debug)]
 pub struct NormGate {
     /// `[rank, hidden]`.
@@ -35,8 +35,8 @@ impl NormGate {
     /// What it holds at most, besides the residual stream.
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let [rank, hidden] = self.fc1.widths().map(|n| n as u64);
-        // What it takes, what the second layer gives with the copy of a tiled product or with its sigmoid, and the product of both;
-        // or the inner values with such a copy.
+        // What it takes, what the second layer gives with the copy of a tiled product or with its
+        // sigmoid, and the product of both; or the inner values with such a copy.
         Activations::values(pass.rows() * (4 * hidden + 3 * rank))
     }
 }

@@ -1,4 +1,5 @@
-//! Attention of transformers of pictures: tokens that all see each other, whose layers are convolutions of one pixel.
+//! Attention of transformers of pictures: tokens that all see each other, whose layers are
+//! convolutions of one pixel.
 
 use burn::tensor::Tensor;
 use outsize_kernels::{ActivationDtype, attend_pixels};
@@ -38,8 +39,8 @@ pub(crate) fn attend_tokens(compute: ActivationDtype, projected: [Tensor<4>; 3])
     attend_pixels(compute, projected, scale).reshape([batch, tokens, heads * width])
 }
 
-/// The same of the layers of queries, keys, values and results, `[batch, tokens, hidden]` to the same: with queries and keys rotated
-/// or as they are.
+/// The same of the layers of queries, keys, values and results, `[batch, tokens, hidden]` to the
+/// same: with queries and keys rotated or as they are.
 pub(crate) fn attend_layers(
     [queries, keys, values, out]: [&Linear; 4],
     count: usize,

@@ -45,7 +45,8 @@ impl PictureNorm {
         }
     }
 
-    /// What a norm knows of a picture that comes in bands of rows, before any of them is normalised.
+    /// What a norm knows of a picture that comes in bands of rows, before any of them is
+    /// normalised.
     pub(crate) fn moments<'a>(&self, bands: impl Iterator<Item = &'a Tensor<4>>) -> Vec<Moments> {
         match self {
             Self::One(norm) => norm.moments(bands),

@@ -7,8 +7,8 @@ use super::attention::query_positions::QueryPositions;
 use super::linear::{ones, zeros};
 use crate::Init;
 
-/// Multiplies a head of queries by `scale · ln(position + 1) + bias` ([Nakanishi, 2025](https://arxiv.org/abs/2501.19399)), of which
-/// each head has its own.
+/// Multiplies a head of queries by `scale · ln(position + 1) + bias` ([Nakanishi,
+/// 2025](https://arxiv.org/abs/2501.19399)), of which each head has its own.
 #[derive(Module, Debug)]
 pub struct QueryScaling {
     /// `[heads]`.

@@ -50,8 +50,8 @@ impl ResnetBlock2d {
         }
     }
 
-    /// `[batch, rows, columns, in]` f32 to `[batch, rows, columns, out]` f32; `time` is `silu` of the embedding of time,
-    /// `[1, time]` f32, or `[batch, time]`.
+    /// `[batch, rows, columns, in]` f32 to `[batch, rows, columns, out]` f32; `time` is `silu` of
+    /// the embedding of time, `[1, time]` f32, or `[batch, time]`.
     pub fn forward(&self, x: Tensor<4>, time: &Tensor<2>) -> Tensor<4> {
         // In the order in which a stream expects them.
         let time = self.time_emb_proj.as_ref().map(|project| project.forward(time.clone()));

@@ -9,7 +9,8 @@ use crate::Init;
 
 /// `x / sqrt(mean(x²) + epsilon) · weight` over the last dimension, in f32.
 ///
-/// Follows [Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467) as `transformers` computes it.
+/// Follows [Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467) as `transformers` computes
+/// it.
 #[derive(Module, Debug)]
 pub struct RmsNorm {
     /// `[hidden]`; in f32, bf16 or f16. None where nothing is scaled.

@@ -10,13 +10,15 @@ use outsize_kernels::RotaryPairs;
 
 use crate::config::{RopeConfig, RopeScaling};
 
-/// The frequencies of a rotary position embedding ([Su et al., 2021](https://arxiv.org/abs/2104.09864)), in the half-split
-/// layout of `transformers`: dimension `i` is rotated together with dimension `i + head_dim / 2`.
+/// The frequencies of a rotary position embedding ([Su et al.,
+/// 2021](https://arxiv.org/abs/2104.09864)), in the half-split layout of `transformers`: dimension
+/// `i` is rotated together with dimension `i + head_dim / 2`.
 #[derive(Debug, Clone)]
 pub struct Rope {
     config: RopeConfig,
     head_dim: usize,
-    /// Radians per position of each pair of dimensions, `[head_dim / 2]`; with dynamic scaling those of short texts.
+    /// Radians per position of each pair of dimensions, `[head_dim / 2]`; with dynamic scaling
+    /// those of short texts.
     frequencies: Vec<f32>,
     /// What rotated vectors are multiplied with.
     magnitude: f64,
@@ -28,8 +30,9 @@ pub struct Rope {
     factors: Option<Vec<f32>>,
 }
 
-/// How queries grow with their position, by steps: `1 + rate · ln(1 + ⌊(position + first) / every⌋)`
-/// ([Nakanishi, 2025](https://arxiv.org/abs/2501.19399), as Llama 4 has it).
+/// How queries grow with their position, by steps:
+/// `1 + rate · ln(1 + ⌊(position + first) / every⌋)` ([Nakanishi,
+/// 2025](https://arxiv.org/abs/2501.19399), as Llama 4 has it).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
     /// How fast.
@@ -99,11 +102,11 @@ impl Rope {
         self.head_dim
     }
 
-    /// The rotations of `tokens` columns from `start` on, for texts that are `length` columns long and begin after
-    /// `padding` columns. All layers share them.
+    /// The rotations of `tokens` columns from `start` on, for texts that are `length` columns long
+    /// and begin after `padding` columns. All layers share them.
     ///
-    /// With dynamic scaling the frequencies are those for a text's length, its padding not counted. As in `transformers`,
-    /// keys in a cache keep the rotation they got.
+    /// With dynamic scaling the frequencies are those for a text's length, its padding not counted.
+    /// As in `transformers`, keys in a cache keep the rotation they got.
     pub(crate) fn at(
         &self,
         start: usize,
@@ -144,8 +147,8 @@ impl Rope {
         }
     }
 
-    /// The rotations of a text's columns, of whose pairs of dimensions each has a position of its own: those of each column.
-    /// Queries do not grow.
+    /// The rotations of a text's columns, of whose pairs of dimensions each has a position of its
+    /// own: those of each column. Queries do not grow.
     pub(crate) fn at_positions(
         &self,
         columns: &[Box<[usize]>],
@@ -215,7 +218,8 @@ impl Angles {
     }
 
     fn push(&mut self, position: usize, frequency: f32) {
-        // The angle is an f32 as in the reference; its sine is not worth less than the full accuracy.
+        // The angle is an f32 as in the reference; its sine is not worth less than the full
+        // accuracy.
         let angle = f64::from(position as f32 * frequency);
         let [cos, sin] = self.magnitudes;
         self.cos.push((angle.cos() * cos) as f32);
@@ -318,7 +322,8 @@ pub struct Rotation {
 }
 
 impl Rotation {
-    /// The rotations of such pairs of dimensions, by cosines and sines `[1, tokens, 1, rotated / 2]` f32.
+    /// The rotations of such pairs of dimensions, by cosines and sines
+    /// `[1, tokens, 1, rotated / 2]` f32.
     pub(crate) fn of(pairs: RotaryPairs, angles: [Tensor<4>; 2]) -> Self {
         Self { angles: Some(angles), pairs, growth: None, moved: RefCell::default() }
     }
@@ -345,7 +350,8 @@ impl Rotation {
         Self { angles, pairs: self.pairs, growth: None, moved: RefCell::default() }
     }
 
-    /// Rotates `[batch, tokens, heads, head_dim]`; of each head the elements behind the first `plain`.
+    /// Rotates `[batch, tokens, heads, head_dim]`; of each head the elements behind the first
+    /// `plain`.
     pub(crate) fn apply_behind(&self, plain: usize, x: Tensor<4>) -> Tensor<4> {
         self.apply_to_pairs_behind(self.pairs, plain, x)
     }
@@ -377,7 +383,8 @@ impl Rotation {
         }
     }
 
-    /// Rotates queries `[batch, tokens, heads, head_dim]`, and scales them if they grow with their position.
+    /// Rotates queries `[batch, tokens, heads, head_dim]`, and scales them if they grow with their
+    /// position.
     pub fn apply_to_queries(&self, x: Tensor<4>) -> Tensor<4> {
         self.grown(self.apply(x))
     }
@@ -482,8 +489,9 @@ mod tests {
 
     #[test]
     fn frequencies_are_those_of_transformers() {
-        // `ROPE_INIT_FUNCTIONS[type](LlamaConfig(..), "cpu", seq_len=length)` of transformers 5.23: what is multiplied, and the
-        // frequencies, with heads of 16.
+        // `ROPE_INIT_FUNCTIONS[type](LlamaConfig(..), "cpu",
+        // seq_len=length)` of transformers 5.23: what is multiplied, and the frequencies, with
+        // heads of 16.
         let cases = [
             (
                 r#"{"rope_type": "linear", "rope_theta": 500000.0, "factor": 4.0}"#,

@@ -8,8 +8,8 @@ use outsize_kernels::{ActivationDtype, index_dtype};
 use super::linear::{self, matrix, zeros};
 use crate::{Error, Init};
 
-/// Scores experts, and chooses a few of them for each token. Its products are of f32 activations, whatever those of other
-/// layers are: near a tie, rounding would choose another expert.
+/// Scores experts, and chooses a few of them for each token. Its products are of f32 activations,
+/// whatever those of other layers are: near a tie, rounding would choose another expert.
 #[derive(Module, Debug)]
 pub struct Router {
     /// `[experts, hidden]`.
@@ -19,7 +19,8 @@ pub struct Router {
     /// `[experts]`: added to the experts' shares while they are chosen
     /// ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)).
     pub e_score_correction_bias: Option<Param<Tensor<1>>>,
-    /// `[vocabulary, per_token]`: which experts tokens go to whatever their scores, in DeepSeek-V4's first layers.
+    /// `[vocabulary, per_token]`: which experts tokens go to whatever their scores, in
+    /// DeepSeek-V4's first layers.
     pub tid2eid: Option<Param<Tensor<2, Int>>>,
     #[module(skip)]
     pub(crate) routing: Routing,
@@ -55,8 +56,8 @@ pub enum Shares {
     SigmoidOfChosen,
     /// The root of the softplus of each, in DeepSeek-V4.
     RootSoftplus,
-    /// Two softmaxes, for one expert each, of scores that are less by twice this part at most. The experts are chosen by their
-    /// scores as they are, the best one first.
+    /// Two softmaxes, for one expert each, of scores that are less by twice this part at most. The
+    /// experts are chosen by their scores as they are, the best one first.
     SparseMixer {
         /// That part.
         jitter: f64,
@@ -72,8 +73,8 @@ pub struct ExpertGroups {
     pub per_token: usize,
     /// How many of its best experts make up what a group is worth.
     pub best: usize,
-    /// What experts of other groups count as: less than any number, or 0 where that is still more than those of some that are
-    /// chosen.
+    /// What experts of other groups count as: less than any number, or 0 where that is still more
+    /// than those of some that are chosen.
     pub others: f32,
 }
 
@@ -156,7 +157,8 @@ impl Router {
         self.weight.lazy_shape()[1]
     }
 
-    /// The shares of all experts, or the scores that they are made of once some are chosen, `[tokens, hidden]` f32, where its weight is, to `[tokens, experts]`.
+    /// The shares of all experts, or the scores that they are made of once some are chosen,
+    /// `[tokens, hidden]` f32, where its weight is, to `[tokens, experts]`.
     pub(super) fn shares(&self, x: Tensor<2>) -> Tensor<2> {
         let scores = linear::product(ActivationDtype::F32, x, &self.weight);
         let scores = linear::biased(scores, self.bias.as_ref());
@@ -168,23 +170,27 @@ impl Router {
         }
     }
 
-    /// Which experts tokens of such shares go to, if what is added to these while they are chosen is not its own.
+    /// Which experts tokens of such shares go to, if what is added to these while they are chosen
+    /// is not its own.
     pub(super) fn choose(&self, shares: &Tensor<2>, correction: Option<Vec<f32>>) -> ChosenExperts {
         let own = || self.e_score_correction_bias.as_ref().map(correction_of);
         ChosenExperts::of(shares, correction.or_else(own).as_deref(), &self.routing)
     }
 }
 
-/// What a parameter, which is not beside the router's weight, adds to the shares of experts while they are chosen.
+/// What a parameter, which is not beside the router's weight, adds to the shares of experts while
+/// they are chosen.
 pub(crate) fn correction_of<const D: usize>(bias: &Param<Tensor<D>>) -> Vec<f32> {
     bias.val().cast(DType::F32).to_data().iter().collect()
 }
 
 /// Which experts the tokens go to.
 pub(crate) struct ChosenExperts {
-    /// Of each token after the other, its experts, in ascending order; of [`Shares::SparseMixer`] the best one first.
+    /// Of each token after the other, its experts, in ascending order; of [`Shares::SparseMixer`]
+    /// the best one first.
     pub of_tokens: Vec<i64>,
-    /// Each expert that is chosen, in ascending order, with where it stands among the choices of the tokens.
+    /// Each expert that is chosen, in ascending order, with where it stands among the choices of
+    /// the tokens.
     pub experts: Vec<(usize, Vec<i64>)>,
 }
 

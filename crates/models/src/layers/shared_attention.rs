@@ -45,15 +45,17 @@ impl KeyValueSource {
     pub const OWN: Self = Self::Own { values_apart: false, is_shared: false };
 }
 
-/// Causal self-attention with norms of each head's queries, keys and values, the last without weights, and scores that are not
-/// scaled. Keys and values may be those of an earlier layer ([Brandon et al., 2024](https://arxiv.org/abs/2405.12981)).
+/// Causal self-attention with norms of each head's queries, keys and values, the last without
+/// weights, and scores that are not scaled. Keys and values may be those of an earlier layer
+/// ([Brandon et al., 2024](https://arxiv.org/abs/2405.12981)).
 #[derive(Module, Debug)]
 pub struct SharedAttention {
     /// `[heads · head_dim, hidden]`.
     pub q_proj: Linear,
     /// `[key_value_heads · head_dim, hidden]`, where it has keys of its own.
     pub k_proj: Option<Linear>,
-    /// `[key_value_heads · head_dim, hidden]`, where it has values that are not made of the same as keys.
+    /// `[key_value_heads · head_dim, hidden]`, where it has values that are not made of the same as
+    /// keys.
     pub v_proj: Option<Linear>,
     /// `[head_dim]`.
     pub q_norm: RmsNorm,
@@ -86,8 +88,8 @@ impl SharedAttention {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values, if it has any, are appended to layer `layer` of the
-    /// cache.
+    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values, if it has any, are
+    /// appended to layer `layer` of the cache.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -143,8 +145,8 @@ impl SharedAttention {
         let SharedAttentionConfig { hidden, heads, key_value_heads, head_dim, .. } = self.config;
         let [hidden, queries, keys] =
             [hidden, heads * head_dim, key_value_heads * head_dim].map(|n| n as u64);
-        // The norm's output; queries, their norm and the copy of a tiled product; then they beside keys and values, of each of
-        // which there are three: projected, normed and rotated.
+        // The norm's output; queries, their norm and the copy of a tiled product; then they beside
+        // keys and values, of each of which there are three: projected, normed and rotated.
         let project = hidden + queries + (2 * queries).max(6 * keys);
         let held_back = if pass.holds_back() { 2 * keys } else { 0 };
         let attend = 2 * queries + 2 * keys + held_back;

@@ -7,8 +7,8 @@ use super::attention::QueryPositions;
 use super::{CausalConv1d, Linear};
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
-/// `out(gate · convolution(write · x))`, of which all three are projected: the short convolution of LFM2
-/// ([Liquid AI, 2025](https://arxiv.org/abs/2511.23404)).
+/// `out(gate · convolution(write · x))`, of which all three are projected: the short convolution of
+/// LFM2 ([Liquid AI, 2025](https://arxiv.org/abs/2511.23404)).
 #[derive(Module, Debug)]
 pub struct ShortConvolution {
     /// `[3 · hidden, hidden]`: what is written, the gate, and what goes through both.
@@ -29,7 +29,8 @@ impl ShortConvolution {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The last inputs in layer `layer` of the cache become those of the tokens.
+    /// `[batch, tokens, hidden]` f32 to the same. The last inputs in layer `layer` of the cache
+    /// become those of the tokens.
     pub(crate) fn forward(
         &self,
         x: Tensor<3>,
@@ -49,7 +50,8 @@ impl ShortConvolution {
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let hidden = self.out_proj.weight.lazy_shape()[0] as u64;
         let taps: u64 = self.conv.weight.lazy_shape().iter().map(|&n| n as u64).product();
-        // The norm's output, what is projected, and as much again for the copy of a tiled product or for its parts.
+        // The norm's output, what is projected, and as much again for the copy of a tiled product
+        // or for its parts.
         Activations::values(pass.rows() * 7 * hidden + 2 * taps)
     }
 }

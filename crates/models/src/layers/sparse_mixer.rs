@@ -3,8 +3,9 @@
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Int, Tensor};
 
-/// The shares of the best expert and of the next best ([Liu et al., 2024](https://arxiv.org/abs/2409.12136)): each by a softmax of
-/// its own, over experts whose scores are hardly less than its; the second one without the first. Of scores `[rows, experts]`
+/// The shares of the best expert and of the next best ([Liu et al.,
+/// 2024](https://arxiv.org/abs/2409.12136)): each by a softmax of its own, over experts whose
+/// scores are hardly less than its; the second one without the first. Of scores `[rows, experts]`
 /// and the places of both experts, `[rows, 2]`, gives the shape of the latter.
 pub(super) fn shares(scores: Tensor<2>, places: Tensor<2, Int>, jitter: f64) -> Tensor<2> {
     let [first, second] = [0, 1].map(|at| places.clone().narrow(1, at, 1));

@@ -10,7 +10,8 @@ use crate::Init;
 /// The longest period of the sines that tell the time.
 const MAX_PERIOD: f32 = 10_000.0;
 
-/// How a consistency model is told the guidance less one, and what that is multiplied with. Luo et al. 2023 (arXiv:2310.04378).
+/// How a consistency model is told the guidance less one, and what that is multiplied with. Luo et
+/// al. 2023 (arXiv:2310.04378).
 const OF_GUIDANCE: Sinusoids = Sinusoids { cosines_first: false, freq_shift: 1.0 };
 const GUIDANCE_SCALE: f32 = 1000.0;
 
@@ -67,7 +68,8 @@ impl TimestepEmbedding {
         self.forward(sinusoids.of(&[number], inputs, device))
     }
 
-    /// The same of a time, where it is told how closely to follow the text, if the layers are told that.
+    /// The same of a time, where it is told how closely to follow the text, if the layers are told
+    /// that.
     pub(crate) fn embed_guided(
         &self,
         number: f32,

@@ -1,5 +1,5 @@
-//! Experts of Granite, Llama 4, gpt-oss and Gemma 4 in GGUF files, which are stacks in transformers, with gates as one weight with what
-//! they let through.
+//! Experts of Granite, Llama 4, gpt-oss and Gemma 4 in GGUF files, which are stacks in
+//! transformers, with gates as one weight with what they let through.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use outsize_core::{Error, Rewrite};
 
 use super::type_of_all;
 
-/// Experts and MLPs on their way to weights of gate and up, by the names of these: of each expert by its number the parts in
-/// order. An MLP is one expert.
+/// Experts and MLPs on their way to weights of gate and up, by the names of these: of each expert
+/// by its number the parts in order. An MLP is one expert.
 #[derive(Default)]
 pub(super) struct Gates(BTreeMap<String, BTreeMap<usize, BTreeMap<bool, StoredWeight>>>);
 
@@ -59,7 +59,8 @@ const GPT_OSS: &str = ".mlp.experts.";
 /// The same of Gemma 4, right behind the number of a layer, whose weights are `[out, in]`.
 const GEMMA4: &str = ".experts.";
 
-/// The name of the weight that a tensor is a part of, its expert, and whether it is what goes through the gate.
+/// The name of the weight that a tensor is a part of, its expert, and whether it is what goes
+/// through the gate.
 fn place(name: &str) -> Option<(String, usize, bool)> {
     let (path, end) = name.rsplit_once('.')?;
     let (module, layer) = path.rsplit_once('.')?;

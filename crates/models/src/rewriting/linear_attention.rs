@@ -57,7 +57,8 @@ impl LinearAttention {
         }
     }
 
-    /// What becomes of a weight, if it becomes another; a part of one that comes [later](Self::rest) becomes nothing.
+    /// What becomes of a weight, if it becomes another; a part of one that comes
+    /// [later](Self::rest) becomes nothing.
     pub fn rewrite(
         &mut self,
         weight: &StoredWeight,

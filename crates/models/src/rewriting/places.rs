@@ -26,7 +26,8 @@ impl<'a> Places<'a> {
         Self { by_name: names.collect(), names: model.names(), model, tensors }
     }
 
-    /// The number of the weight that holds a parameter, under its own name or another, and what part of it that is.
+    /// The number of the weight that holds a parameter, under its own name or another, and what
+    /// part of it that is.
     pub(super) fn of(&self, path: &str) -> Option<(usize, Location)> {
         let mut places = once(Location::whole(path.to_owned())).chain(self.names.otherwise(path));
         places.find_map(|location| {

@@ -11,10 +11,11 @@ use crate::config::{IntegerGroups, compressed_integers};
 use crate::{ModelConfig, ModuleKind};
 
 impl Rewriting {
-    /// Has the matrices of linear layers of such a model written as integers, but for its head, what chooses experts, and rows that
-    /// are no whole groups. Experts in one tensor get tensors of their own where checkpoints are published so, and stay as they
-    /// are elsewhere. Weights come in the order in which a pass uses them from then on.
-    /// `tensors` are those of the checkpoint. How many are quantised is returned.
+    /// Has the matrices of linear layers of such a model written as integers, but for its head,
+    /// what chooses experts, and rows that are no whole groups. Experts in one tensor get tensors
+    /// of their own where checkpoints are published so, and stay as they are elsewhere. Weights
+    /// come in the order in which a pass uses them from then on. `tensors` are those of the
+    /// checkpoint. How many are quantised is returned.
     pub fn quantize(
         &mut self,
         model: &ModelConfig,
@@ -26,8 +27,8 @@ impl Rewriting {
         let (mut order, mut count) = (vec![usize::MAX; self.weights.len()], 0);
         let mut stacks = HashMap::<usize, Vec<(usize, Rewrite)>>::new();
         for (place, parameter) in model.parameters().iter().enumerate() {
-            // Of other kinds matrices are stored the other way round, or are not multiplied as they are. Rows that do not end with
-            // a group compressed-tensors does not read.
+            // Of other kinds matrices are stored the other way round, or are not multiplied as they
+            // are. Rows that do not end with a group compressed-tensors does not read.
             let columns = parameter.shape.last().copied().unwrap_or(0);
             let is_whole = integers.group == 0 || columns.is_multiple_of(integers.group);
             let kind = model.module_kind(parameter).filter(|_| is_whole);
@@ -73,7 +74,8 @@ impl Rewriting {
             .collect();
         weights.sort_by_key(|(place, _)| *place);
         self.weights = weights.into_iter().map(|(_, weight)| weight).collect();
-        // Programs that read the tensors ask of every linear layer that is not named here that it is quantised.
+        // Programs that read the tensors ask of every linear layer that is not named here that it
+        // is quantised.
         let plain = self.weights.iter().filter(|weight| weight.quantized().is_none());
         let plain = plain.map(|weight| weight.spec()).filter(|spec| spec.shape.len() == 2);
         let plain = plain.filter_map(|spec| spec.name.strip_suffix(".weight").map(str::to_owned));

@@ -1,5 +1,6 @@
-//! The fixtures of modules of Stable Diffusion, FLUX.1, FLUX.2, Z-Image and Qwen-Image (`scripts/fixtures/diffusion.py`, `flux.py`,
-//! `flux2.py`, `z_image.py` and `qwen_image.py`), and how each is run.
+//! The fixtures of modules of Stable Diffusion, FLUX.1, FLUX.2, Z-Image and Qwen-Image
+//! (`scripts/fixtures/diffusion.py`, `flux.py`, `flux2.py`, `z_image.py` and `qwen_image.py`), and
+//! how each is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,8 @@ pub const T5_ENCODERS: [&str; 2] = ["t5-encoder", "t5-encoder-whole"];
 pub const FLUXES: [&str; 3] = ["flux-dev", "flux-schnell", "flux-kontext"];
 pub const QWEN3_ENCODERS: [&str; 3] =
     ["qwen3-encoder", "qwen3-encoder-untied", "qwen3-encoder-base"];
-/// Of which several hidden states are taken, those of padding too, which stands behind texts or before them.
+/// Of which several hidden states are taken, those of padding too, which stands behind texts or
+/// before them.
 pub const STATES: [&str; 2] = ["qwen3-states", MISTRAL3_STATES];
 const MISTRAL3_STATES: &str = "mistral3-states";
 pub const FLUX2S: [&str; 3] = ["flux2", "flux2-references", "flux2-guided"];
@@ -228,8 +230,8 @@ pub fn denoise_flux2(name: &str, model: &Flux2Transformer2dModel) -> Vec<f32> {
     values(model.forward(latents, &sizes(name, "sizes"), timestep, Some(guidance), context))
 }
 
-/// The inputs of a pass of the transformer of Z-Image or Qwen-Image: tokens, rows and columns of each picture, a time, texts and
-/// their lengths.
+/// The inputs of a pass of the transformer of Z-Image or Qwen-Image: tokens, rows and columns of
+/// each picture, a time, texts and their lengths.
 pub struct PackedInputs {
     pub latents: Tensor<3>,
     pub sizes: Vec<[usize; 2]>,
@@ -385,7 +387,8 @@ pub fn assert_reads_once<C: Component>(text: &str, pass: impl Fn(&C)) {
     assert!(weights > streamed + 2_000_000 && streamed > 5_000_000, "{streamed} of {weights}");
     // Reads begin and end with pages.
     let pages = 2 * 4096 * specs.len() as u64;
-    // The first pass also loads what stays. What is read ahead for a pass is read while the one before it ends.
+    // The first pass also loads what stays. What is read ahead for a pass is read while the one
+    // before it ends.
     let (first, later) = (weights + map.ring_bytes(), 8);
     for (passes, most) in [(1, first), (later, first + later * streamed)] {
         for _ in 0..passes {

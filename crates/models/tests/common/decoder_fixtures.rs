@@ -1,5 +1,6 @@
-//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py`, `integers.py`, `families.py`,
-//! `hybrids.py`, `mixtures.py`, `linear_attention.py` and `variants.py`).
+//! The fixtures of decoders (`scripts/fixtures/gpt.py`, `decoders.py`, `relatives.py`,
+//! `integers.py`, `families.py`, `hybrids.py`, `mixtures.py`, `linear_attention.py` and
+//! `variants.py`).
 
 pub const FIXTURES: &[&str] = &[
     "gpt2",

@@ -22,7 +22,8 @@ pub fn path(name: &str) -> PathBuf {
     if file.exists() { file } else { folder(name) }
 }
 
-/// Where the weights of a tree live in as much memory, if that is enough, in tiles of so many bytes; and how they are loaded.
+/// Where the weights of a tree live in as much memory, if that is enough, in tiles of so many
+/// bytes; and how they are loaded.
 pub fn placed_in(
     tree: &Tree,
     options: Options,
@@ -44,7 +45,8 @@ pub fn placed_in(
     Some((infer(tree, &options.budget, &plan).ok()?, options))
 }
 
-/// The fixture's model in as much memory, if that is enough, and what of it is streamed, in tiles of so many bytes.
+/// The fixture's model in as much memory, if that is enough, and what of it is streamed, in tiles
+/// of so many bytes.
 pub fn load_in(
     name: &str,
     tile_bytes: u64,
@@ -68,7 +70,8 @@ pub fn load(name: &str, tile_bytes: u64) -> (ModelConfig, DispatchedDecoder) {
     (config(name), model)
 }
 
-/// Compares what `run` gives of the fixture's model in many memories with what it gave in enough, bit by bit.
+/// Compares what `run` gives of the fixture's model in many memories with what it gave in enough,
+/// bit by bit.
 pub fn assert_same_streamed(
     name: &str,
     tile_bytes: u64,

@@ -74,8 +74,8 @@ pub fn figures_apart(gpu_reads_prompts: bool) -> HardwareProfile {
     HardwareProfile { cpu, ..with_gpu(gpu) }
 }
 
-/// The fixture's model and a cache for it, with weights where `map` says, in tiles of so many bytes; what is not on the GPU is
-/// copied to it.
+/// The fixture's model and a cache for it, with weights where `map` says, in tiles of so many
+/// bytes; what is not on the GPU is copied to it.
 pub fn load_on(
     name: &str,
     map: &str,
@@ -120,7 +120,8 @@ pub fn load_computed(
     (config, model, cache)
 }
 
-/// A checkpoint of such tensors in bf16, no two in a row the same: elements are about 2⁻⁷, and every eleventh is −2⁻⁷.
+/// A checkpoint of such tensors in bf16, no two in a row the same: elements are about 2⁻⁷, and
+/// every eleventh is −2⁻⁷.
 pub fn written(folder: &Path, tensors: Vec<(String, Dtype, Vec<usize>)>) -> Checkpoint {
     let specs: Vec<_> = tensors
         .into_iter()

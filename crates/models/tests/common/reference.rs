@@ -11,12 +11,12 @@ use outsize_models::{CacheOptions, KvCache, KvDtype, ModelConfig};
 /// Greatest difference over greatest logit.
 pub const TOLERANCE: f32 = 1e-4;
 
-/// The same with activations rounded to bf16, by up to 2⁻⁹ before each product, where PyTorch is off by 4e-2 of the
-/// logits at most, or its figure is not known.
+/// The same with activations rounded to bf16, by up to 2⁻⁹ before each product, where PyTorch is
+/// off by 4e-2 of the logits at most, or its figure is not known.
 pub const ROUNDED_TOLERANCE: f32 = 5e-2;
 
-/// How far PyTorch in bf16, which rounds the results of products and norms too, is off: the length of the difference over
-/// that of the reference (`scripts/fixtures/rounded.py`).
+/// How far PyTorch in bf16, which rounds the results of products and norms too, is off: the length
+/// of the difference over that of the reference (`scripts/fixtures/rounded.py`).
 #[derive(serde::Deserialize)]
 pub struct PyTorchInBf16 {
     pub logits: HashMap<String, f64>,

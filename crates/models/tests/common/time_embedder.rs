@@ -1,4 +1,5 @@
-//! The matrices of the time's embedding, which are large in a Z-Image of any size: no file of a fixture holds them.
+//! The matrices of the time's embedding, which are large in a Z-Image of any size: no file of a
+//! fixture holds them.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -9,8 +10,8 @@ use outsize_checkpoint::{Checkpoint, Dtype, ShardWriter, TensorSpec};
 /// Values that go in, and between the layers.
 const WIDTHS: [usize; 2] = [256, 1024];
 
-/// Writes the weights of the transformer in a file to an empty folder, with these matrices as `scripts/fixtures/z_image.py` makes
-/// them.
+/// Writes the weights of the transformer in a file to an empty folder, with these matrices as
+/// `scripts/fixtures/z_image.py` makes them.
 pub fn complete(file: &Path, folder: &Path) {
     complete_under(file, folder, "");
 }

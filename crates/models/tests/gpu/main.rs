@@ -1,5 +1,5 @@
-//! Decoders on a GPU, or on a software adapter that acts as one (`OUTSIZE_SOFTWARE_GPU=1`), against what `transformers`
-//! computes in float32, and against themselves with weights elsewhere.
+//! Decoders on a GPU, or on a software adapter that acts as one (`OUTSIZE_SOFTWARE_GPU=1`), against
+//! what `transformers` computes in float32, and against themselves with weights elsewhere.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,7 +9,8 @@ use common::gpu::{load_on, there_is_a_gpu};
 use common::reference::*;
 use outsize_models::{Batch, CacheOptions, DispatchedDecoder, KvCache, Logits};
 
-/// What GPUs refuse, integers and types of GGUF with a codebook, and what is no decoder alone: `paths` has encoders with a decoder.
+/// What GPUs refuse, integers and types of GGUF with a codebook, and what is no decoder alone:
+/// `paths` has encoders with a decoder.
 const OTHERS: [&str; 6] = ["awq", "gptq", "compressed", "llama-iq", "t5", "vision"];
 
 /// All others that are there.

@@ -1,5 +1,6 @@
-//! What else a decoder on a GPU does: blocks that compute elsewhere in prefill than in decode, an encoder, texts side by side
-//! and copies of them, and narrow caches. Against what `transformers` computes in float32, or the same on the processors.
+//! What else a decoder on a GPU does: blocks that compute elsewhere in prefill than in decode, an
+//! encoder, texts side by side and copies of them, and narrow caches. Against what `transformers`
+//! computes in float32, or the same on the processors.
 
 use crate::common::dispatched::{config, load};
 use crate::common::gpu::{figures, figures_apart, load_computed, load_on, there_is_a_gpu};

@@ -1,4 +1,5 @@
-//! Checkpoints, adapters and what PEFT and torch make of them (`scripts/fixtures/lora_training.py`).
+//! Checkpoints, adapters and what PEFT and torch make of them
+//! (`scripts/fixtures/lora_training.py`).
 
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -11,7 +12,8 @@ use outsize_core::{LowRank, Options};
 use outsize_models::{ActivationDtype, Batch, DispatchedDecoder, Init, ModelConfig};
 use outsize_plan::{Budget, infer};
 
-/// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens that are chosen.
+/// All checkpoints of `training.rs`, but those whose layers share keys and values, or see tokens
+/// that are chosen.
 pub const ALL: [&str; 43] = [
     "afmoe",
     "apertus",
@@ -92,7 +94,8 @@ impl Expected {
         Batch::left_padded(&rows.collect::<Vec<_>>()).unwrap()
     }
 
-    /// The batch in two parts, its first row and the others, each with what its positions are to predict.
+    /// The batch in two parts, its first row and the others, each with what its positions are to
+    /// predict.
     pub fn parts(&self) -> [(Batch, Vec<Option<u32>>); 2] {
         let targets = self.targets();
         let tokens = targets.len() / self.ids.len();
@@ -151,7 +154,8 @@ pub fn adapter(name: &str, scale: f64) -> HashMap<String, LowRank> {
     parts.collect()
 }
 
-/// The model in as much memory, if that is enough, its configuration, and how many bytes are streamed.
+/// The model in as much memory, if that is enough, its configuration, and how many bytes are
+/// streamed.
 pub fn model(name: &str, memory: &str) -> Option<(DispatchedDecoder, ModelConfig, u64)> {
     let text = std::fs::read_to_string(folder(name).join("config.json")).unwrap();
     let config = ModelConfig::from_json(&text).unwrap();

@@ -164,7 +164,8 @@ pub fn experts_need_what_is_said() {
             );
         }
     }
-    // Queries, what they are compressed to, or what they become over what the cache has is the widest.
+    // Queries, what they are compressed to, or what they become over what the cache has is the
+    // widest.
     for (hidden, inner, heads, sizes) in [
         (512, 512, 4, [256, 192, 64, 32, 64]),
         (128, 64, 40, [64, 64, 24, 8, 16]),
@@ -213,7 +214,8 @@ pub fn experts_need_what_is_said() {
         ] {
             activations_stay_below_their_bound::<DeepseekForCausalLm>(&config, &options);
         }
-        // Layers that see what others keep, some with an indexer of their own, and some that rotate nothing.
+        // Layers that see what others keep, some with an indexer of their own, and some that rotate
+        // nothing.
         let shared = |top_k: usize, index_heads: usize| {
             let text = format!(
                 r#"{{"hidden_size": {hidden}, "intermediate_size": {inner}, "moe_intermediate_size": {inner},

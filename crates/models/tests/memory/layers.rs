@@ -43,7 +43,8 @@ pub fn other_layers_need_what_is_said() {
         }
         let kinds = r#""layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],"#;
         let olmo = config("olmo_hybrid", kinds);
-        // One matrix after the other takes most, or what is made of the tokens before anything passes between them.
+        // One matrix after the other takes most, or what is made of the tokens before anything
+        // passes between them.
         let latent = format!(
             r#"{kinds} "linear_num_heads": {key_heads}, "linear_head_dim": {value}, "q_lora_rank": null,
                 "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,

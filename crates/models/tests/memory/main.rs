@@ -40,7 +40,8 @@ impl ModuleVisitor for CountLazy {
     }
 }
 
-/// Gives each parameter small numbers in place of random ones, which would take longer than the passes.
+/// Gives each parameter small numbers in place of random ones, which would take longer than the
+/// passes.
 struct FillWeights;
 
 impl ModuleMapper for FillWeights {

@@ -10,8 +10,9 @@ use outsize_models::{
 
 use super::{ALLOCATOR, allocated, config, filled};
 
-/// Passes that end at the end of the context; the weights are there, and the threads have run, before measuring. With nothing
-/// kept of the buffers of earlier passes, and with as much as is said to be safe.
+/// Passes that end at the end of the context; the weights are there, and the threads have run,
+/// before measuring. With nothing kept of the buffers of earlier passes, and with as much as is
+/// said to be safe.
 pub fn activations_stay_below_their_bound<D: DecoderArchitecture>(
     config: &ModelConfig,
     options: &CacheOptions,
@@ -48,7 +49,8 @@ pub fn activations_stay_below_their_bound<D: DecoderArchitecture>(
     }
     let run_until = |column, cache: &mut KvCache| {
         if cache.position() > column && cache.truncate(column).is_err() {
-            // A window or a state cannot be wound back, but that it holds other columns changes nothing here.
+            // A window or a state cannot be wound back, but that it holds other columns changes
+            // nothing here.
             cache.clear();
             cache.begin_at(column, &prompt);
         }

@@ -1,5 +1,6 @@
-//! The modules that FLUX.1 has besides those of Stable Diffusion against what `diffusers` and `transformers` compute in float32
-//! (`scripts/fixtures/flux.py`), dispatched from their checkpoints.
+//! The modules that FLUX.1 has besides those of Stable Diffusion against what `diffusers` and
+//! `transformers` compute in float32 (`scripts/fixtures/flux.py`), dispatched from their
+//! checkpoints.
 
 use crate::common::components::{
     FLUXES, T5_ENCODERS, assert_reads_once, config, denoise_packed, encode_t5, expected, load,

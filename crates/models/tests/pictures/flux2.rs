@@ -1,5 +1,5 @@
-//! The modules of FLUX.2 against what `diffusers` and `transformers` compute in float32 (`scripts/fixtures/flux2.py`), dispatched
-//! from their checkpoints.
+//! The modules of FLUX.2 against what `diffusers` and `transformers` compute in float32
+//! (`scripts/fixtures/flux2.py`), dispatched from their checkpoints.
 
 use crate::common::components::{
     FLUX2_VAES, FLUX2S, STATES, assert_reads_once, assert_writes_saved_names, checkpoint, config,

@@ -1,5 +1,6 @@
-//! The modules of Stable Diffusion, FLUX.1 and Z-Image on a GPU, or on a software adapter that acts as one, against what
-//! `transformers` and `diffusers` compute in float32, and against themselves with weights elsewhere.
+//! The modules of Stable Diffusion, FLUX.1 and Z-Image on a GPU, or on a software adapter that acts
+//! as one, against what `transformers` and `diffusers` compute in float32, and against themselves
+//! with weights elsewhere.
 
 use crate::common::components::{
     CLIPS, FLUXES, QWEN3_ENCODERS, T5_ENCODERS, UNETS, VAES, Z_IMAGES, checkpoint, config, decode,

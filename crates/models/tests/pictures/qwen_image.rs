@@ -1,5 +1,5 @@
-//! The modules of Qwen-Image besides its autoencoder against what `diffusers` and `transformers` compute in float32
-//! (`scripts/fixtures/qwen_image.py`), dispatched from their checkpoints.
+//! The modules of Qwen-Image besides its autoencoder against what `diffusers` and `transformers`
+//! compute in float32 (`scripts/fixtures/qwen_image.py`), dispatched from their checkpoints.
 
 use crate::common::components::{
     PackedInputs, QWEN_IMAGES, QWEN_VL_ENCODERS, QWEN_VL_SEEING, assert_reads_once,

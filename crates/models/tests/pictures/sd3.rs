@@ -1,5 +1,5 @@
-//! The transformer of Stable Diffusion 3 against what `diffusers` computes in float32 (`scripts/fixtures/sd3.py`), dispatched from
-//! its checkpoints.
+//! The transformer of Stable Diffusion 3 against what `diffusers` computes in float32
+//! (`scripts/fixtures/sd3.py`), dispatched from its checkpoints.
 
 use crate::common::components::{
     SD3S, assert_reads_once, assert_writes_saved_names, config, denoise_sd3, expected, load,

@@ -1,5 +1,5 @@
-//! The transformer and the text encoder of Z-Image against what `diffusers` and `transformers` compute in float32
-//! (`scripts/fixtures/z_image.py`), dispatched from their checkpoints.
+//! The transformer and the text encoder of Z-Image against what `diffusers` and `transformers`
+//! compute in float32 (`scripts/fixtures/z_image.py`), dispatched from their checkpoints.
 
 use std::fs;
 

@@ -1,5 +1,6 @@
-//! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`, `decoders.py`,
-//! `relatives.py`, `families.py`, `hybrids.py`, `mixtures.py`, `linear_attention.py` and `variants.py`), dispatched from their checkpoints: with the names of tensors as published,
+//! Decoders against what `transformers` computes in float32 (`scripts/fixtures/gpt.py`,
+//! `decoders.py`, `relatives.py`, `families.py`, `hybrids.py`, `mixtures.py`, `linear_attention.py`
+//! and `variants.py`), dispatched from their checkpoints: with the names of tensors as published,
 //! and as saved today.
 
 use crate::common::decoder_fixtures::{BATCHES, FIXTURES, has_experts};
@@ -71,7 +72,8 @@ fn rounded_activations_stay_near_the_reference_logits() {
         let found = in_passes(&model, &expected.ids, 24, &mut cache(&config, 40));
         if has_experts(name) {
             assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
-            // A token near a tie goes to another expert than without rounding, or sees another token.
+            // A token near a tie goes to another expert than without rounding, or sees another
+            // token.
             let chooses =
                 ["_dsa", "_v32", "hy_v4", "minimax_m3", "deepseek_v4", "mistral_large4", "axk2"]
                     .iter()

@@ -627,7 +627,8 @@ fn what_mistral_large4_cannot_share_is_refused_by_name() {
 
 #[test]
 fn the_text_part_of_mistral_large4_has_the_defaults_of_transformers() {
-    // `MistralLarge4Config(text_config=..)` of transformers 5.24, but for the fields that are given.
+    // `MistralLarge4Config(text_config=..)` of transformers 5.24, but for the fields that are
+    // given.
     let text = r#"{"model_type": "mistral_large4", "text_config": {"num_hidden_layers": 9, "n_routed_experts": 3, "num_experts_per_tok": 3}}"#;
     let config = ModelConfig::from_json(text).unwrap();
     assert_eq!(config.parameter_count(), 7_827_020_256);
@@ -647,7 +648,8 @@ fn the_text_part_of_mistral_large4_has_the_defaults_of_transformers() {
 
 #[test]
 fn axk2_has_the_defaults_of_transformers() {
-    // `AXK2Config(num_hidden_layers=3)` of transformers 5.24, which does not count the correction of experts' scores.
+    // `AXK2Config(num_hidden_layers=3)` of transformers 5.24, which does not count the correction
+    // of experts' scores.
     let text = r#"{"model_type": "axk2", "num_hidden_layers": 3}"#;
     let config = ModelConfig::from_json(text).unwrap();
     assert_eq!(config.parameter_count(), 1_547_550_976 + 2 * 128);
@@ -690,7 +692,8 @@ fn published_models_have_the_parameters_that_transformers_counts() {
     }
 }
 
-/// What stands in place of absent fields makes the published sizes: those that `transformers` counts, with the buffers of routers.
+/// What stands in place of absent fields makes the published sizes: those that `transformers`
+/// counts, with the buffers of routers.
 #[test]
 fn absent_fields_of_text_parts_are_those_of_the_published_ones() {
     for (whole, parameters) in [

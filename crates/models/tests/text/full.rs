@@ -1,5 +1,5 @@
-//! Gradients of all weights, block by block, against those that `transformers` and torch compute in float32
-//! (`scripts/fixtures/training.py`).
+//! Gradients of all weights, block by block, against those that `transformers` and torch compute in
+//! float32 (`scripts/fixtures/training.py`).
 
 use std::collections::BTreeMap;
 use std::io;

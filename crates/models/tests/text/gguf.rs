@@ -1,13 +1,13 @@
-//! GGUF files against what `transformers` computes in float32 from their dequantised weights, and against llama.cpp
-//! (`scripts/fixtures/gguf_files.py`, `gguf_converted.py`).
+//! GGUF files against what `transformers` computes in float32 from their dequantised weights, and
+//! against llama.cpp (`scripts/fixtures/gguf_files.py`, `gguf_converted.py`).
 
 use crate::common::dispatched::{assert_same_streamed, load};
 use crate::common::reference::*;
 use burn::tensor::Tensor;
 use outsize_models::{Batch, DispatchedDecoder, KvCache, Logits};
 
-/// With how far llama.cpp is off, of the largest logit: it rounds activations to the type of 16-bit weights, and to
-/// 8 bits for quantised ones.
+/// With how far llama.cpp is off, of the largest logit: it rounds activations to the type of 16-bit
+/// weights, and to 8 bits for quantised ones.
 const FIXTURES: &[(&str, f32)] = &[
     ("gguf-llama", TOLERANCE),
     ("gguf-llama-f16", 5e-3),

@@ -1,4 +1,5 @@
-//! What a cache with states in it can do: texts that are copied, replaced, taken back and cut off by an error.
+//! What a cache with states in it can do: texts that are copied, replaced, taken back and cut off
+//! by an error.
 
 use crate::common::dispatched::{load, path};
 use crate::common::reference::values;

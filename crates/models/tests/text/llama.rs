@@ -124,8 +124,9 @@ fn a_narrow_cache_gives_the_references_logits_however_it_is_filled() {
                 _ => reference,
             };
             let options = CacheOptions { dtype: *dtype, ..CacheOptions::new(expected.ids.len()) };
-            // A value half-way between two of the type's may be rounded either way, by one more or less rounding error in
-            // f32. One that goes the other way changes a logit by some 1e-4 (f16) or 1e-3 (bf16).
+            // A value half-way between two of the type's may be rounded either way, by one more or
+            // less rounding error in f32. One that goes the other way changes a logit by some 1e-4
+            // (f16) or 1e-3 (bf16).
             let tolerance = match dtype {
                 KvDtype::F32 => TOLERANCE,
                 KvDtype::Bf16 => 2e-3,

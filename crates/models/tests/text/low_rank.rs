@@ -54,7 +54,8 @@ fn check(name: &str) {
     for kibibytes in (40..=320).step_by(20) {
         let Some((model, _, streamed)) = model(name, &format!("{kibibytes}KiB")) else { continue };
         most = most.max(streamed);
-        // What a pass asks for was learned from the one before, which computed more or fewer blocks twice.
+        // What a pass asks for was learned from the one before, which computed more or fewer blocks
+        // twice.
         for kept in [0, 0, 1, 2] {
             let same = gradients(&model, &expected, &adapter, kept);
             assert_eq!(same.loss.to_bits(), found.loss.to_bits(), "{name} in {kibibytes} KiB");

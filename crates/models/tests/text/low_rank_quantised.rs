@@ -1,5 +1,5 @@
-//! Gradients of adapters on weights that are stored in few bits, against differences of the loss; the same bits wherever
-//! the weights are.
+//! Gradients of adapters on weights that are stored in few bits, against differences of the loss;
+//! the same bits wherever the weights are.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Texts that rest in a cache, and others that go on from them: every token has the bits that it has in a text of its own.
+//! Texts that rest in a cache, and others that go on from them: every token has the bits that it
+//! has in a text of its own.
 
 use crate::common::decoder_fixtures::FIXTURES;
 use crate::common::dispatched::load;
@@ -113,7 +114,8 @@ impl Walk<'_> {
         }
     }
 
-    /// What a text could begin with as number `row` of those that begin, and how many tokens could come after.
+    /// What a text could begin with as number `row` of those that begin, and how many tokens could
+    /// come after.
     fn prefix(&self, chance: &mut Chance, row: usize) -> Option<(Option<RowPrefix>, usize)> {
         let place = chance.below(PLACES);
         let length = self.texts[place].len();

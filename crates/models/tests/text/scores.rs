@@ -12,7 +12,8 @@ const TILE: u64 = 700;
 /// Of the likeliest tokens.
 const TOP: usize = 4;
 
-/// What a pass over `rows` gives, of which each token is scored by those before it; and `next` behind the last ones.
+/// What a pass over `rows` gives, of which each token is scored by those before it; and `next`
+/// behind the last ones.
 fn scored(
     model: &DispatchedDecoder,
     rows: &[impl AsRef<[u32]>],

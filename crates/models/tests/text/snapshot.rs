@@ -7,7 +7,8 @@ use outsize_models::{Batch, CacheOptions, DispatchedDecoder, KvCache, Logits, Wh
 
 const TILE: u64 = 700;
 
-/// States; windows beside full attention; states in one that was made for images, and beside keys and values.
+/// States; windows beside full attention; states in one that was made for images, and beside keys
+/// and values.
 const MODELS: [&str; 8] =
     ["qwen3_next", "qwen3_5", "gemma3", "gpt_oss", "falcon_h1", "nemotron_h", "jamba", "mamba"];
 
@@ -47,7 +48,8 @@ fn a_text_goes_on_from_a_snapshot_as_if_it_had_ended_there() {
             let (batch, other) = both(at);
             let mut cache = new();
             let expected = run(&model, &other, 0..columns, &mut cache);
-            // A pass across the snapshot, one that ends at it, one that begins at it, one token before and one behind.
+            // A pass across the snapshot, one that ends at it, one that begins at it, one token
+            // before and one behind.
             for ends in [&[26][..], &[6, 26], &[at, 26], &[at - 1, 26], &[at - 1, at + 1, 26]] {
                 let mut cache = new();
                 cache.snapshot_at(at);
@@ -129,7 +131,8 @@ fn a_snapshot_is_worth_its_memory_where_little_forgets() {
         let config = outsize_models::ModelConfig::from_json(config).unwrap();
         config.cache().snapshot_pays(&CacheOptions::new(context))
     };
-    // States always; 12 windows of 128 tokens; none of 4096 tokens that are all of the cache; nothing forgets.
+    // States always; 12 windows of 128 tokens; none of 4096 tokens that are all of the cache;
+    // nothing forgets.
     assert!(pays("qwen3.5-9b", 64));
     assert!(pays("gpt-oss-20b", 4096));
     assert!(!pays("mistral-7b", 8192));

@@ -1,5 +1,5 @@
-//! T5 against what `transformers` computes in float32 (`scripts/fixtures/t5.py`), dispatched from its checkpoints: with the
-//! tensors and fields of published ones, and as saved today.
+//! T5 against what `transformers` computes in float32 (`scripts/fixtures/t5.py`), dispatched from
+//! its checkpoints: with the tensors and fields of published ones, and as saved today.
 
 use crate::common::dispatched::{assert_same_streamed, config, load, load_in};
 use crate::common::reference::*;

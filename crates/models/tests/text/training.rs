@@ -266,8 +266,8 @@ fn padding_adds_nothing_to_a_gradient() {
     }
 }
 
-/// Weights in bf16 or f16, activations in f32: norms, attention and loss are f32 whatever the weights
-/// are, and so is all that flows back but the last rounding of a weight's gradient.
+/// Weights in bf16 or f16, activations in f32: norms, attention and loss are f32 whatever the
+/// weights are, and so is all that flows back but the last rounding of a weight's gradient.
 #[test]
 fn narrow_weights_learn_too() {
     struct Narrow(DType);

@@ -1,5 +1,6 @@
-//! Models that see images against what `transformers` computes in float32 (`scripts/fixtures/vision.py`): the features that the vision
-//! encoder makes of an image, and what the language model makes of a text with images.
+//! Models that see images against what `transformers` computes in float32
+//! (`scripts/fixtures/vision.py`): the features that the vision encoder makes of an image, and what
+//! the language model makes of a text with images.
 
 use crate::common::components::{self, expected as tensor_of, tensor};
 use crate::common::dispatched::{assert_same_streamed, load, placed_in};

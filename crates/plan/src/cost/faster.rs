@@ -33,8 +33,9 @@ impl Costs {
     }
 }
 
-/// The fewest tokens of a prompt for which the block with the most weights is predicted to compute faster
-/// on a GPU that its weights are copied to than on the host's processors; none if it never is.
+/// The fewest tokens of a prompt for which the block with the most weights is predicted to compute
+/// faster on a GPU that its weights are copied to than on the host's processors; none if it never
+/// is.
 pub fn break_even_prompt(
     tree: &Tree,
     profile: &HardwareProfile,

@@ -87,8 +87,8 @@ fn shown(map: &DeviceMap) -> String {
     format!("{}\n{}\n{}", json["tiers"], json["tensors"], json["blocks"])
 }
 
-/// What copies of activations around blocks that share weights with others may take: these blocks lie
-/// together wherever they are, and the runs are chosen as if nothing came between them.
+/// What copies of activations around blocks that share weights with others may take: these blocks
+/// lie together wherever they are, and the runs are chosen as if nothing came between them.
 fn copies_around_shared(tree: &Tree, options: &Options) -> f64 {
     let bytes = |block: &Block| 4.0 * (options.workload.batch * block.work.input_values) as f64;
     let widest = tree.blocks.iter().map(bytes).fold(0.0, f64::max);
@@ -137,8 +137,8 @@ proptest! {
         }
     }
 
-    /// More memory on any device, or one more, never makes it slower, but for copies around blocks that
-    /// share weights.
+    /// More memory on any device, or one more, never makes it slower, but for copies around blocks
+    /// that share weights.
     #[test]
     fn more_memory_is_never_slower(
         tree in tree(), widths in widths(), options in options(), budget in budget(),
@@ -162,8 +162,9 @@ proptest! {
     }
 
     /// Never predicted slower than the other strategies, whenever their maps fit with what else is
-    /// needed, but for copies around blocks that share weights. (Experts come last wherever they are; keeping those of a block
-    /// that the disk limits can be faster than what all tokens need of one that it does not.)
+    /// needed, but for copies around blocks that share weights. (Experts come last wherever they
+    /// are; keeping those of a block that the disk limits can be faster than what all tokens need
+    /// of one that it does not.)
     #[test]
     fn no_strategy_is_predicted_faster(tree in tree(), widths in widths(), options in options(), budget in budget()) {
         let tree = with_hops(without_routing(tree), &widths);
@@ -174,8 +175,8 @@ proptest! {
             check(&tree, &budget, &options, &map);
             prop_assert_eq!(map.chosen_by(), ChosenBy::Strategy(strategy));
             let Ok(auto) = &auto else {
-                // Tied blocks that are held whole can take less than the ring for their tensors, and a
-                // bounded disk may hold others than the first in an order.
+                // Tied blocks that are held whole can take less than the ring for their tensors,
+                // and a bounded disk may hold others than the first in an order.
                 let tied = tensors(&tree).any(|tensor| tensor.tied.is_some());
                 prop_assert!(tied || budget.get(Tier::Disk).is_some(), "only this fits: {}", shown(&map));
                 continue;

@@ -79,7 +79,8 @@ fn check_segment(name: &str, segment: &Segment, bytes: &[u8]) {
     }
 }
 
-/// A conversion of blocks of so many bytes, each byte to itself and its complement; it is told where it reads.
+/// A conversion of blocks of so many bytes, each byte to itself and its complement; it is told
+/// where it reads.
 pub fn widen(from: usize) -> Convert {
     Convert::new(from, 2 * from, |offset, from, to| {
         assert_eq!(from.first().copied(), from.first().map(|_| byte(offset as usize)));

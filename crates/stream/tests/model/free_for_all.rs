@@ -225,8 +225,8 @@ impl World {
         }
     }
 
-    /// Nothing fails any more, but a read that was under way may still bring its error, and a reader
-    /// its death.
+    /// Nothing fails any more, but a read that was under way may still bring its error, and a
+    /// reader its death.
     fn insist(&self, id: usize) -> Result<Lease, Error> {
         let mut result = self.stream.lease(id);
         for _ in 0..if self.faulty { 8 } else { 0 } {

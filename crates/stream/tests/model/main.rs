@@ -1,11 +1,11 @@
 //! The pool's state machine under every kind of schedule.
 //!
 //! The sources of the crate itself are compiled here once more, over modules of this folder: `sync`
-//! (locks and threads of [shuttle], which decides who runs next), `buffer` (memory that is counted, and
-//! refused on demand), `source` (files in memory that fail on demand) and `reader` (the crate's own, which
-//! may die). Every schedule
-//! is drawn from a fixed seed, and so is what the callers do in it; a failure prints the schedule, for
-//! [`shuttle::replay`]. `OUTSIZE_MODEL_SCHEDULES` sets how many schedules each scenario gets.
+//! (locks and threads of [shuttle], which decides who runs next), `buffer` (memory that is counted,
+//! and refused on demand), `source` (files in memory that fail on demand) and `reader` (the crate's
+//! own, which may die). Every schedule is drawn from a fixed seed, and so is what the callers do in
+//! it; a failure prints the schedule, for [`shuttle::replay`]. `OUTSIZE_MODEL_SCHEDULES` sets how
+//! many schedules each scenario gets.
 
 // What the crate says to its users is not all said here.
 #![allow(dead_code, unused_imports)]
@@ -60,8 +60,8 @@ pub const BLOCK: usize = 16;
 /// Two blocks, so that what is kept has several of them.
 const LARGE_PAGE: usize = 32;
 
-/// Runs a scenario under `schedules` random schedules and as many that preempt at a few chosen places,
-/// which finds other faults (probabilistic concurrency testing).
+/// Runs a scenario under `schedules` random schedules and as many that preempt at a few chosen
+/// places, which finds other faults (probabilistic concurrency testing).
 fn explore(schedules: usize, scenario: impl Fn() + Send + Sync + Clone + 'static) {
     let schedules = match std::env::var("OUTSIZE_MODEL_SCHEDULES") {
         Ok(number) => number.parse().expect("OUTSIZE_MODEL_SCHEDULES: a number"),

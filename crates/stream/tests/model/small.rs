@@ -57,8 +57,8 @@ fn until_reads(faults: &Faults, count: u32) {
     }
 }
 
-/// Several callers ask for a chunk whose read fails. Each gets an error or the bytes, and nobody stays
-/// counted as waiting: afterwards the chunk can be evicted.
+/// Several callers ask for a chunk whose read fails. Each gets an error or the bytes, and nobody
+/// stays counted as waiting: afterwards the chunk can be evicted.
 #[test]
 fn a_failure_shared_by_its_callers() {
     explore(3000, || {
@@ -140,8 +140,8 @@ fn beyond_the_share_callers_are_refused() {
     });
 }
 
-/// The chunks do not fit together, and nobody asks: readers go on by themselves when a lease ends, when
-/// a pass ends, when a failure gave memory back, and when a caller starves no more.
+/// The chunks do not fit together, and nobody asks: readers go on by themselves when a lease ends,
+/// when a pass ends, when a failure gave memory back, and when a caller starves no more.
 #[test]
 fn readers_do_not_oversleep() {
     explore(3000, || {
@@ -303,7 +303,8 @@ fn closing_wakes_everybody() {
     });
 }
 
-/// A chunk larger than the ring is served from the share, and the others are read ahead all the same.
+/// A chunk larger than the ring is served from the share, and the others are read ahead all the
+/// same.
 #[test]
 fn a_chunk_larger_than_the_ring() {
     explore(2000, || {
@@ -322,8 +323,8 @@ fn a_chunk_larger_than_the_ring() {
     });
 }
 
-/// Threads that touch memory ahead and readers that need it meet everywhere: each byte is touched once, and nobody goes
-/// on before what it needs was.
+/// Threads that touch memory ahead and readers that need it meet everywhere: each byte is touched
+/// once, and nobody goes on before what it needs was.
 #[test]
 fn memory_is_touched_once() {
     explore(2000, || {

@@ -35,8 +35,8 @@ impl Accelerator {
         JoinUnevenInputs { accelerator: self }
     }
 
-    /// In an uneven stretch, says whether this rank has a step to make, and if so whether it counts tokens; gives the first
-    /// rank that has one, and the same of it.
+    /// In an uneven stretch, says whether this rank has a step to make, and if so whether it counts
+    /// tokens; gives the first rank that has one, and the same of it.
     pub(super) fn joining(&self, own: Option<bool>) -> Result<Option<(usize, bool)>, Error> {
         let is_alone = self.num_processes() == 1;
         if is_alone || !self.step_state().is_uneven || self.step_state().is_local {

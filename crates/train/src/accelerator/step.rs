@@ -127,8 +127,9 @@ impl Accelerator {
         self.step_gradients(gradients, model, tokens, scale)
     }
 
-    /// The same as [`backward_tokens`](Self::backward_tokens) of gradients that were computed in another way: those of a sum
-    /// over `tokens` tokens, which no scale of fp16 training was multiplied with.
+    /// The same as [`backward_tokens`](Self::backward_tokens) of gradients that were computed in
+    /// another way: those of a sum over `tokens` tokens, which no scale of fp16 training was
+    /// multiplied with.
     ///
     /// # Errors
     ///
@@ -162,8 +163,8 @@ impl Accelerator {
         Ok(StepGradients(self.unless_overflown(model, gradients)))
     }
 
-    /// Averages what this rank has accumulated over ranks, as one that has no batch left, in a step of others which do or do
-    /// not count tokens.
+    /// Averages what this rank has accumulated over ranks, as one that has no batch left, in a step
+    /// of others which do or do not count tokens.
     pub(super) fn average_accumulated<M: Module>(
         &self,
         model: &M,
@@ -255,8 +256,8 @@ impl Accelerator {
         }
     }
 
-    /// Drops gradients that wait for a step, forgets loaders that are being iterated, and frees what
-    /// is kept for the next step's activations and gradients.
+    /// Drops gradients that wait for a step, forgets loaders that are being iterated, and frees
+    /// what is kept for the next step's activations and gradients.
     pub fn free_memory(&self) {
         *self.inner.accumulated() = Accumulated::default();
         let mut state = self.step_state();

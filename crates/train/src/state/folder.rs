@@ -31,7 +31,8 @@ pub(crate) fn next(folder: &Path) -> io::Result<PathBuf> {
     Ok(folder.join(format!("{PREFIX}{number}")))
 }
 
-/// Removes the oldest states but `limit`, and those that a process which was killed has left amid their removal.
+/// Removes the oldest states but `limit`, and those that a process which was killed has left amid
+/// their removal.
 ///
 /// A state gets another name first, so that none is ever there in part.
 pub(crate) fn keep(folder: &Path, limit: usize) -> io::Result<()> {

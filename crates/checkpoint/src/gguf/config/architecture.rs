@@ -77,7 +77,8 @@ pub(super) const ARCHITECTURES: &[(&str, &str, &[Convention])] = &[
     ("mamba2", "mamba2", &[]),
 ];
 
-/// What GGUF files of an architecture have otherwise than transformers, or have to say where that takes something else.
+/// What GGUF files of an architecture have otherwise than transformers, or have to say where that
+/// takes something else.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Convention {
     /// The width of heads is said, if it is their share too.

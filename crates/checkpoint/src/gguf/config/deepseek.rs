@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::{Config, GgufFault, metadata};
 
 impl Config<'_> {
-    /// The widths of heads of which keys and values are compressed. Files that have them for llama.cpp's sake as one head give
-    /// those widths beside the original ones.
+    /// The widths of heads of which keys and values are compressed. Files that have them for
+    /// llama.cpp's sake as one head give those widths beside the original ones.
     pub(super) fn add_latent_attention(&mut self) -> Result<(), GgufFault> {
         // Lists say which layers have such attention.
         self.set_kinds_by_heads(["linear_attention", "full_attention"]);

@@ -1,7 +1,7 @@
 //! Fields that have the values of keys.
 
-/// Keys, behind the name of the architecture, and the fields that have their values in transformers. What a field may be is
-/// for those to say who read them.
+/// Keys, behind the name of the architecture, and the fields that have their values in
+/// transformers. What a field may be is for those to say who read them.
 pub(super) const FIELDS: &[(&str, &str)] = &[
     ("altup.active_idx", "altup_active_idx"),
     ("altup.num_inputs", "altup_num_inputs"),

@@ -33,7 +33,8 @@ impl Config<'_> {
         if let Some(GgufValue::Array(scales)) =
             self.header.get(&self.key("activation_sparsity_scale"))
         {
-            // What part of a normal distribution is below so many deviations, as it is said in transformers.
+            // What part of a normal distribution is below so many deviations, as it is said in
+            // transformers.
             let share = |scale: GgufValue<'_>| match scale {
                 GgufValue::F32(scale) => {
                     let below = libm::erfc(-f64::from(scale) / std::f64::consts::SQRT_2) / 2.0;
@@ -82,8 +83,8 @@ impl Config<'_> {
         Ok(())
     }
 
-    /// The rotary embeddings of Gemma 4, of which a part of each head that sees everything is rotated: the pairs whose factor is
-    /// one.
+    /// The rotary embeddings of Gemma 4, of which a part of each head that sees everything is
+    /// rotated: the pairs whose factor is one.
     pub(super) fn add_rope_of_kinds(&mut self, factors: &[f32]) -> Result<(), GgufFault> {
         let rotated = factors.iter().take_while(|&&factor| factor == 1.0).count();
         if factors.is_empty() || factors[rotated..].iter().any(|&factor| factor < 1e20) {

@@ -6,7 +6,8 @@ use super::relatives::{is_local, kinds};
 use super::{Config, GgufFault, metadata};
 
 impl Config<'_> {
-    /// The fields that transformers calls otherwise for these than for most models, and those that nothing but tensors say.
+    /// The fields that transformers calls otherwise for these than for most models, and those that
+    /// nothing but tensors say.
     pub(super) fn add_conventions_of_mixtures(&mut self) -> Result<(), GgufFault> {
         match self.architecture {
             "exaone-moe" => {
@@ -70,7 +71,8 @@ impl Config<'_> {
         Ok(())
     }
 
-    /// Which layers have a window, where nothing is listed all but one of so many: the last one, or the first one.
+    /// Which layers have a window, where nothing is listed all but one of so many: the last one, or
+    /// the first one.
     pub(super) fn add_layer_types(&mut self, every: u64, first: bool) -> Result<(), GgufFault> {
         let pattern = match self.fields.remove("sliding_window_pattern") {
             Some(Value::Array(pattern)) => pattern,

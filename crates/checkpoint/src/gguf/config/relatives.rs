@@ -125,7 +125,8 @@ impl Config<'_> {
         self.check_sigmoid()
     }
 
-    /// Says of each layer which of two kinds it is, by whether it has heads of keys, where these are listed; gives the list.
+    /// Says of each layer which of two kinds it is, by whether it has heads of keys, where these
+    /// are listed; gives the list.
     pub(super) fn set_kinds_by_heads(&mut self, [without, with]: [&str; 2]) -> Option<Vec<Value>> {
         let heads = self.fields.get("num_key_value_heads")?.as_array()?.clone();
         let kind = |heads: &Value| if heads.as_u64() == Some(0) { without } else { with };

@@ -58,7 +58,8 @@ impl Config<'_> {
                 let weight = self.number(LOG_MULTIPLIER);
                 let stretched = |weight: f64| 0.1 * weight * factor.ln() + 1.0;
                 if self.has_convention(LatentAttention) {
-                    // Scores are stretched, and what is rotated is not: a tenth of the weight is stored.
+                    // Scores are stretched, and what is rotated is not: a tenth of the weight is
+                    // stored.
                     yarn["mscale_all_dim"] = (weight.unwrap_or(0.0) * 10.0).into();
                     yarn["attention_factor"] = 1.0.into();
                     self.fields.remove(&self.key(LOG_MULTIPLIER));
@@ -101,7 +102,8 @@ impl Config<'_> {
         Ok(())
     }
 
-    /// The rotary embeddings of models whose layers with a window have their own: never stretched, and of another part of a head.
+    /// The rotary embeddings of models whose layers with a window have their own: never stretched,
+    /// and of another part of a head.
     pub(super) fn nest_rope(&mut self) -> Result<(), GgufFault> {
         let theta = self.fields.remove("rope_theta");
         let local_theta = self.fields.remove("rope_local_base_freq").or(theta.clone());
@@ -121,7 +123,8 @@ impl Config<'_> {
         let of_window = self.unsigned("rope.dimension_count_swa")?.zip(head);
         let of_window = of_window.map(|(rotated, head)| part(rotated, head).min(1.0));
         let (of_all, of_window) = match self.architecture {
-            // Of those that see everything a half, whatever is said, and what its pairs are divided by.
+            // Of those that see everything a half, whatever is said, and what its pairs are divided
+            // by.
             "step35" => {
                 for name in ["short_factor", "long_factor"] {
                     if let Some(factors) = full.get_mut(name).and_then(Value::as_array_mut) {

@@ -5,9 +5,11 @@ use serde_json::Value;
 use super::{Config, GgufFault, metadata};
 
 impl Config<'_> {
-    /// The sizes of the state space, which layers have one, and what GGUF files have otherwise than transformers.
+    /// The sizes of the state space, which layers have one, and what GGUF files have otherwise than
+    /// transformers.
     pub(super) fn add_state_space(&mut self) -> Result<(), GgufFault> {
-        // What transformers calls taps, elements of a state, groups, heads or what steps are made of, and a bias of the convolution.
+        // What transformers calls taps, elements of a state, groups, heads or what steps are made
+        // of, and a bias of the convolution.
         let names = match self.architecture {
             "nemotron_h" | "nemotron_h_moe" => {
                 ["conv_kernel", "ssm_state_size", "n_groups", "mamba_num_heads", "use_conv_bias"]
@@ -115,7 +117,8 @@ impl Config<'_> {
         Ok(())
     }
 
-    /// Granite 4: which layers have attention, whether it rotates, and the MLP that all tokens go to.
+    /// Granite 4: which layers have attention, whether it rotates, and the MLP that all tokens go
+    /// to.
     fn add_granite(&mut self) -> Result<(), GgufFault> {
         if let Some(heads) = self.set_kinds_by_heads(["mamba", "attention"]) {
             self.set_most("num_key_value_heads", &heads);
@@ -136,7 +139,8 @@ impl Config<'_> {
         self.set(field, of_layers.iter().filter_map(Value::as_u64).max().filter(|&most| most > 0));
     }
 
-    /// Jamba: in which layers attention and experts are, as it says that: once in a period, behind an offset.
+    /// Jamba: in which layers attention and experts are, as it says that: once in a period, behind
+    /// an offset.
     fn add_periods(&mut self) -> Result<(), GgufFault> {
         let layers = self.layers()?;
         let field = "num_key_value_heads";

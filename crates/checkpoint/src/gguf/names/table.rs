@@ -53,9 +53,9 @@ const NEMOTRON: &str = "nemotron_h nemotron_h_moe mamba mamba2";
 /// Those with attention and a state space, each by a name of its own.
 const HYBRID: &str = "jamba falcon-h1 granitehybrid";
 
-/// Tensors of a block, behind its number: modules, and with what ends their names, if anything, parameters that are no module's in
-/// transformers. Of two rows of a name the first counts whose architectures are none or have that of the file, a parameter's before
-/// a module's.
+/// Tensors of a block, behind its number: modules, and with what ends their names, if anything,
+/// parameters that are no module's in transformers. Of two rows of a name the first counts whose
+/// architectures are none or have that of the file, a parameter's before a module's.
 pub(super) const OF_BLOCK: &[(&str, &str, &str)] = &[
     ("lfm2", "attn_norm", "operator_norm"),
     ("lfm2", "attn_output", "self_attn.out_proj"),
@@ -281,7 +281,8 @@ pub(super) const VALUES_OF_HEADS: &str = "self_attn.kv_b_proj.values";
 /// The same.
 pub(super) const SHARED_GATE: &str = "mlp.shared_expert_gate";
 
-/// The experts of a block, which are one tensor: what each is in transformers, before and behind its number.
+/// The experts of a block, which are one tensor: what each is in transformers, before and behind
+/// its number.
 pub(super) const EXPERTS: &[(&str, &str, [&str; 2])] = &[
     (BLOCK_SPARSE, "ffn_gate_exps", ["block_sparse_moe.experts", "w1"]),
     (BLOCK_SPARSE, "ffn_up_exps", ["block_sparse_moe.experts", "w3"]),

@@ -42,7 +42,8 @@ const CASED_WORDS: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\
 /// That of Mistral's Tekken.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Those of DeepSeek's first models: lines, words, punctuation, Chinese and Japanese, single digits.
+/// Those of DeepSeek's first models: lines, words, punctuation, Chinese and Japanese, single
+/// digits.
 const LINES: &[&str] = &[
     r"[\r\n]",
     r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",

@@ -10,8 +10,8 @@ use crate::gguf::tokenizer::{TOKENS as TOKENS_KEY, token_id};
 use crate::gguf::{ARCHITECTURE, GgufFault, GgufHeader, GgufValue};
 use crate::header::HeaderEntry;
 
-/// By the families that have them, the tokens that stand for an image, or are around it, and the fields that have their ids in
-/// transformers.
+/// By the families that have them, the tokens that stand for an image, or are around it, and the
+/// fields that have their ids in transformers.
 const TOKENS: &[(&str, &str, &str)] = &[
     ("gemma3", "<image_soft_token>", "image_token_index"),
     ("gemma4", "<|image|>", "image_token_id"),
@@ -26,7 +26,8 @@ const TOKENS: &[(&str, &str, &str)] = &[
     (QWEN, "<|vision_end|>", "vision_end_token_id"),
 ];
 
-/// The fewest and the most tokens of an image that llama.cpp gives those with images of any size, if a file does not say.
+/// The fewest and the most tokens of an image that llama.cpp gives those with images of any size,
+/// if a file does not say.
 const IMAGE_TOKENS: [u64; 2] = [8, 4096];
 
 /// The tokens of a language model that its images are written with, as fields.
@@ -42,8 +43,8 @@ pub(super) fn tokens(family: &str, model: &GgufHeader) -> Result<Map<String, Val
     Ok(fields)
 }
 
-/// The texts of both files, of an encoder and of the header of its language model, whose own `config.json` is `text`, with
-/// the fields of its tokens.
+/// The texts of both files, of an encoder and of the header of its language model, whose own
+/// `config.json` is `text`, with the fields of its tokens.
 pub(super) fn made(
     encoder: &Encoder<'_>,
     model: &GgufHeader,
@@ -71,7 +72,8 @@ pub(super) fn made(
     Ok((Value::from(config).to_string(), encoder.processor()?.to_string()))
 }
 
-/// The field of the rotary embedding with how many pairs follow time, rows and columns, if the language model's file says it.
+/// The field of the rotary embedding with how many pairs follow time, rows and columns, if the
+/// language model's file says it.
 fn with_sections(
     model: &GgufHeader,
     text: &Map<String, Value>,
@@ -118,7 +120,8 @@ impl Encoder<'_> {
         let heads = self.required("attention.head_count")?;
         let width = self.side("v.blk.0.attn_q.weight", 0).map(|rows| rows / heads.max(1));
         let is_clipped = self.tensors.iter().any(|entry| entry.name.ends_with(".input_max"));
-        // No file says it: but in those whose layers have inputs of their own, tokens of an image see each other.
+        // No file says it: but in those whose layers have inputs of their own, tokens of an image
+        // see each other.
         let inputs = text.get("hidden_size_per_layer_input").and_then(Value::as_u64);
         let seen = if inputs.unwrap_or(0) == 0 { Value::from("vision") } else { Value::Null };
         Ok(json!({
@@ -335,7 +338,8 @@ impl Encoder<'_> {
         found.ok_or_else(|| metadata(&key, "it must be a number".to_owned()))
     }
 
-    /// The width of the MLP's inner layer: of older files a tensor alone says it, which may be called otherwise.
+    /// The width of the MLP's inner layer: of older files a tensor alone says it, which may be
+    /// called otherwise.
     fn inner(&self) -> Result<u64, GgufFault> {
         let hidden = self.required("embedding_length")?;
         match self.tensor("v.blk.0.ffn_up.weight").map(|entry| &entry.shape[..]) {

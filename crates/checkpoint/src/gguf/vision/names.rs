@@ -129,7 +129,8 @@ pub(super) fn deepstack<'a>(tensors: impl IntoIterator<Item = &'a HeaderEntry>) 
     tensors.into_iter().filter_map(number).collect()
 }
 
-/// Whether what is called up makes the outputs of an MLP, and down its inner layer: older converters wrote it so.
+/// Whether what is called up makes the outputs of an MLP, and down its inner layer: older
+/// converters wrote it so.
 fn swaps_layers(family: &str, header: &GgufHeader, tensors: &[HeaderEntry]) -> bool {
     let could = matches!(family, "qwen2" | "qwen2_5" | "gemma3");
     let down = tensors.iter().find(|entry| entry.name == "v.blk.0.ffn_down.weight");

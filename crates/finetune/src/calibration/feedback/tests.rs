@@ -126,7 +126,8 @@ fn integers_are_those_of_gptq() {
         let mut gram = Gram::new(columns);
         gram.add(&inputs);
         let found = rounded(gram, rounding(IntegerWidth::U8, group), &weights);
-        // A value in the middle between two integers goes to either, and what comes after it goes with it.
+        // A value in the middle between two integers goes to either, and what comes after it goes
+        // with it.
         let apart = |at: &usize| (found.integers[*at] - integers[*at]).abs();
         let others: Vec<f32> =
             (0..integers.len()).map(|at| apart(&at)).filter(|it| *it > 0.0).collect();

@@ -1,10 +1,11 @@
 //! Row blocks of activations by panels of weights: two by two tiles of sums in registers.
 //!
-//! The sums of a block stay there until the first step of the next one, which stores each tile right
-//! before it takes its register: so the processor multiplies meanwhile.
+//! The sums of a block stay there until the first step of the next one, which stores each tile
+//! right before it takes its register: so the processor multiplies meanwhile.
 //!
-//! Activations of all row blocks and sums that wait do not fit in the second-level cache beside a panel, and
-//! tiles are loaded too few at a time to hide that. So the activations that come next are fetched by instructions.
+//! Activations of all row blocks and sums that wait do not fit in the second-level cache beside a
+//! panel, and tiles are loaded too few at a time to hide that. So the activations that come next
+//! are fetched by instructions.
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::cell::Cell;
@@ -77,7 +78,8 @@ impl Amx<'_> {
     ///
     /// # Safety
     ///
-    /// That of [`Amx::walk`]; tiles are configured for the columns of the layout, and `PARTS` are its parts.
+    /// That of [`Amx::walk`]; tiles are configured for the columns of the layout, and `PARTS` are
+    /// its parts.
     #[inline(always)]
     pub(super) unsafe fn row_blocks<const PARTS: usize>(
         &self,
@@ -174,9 +176,9 @@ impl Amx<'_> {
     ) {
         let Block { mut tiles, mut x, steps, first, sums, mut ahead, lines } = block;
         let (tile, x_stride) = (self.layout.tile(), 4 * self.layout.columns);
-        // SAFETY: tiles are configured, as the callers promise. Tiles of sums have their places, rows of
-        // 64 bytes; those of weights lie in the panel, whole ones; and those of activations in `x`, which
-        // was packed for these steps, one after the other.
+        // SAFETY: tiles are configured, as the callers promise. Tiles of sums have their places,
+        // rows of 64 bytes; those of weights lie in the panel, whole ones; and those of activations
+        // in `x`, which was packed for these steps, one after the other.
         unsafe {
             macro_rules! switch {
                 ($tile:literal) => {

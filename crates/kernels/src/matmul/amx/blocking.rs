@@ -1,12 +1,12 @@
 //! How a matmul in tiles is cut, so that what is read again is in a cache.
 //!
-//! Weights pass in panels. Few row blocks of activations stay in the second-level cache and meet weights where
-//! they lie in memory ([`in_place`](super::in_place)). For more, a panel is copied: it has a part of the
-//! steps if rows of weights are so long that one of all steps would be narrow, and all activations be read
-//! for each; sums then wait in memory for the other parts.
+//! Weights pass in panels. Few row blocks of activations stay in the second-level cache and meet
+//! weights where they lie in memory ([`in_place`](super::in_place)). For more, a panel is copied:
+//! it has a part of the steps if rows of weights are so long that one of all steps would be narrow,
+//! and all activations be read for each; sums then wait in memory for the other parts.
 //!
-//! Within a panel a row block's activations of some steps meet all pairs of tiles before those of the
-//! next steps do, so that they are read again from the first-level cache.
+//! Within a panel a row block's activations of some steps meet all pairs of tiles before those of
+//! the next steps do, so that they are read again from the first-level cache.
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ use super::pack::{Layout, ROW_BLOCK};
 use super::tiles::{COLUMNS, ROWS, STEP};
 use super::{PAIR, SUMS};
 
-/// The most pairs of a panel: activations, which may come from beyond the second-level cache, are read
-/// again for each panel.
+/// The most pairs of a panel: activations, which may come from beyond the second-level cache, are
+/// read again for each panel.
 pub(super) const PAIRS: usize = 8;
 
 /// Bytes of activations that stay in the first-level cache beside sums.
@@ -135,7 +135,8 @@ impl Blocking {
     }
 }
 
-/// Whether weights are read where they lie: for few rows of activations, which the second-level cache holds.
+/// Whether weights are read where they lie: for few rows of activations, which the second-level
+/// cache holds.
 pub(super) fn is_in_place(second_level: usize, layout: &Layout, rows: usize) -> bool {
     let bytes = layout.step(rows).saturating_mul(layout.steps() * size_of::<bf16>());
     rows <= IN_PLACE * ROW_BLOCK && bytes <= second_level / 3 * 2
@@ -164,13 +165,14 @@ impl Panel {
     }
 }
 
-/// Bytes of a panel of weights, at most: as it lay in the matrix, as tiles, sums that wait, and activations
-/// fit in the second-level cache.
+/// Bytes of a panel of weights, at most: as it lay in the matrix, as tiles, sums that wait, and
+/// activations fit in the second-level cache.
 fn panel_bytes(second_level: usize) -> usize {
     second_level / 4
 }
 
-/// The most bytes that a thread keeps for a panel, sums and outputs, for so many rows of activations.
+/// The most bytes that a thread keeps for a panel, sums and outputs, for so many rows of
+/// activations.
 pub(in super::super) fn most_bytes(rows: usize) -> usize {
     let row_blocks = kept(rows.div_ceil(ROW_BLOCK)).min(WAITING);
     panel_bytes(cache::of_thread()) + PAIRS * row_blocks * SUM_BYTES + TURNED * size_of::<f32>()
@@ -219,8 +221,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each step of each row of the weight meets each row block once, in order of the steps; sums
-        /// that wait have places of their own; and all fits in what is said to be kept.
+        /// Each step of each row of the weight meets each row block once, in order of the steps;
+        /// sums that wait have places of their own; and all fits in what is said to be kept.
         #[test]
         fn panels_cover_all_steps_once(
             second_level in 256usize << 10..1 << 23,
@@ -242,7 +244,8 @@ mod tests {
                     for pair in 0..pairs {
                         let sums = panel.sums(row_block, pair);
                         prop_assert!((sums + 1) * 4 * SUMS <= blocking.sums_len());
-                        // Only sums of all steps at once, of copied panels, give up their place at once.
+                        // Only sums of all steps at once, of copied panels, give up their place at
+                        // once.
                         let waits = blocking.is_in_place() || panel.steps.len() < layout.steps();
                         prop_assert!(places.insert(sums) || !waits);
                         let row_block = panel.rows.start / ROW_BLOCK + row_block;

@@ -1,5 +1,5 @@
-//! What [`broadcast`](super::super::broadcast) computes, in tiles: sixteen outputs by sixteen pixels,
-//! thirty-two products of each in one instruction.
+//! What [`broadcast`](super::super::broadcast) computes, in tiles: sixteen outputs by sixteen
+//! pixels, thirty-two products of each in one instruction.
 //!
 //! Pixels lie as a second operand wants them, pairs of channels side by side, so that a tile of any
 //! sixteen neighbours is read where it lies.
@@ -19,9 +19,10 @@ const WORDS: usize = 16;
 ///
 /// # Safety
 ///
-/// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available. `x` points to the first word that the first pixel
-/// sees; all words that `seen` asks for of each are there, and 31 more behind the last; the depth is one
-/// of whole tiles, and the panel has its weights. Nothing else reads or writes these outputs of `y`.
+/// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available. `x` points to the first word that the first
+/// pixel sees; all words that `seen` asks for of each are there, and 31 more behind the last; the
+/// depth is one of whole tiles, and the panel has its weights. Nothing else reads or writes these
+/// outputs of `y`.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
 pub(in super::super) unsafe fn rows<const SIDE: usize>(
     x: *const Word,
@@ -37,8 +38,8 @@ pub(in super::super) unsafe fn rows<const SIDE: usize>(
     let _tiles = unsafe { Tiles::configure(COLUMNS) };
     for first in (0..rows).step_by(2 * COLUMNS) {
         let wide = rows - first > COLUMNS;
-        // SAFETY: tiles are configured. Those of weights are one behind the other in the panel, those
-        // of pixels where `seen` says, rows of sixteen words; `sums` has room for four.
+        // SAFETY: tiles are configured. Those of weights are one behind the other in the panel,
+        // those of pixels where `seen` says, rows of sixteen words; `sums` has room for four.
         unsafe {
             tiles::zero!(0);
             tiles::zero!(1);

@@ -11,8 +11,8 @@ const SAPPHIRE_RAPIDS: usize = 2 << 20;
 const LEAVES: [u32; 2] = [4, 0x8000_001d];
 const MOST: u32 = 16;
 
-/// Bytes of the second-level cache of this processor, as it says, divided by the threads that share it: two
-/// threads of one core have half of what one has that is alone.
+/// Bytes of the second-level cache of this processor, as it says, divided by the threads that share
+/// it: two threads of one core have half of what one has that is alone.
 pub(super) fn of_thread() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| {
@@ -29,8 +29,8 @@ pub(super) fn of_thread() -> usize {
 }
 
 /// From the registers `eax`, `ebx` and `ecx` of each cache, as Intel's manual describes the
-/// instruction (volume 2, `CPUID`), and AMD's its own leaf (volume 3, appendix E). If they do not say it, that of
-/// [`SAPPHIRE_RAPIDS`].
+/// instruction (volume 2, `CPUID`), and AMD's its own leaf (volume 3, appendix E). If they do not
+/// say it, that of [`SAPPHIRE_RAPIDS`].
 fn described(caches: impl Iterator<Item = [u32; 3]>) -> usize {
     let mut found = SAPPHIRE_RAPIDS;
     for [eax, ebx, ecx] in caches {

@@ -1,10 +1,11 @@
 //! Few row blocks: weights where they lie in memory, one tile at a time.
 //!
-//! A tile of weights meets up to four of activations, which are in the second-level cache: so products take
-//! less time than memory, and weights come as fast as it gives them. That is so only one tile at a time:
-//! the processor fetches ahead for some thirty-two rows at most, and what is fetched far ahead by
-//! instructions fills its queues. In three parts, which take as long as memory does, a few lines ahead
-//! they help. Further row blocks find the rows of a tile in the second-level cache.
+//! A tile of weights meets up to four of activations, which are in the second-level cache: so
+//! products take less time than memory, and weights come as fast as it gives them. That is so only
+//! one tile at a time: the processor fetches ahead for some thirty-two rows at most, and what is
+//! fetched far ahead by instructions fills its queues. In three parts, which take as long as memory
+//! does, a few lines ahead they help. Further row blocks find the rows of a tile in the
+//! second-level cache.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
@@ -30,7 +31,8 @@ impl Amx<'_> {
     ///
     /// # Safety
     ///
-    /// That of [`Amx::walk`]; tiles are configured for the columns of the layout, and `PARTS` are its parts.
+    /// That of [`Amx::walk`]; tiles are configured for the columns of the layout, and `PARTS` are
+    /// its parts.
     #[inline(always)]
     pub(super) unsafe fn in_place<const PARTS: usize>(
         &self,
@@ -65,13 +67,13 @@ impl Amx<'_> {
         }
     }
 
-    /// Multiplies `WIDTH` tiles of activations by one of weights, step after step; leaves two tiles of sums
-    /// in each place.
+    /// Multiplies `WIDTH` tiles of activations by one of weights, step after step; leaves two tiles
+    /// of sums in each place.
     ///
     /// # Safety
     ///
-    /// As for [`Amx::in_place`]; there are so many tiles of these rows, at most sixteen columns, and places
-    /// for sums.
+    /// As for [`Amx::in_place`]; there are so many tiles of these rows, at most sixteen columns,
+    /// and places for sums.
     // Inlined beside the other loops, this one keeps its addresses in memory.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
@@ -88,8 +90,9 @@ impl Amx<'_> {
         let (first, second) = (WIDTH.min(2), WIDTH.saturating_sub(2));
         let mut x = operands.x.wrapping_add(layout.start(rows.start));
         let mut other_x = operands.x.wrapping_add(layout.start(rows.start + ROW_BLOCK));
-        // SAFETY: tiles are configured for the columns of the layout. Weights lie where `weights` says;
-        // activations were packed for these steps, one after the other; sums have rows of 64 bytes.
+        // SAFETY: tiles are configured for the columns of the layout. Weights lie where `weights`
+        // says; activations were packed for these steps, one after the other; sums have rows of 64
+        // bytes.
         unsafe {
             tiles::zero!(0);
             if WIDTH > 1 {

@@ -11,8 +11,8 @@
 //! An output takes `k` in steps of 32, zeros beyond its end. In a step each part of the activations
 //! is multiplied, the smallest first: the processor adds the sixteen even products in order, and
 //! the sixteen odd ones, then both, then what it had; subnormal numbers, given or made, are zero.
-//! So the bits of an output depend on its two rows alone: a single row of activations comes to what it
-//! does as a column among others.
+//! So the bits of an output depend on its two rows alone: a single row of activations comes to what
+//! it does as a column among others.
 //!
 //! # Exactness
 //!
@@ -65,9 +65,10 @@ const BROAD: usize = 4 * PAIR;
 /// Elements of a tile of sums.
 const SUMS: usize = ROWS * COLUMNS;
 
-/// Computes matmuls of `x [m, k]` with weights in bf16, as they are or all packed; all slices have the lengths that the sizes
-/// ask for. `packed` is what this keeps of `x` from one call to the next. With a `gate` outputs are what goes through
-/// that which is in their place, as [`gate_in_place`](crate::activation::gate_in_place) computes it.
+/// Computes matmuls of `x [m, k]` with weights in bf16, as they are or all packed; all slices have
+/// the lengths that the sizes ask for. `packed` is what this keeps of `x` from one call to the
+/// next. With a `gate` outputs are what goes through that which is in their place, as
+/// [`gate_in_place`](crate::activation::gate_in_place) computes it.
 ///
 /// # Safety
 ///
@@ -164,8 +165,8 @@ impl Amx<'_> {
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
         let _tiles = unsafe { Tiles::configure(self.layout.columns) };
         for panel in blocking.panels(&rows, &columns) {
-            // SAFETY: the caller's promises, for rows and columns within its own; the memory is for these
-            // panels.
+            // SAFETY: the caller's promises, for rows and columns within its own; the memory is for
+            // these panels.
             unsafe {
                 match (blocking.is_in_place(), self.layout.parts) {
                     (true, 1) => self.in_place::<1>(operands, &panel, &mut memory),

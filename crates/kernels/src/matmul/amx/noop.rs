@@ -1,9 +1,10 @@
-//! Tiles that compute nothing: rows are read and written as the instructions do it, and all sums are
-//! zero.
+//! Tiles that compute nothing: rows are read and written as the instructions do it, and all sums
+//! are zero.
 //!
-//! With the feature `amx-noop` and `OUTSIZE_AMX=noop`, a processor that has AVX-512 with bf16 takes these
-//! for AMX. So whatever else a matmul, attention or a whole prompt takes can be measured, and profiled,
-//! without tiles; what comes out of it means nothing. Without the variable, no tiles are used.
+//! With the feature `amx-noop` and `OUTSIZE_AMX=noop`, a processor that has AVX-512 with bf16 takes
+//! these for AMX. So whatever else a matmul, attention or a whole prompt takes can be measured, and
+//! profiled, without tiles; what comes out of it means nothing. Without the variable, no tiles are
+//! used.
 
 macro_rules! configure {
     ($from:expr) => {

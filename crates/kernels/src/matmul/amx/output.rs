@@ -40,8 +40,8 @@ impl Amx<'_> {
                 // SAFETY: four tiles of sums.
                 let sums = memory.sums(panel.sums(row_block, at / 2)).wrapping_add(tile * SUMS);
                 let to = &mut memory.turned[at * ROWS..];
-                // SAFETY: a tile of sums has sixteen vectors, and sixteen rows have room for as many from here
-                // on.
+                // SAFETY: a tile of sums has sixteen vectors, and sixteen rows have room for as
+                // many from here on.
                 unsafe {
                     let tile = std::array::from_fn(|row| {
                         _mm512_loadu_si512(sums.add(row * COLUMNS).cast())
@@ -61,8 +61,8 @@ impl Amx<'_> {
                         unsafe { self.again(operands, row, column, output) };
                     }
                 }
-                // SAFETY: the caller's promises: `y` has these rows and columns, which nothing else reads
-                // or writes meanwhile.
+                // SAFETY: the caller's promises: `y` has these rows and columns, which nothing else
+                // reads or writes meanwhile.
                 let y = unsafe {
                     std::slice::from_raw_parts_mut(
                         operands.y.add(row * n + columns.start),
@@ -94,7 +94,8 @@ impl Amx<'_> {
             return;
         }
         let k = operands.size.k;
-        // SAFETY: this row is in `x`, the other in the weight; all sets of instructions up to AMX are there.
+        // SAFETY: this row is in `x`, the other in the weight; all sets of instructions up to AMX
+        // are there.
         unsafe {
             let one = Operands {
                 x: self.x.as_ptr().add(row * k),

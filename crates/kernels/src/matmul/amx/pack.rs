@@ -173,8 +173,8 @@ fn mask(count: usize) -> __mmask16 {
     ((1u32 << count.min(16)) - 1) as u16
 }
 
-/// Thirty-two numbers in three parts, the smallest first; or in one, rounded to bf16: to nearest, ties
-/// to even, subnormal ones to zero.
+/// Thirty-two numbers in three parts, the smallest first; or in one, rounded to bf16: to nearest,
+/// ties to even, subnormal ones to zero.
 #[inline]
 #[allow(clippy::needless_range_loop, reason = "parts are counted, and each indexes several things")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]

@@ -12,7 +12,8 @@ pub(crate) struct TileRows {
     pub(crate) from: *const bf16,
     /// Bytes from one row to the next.
     pub(crate) row_bytes: usize,
-    /// Elements from a tile to the one beside it: below in a first operand, to the right in a second.
+    /// Elements from a tile to the one beside it: below in a first operand, to the right in a
+    /// second.
     pub(crate) tile: usize,
     /// Elements from a tile to that of the next step.
     pub(crate) step: usize,
@@ -20,9 +21,9 @@ pub(crate) struct TileRows {
     pub(crate) part: usize,
 }
 
-/// Which parts of the operands are multiplied, the smallest products first: of three parts each, which
-/// have eight bits, those whose product is above 2⁻²² of the whole. Where neighbours have a part in
-/// common, it is loaded once.
+/// Which parts of the operands are multiplied, the smallest products first: of three parts each,
+/// which have eight bits, those whose product is above 2⁻²² of the whole. Where neighbours have a
+/// part in common, it is loaded once.
 const fn products(parts: usize) -> &'static [[usize; 2]] {
     match parts {
         1 => &[[0, 0]],
@@ -71,21 +72,21 @@ impl TileProducts {
     ///
     /// # Safety
     ///
-    /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and nothing else of this thread uses tiles
-    /// while this is there.
+    /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and nothing else of this thread uses
+    /// tiles while this is there.
     pub(crate) unsafe fn begin() -> Self {
         // SAFETY: the caller's promise.
         Self(unsafe { Tiles::configure(COLUMNS) })
     }
 
-    /// Writes `a · b`, `[16 · down, 32 · steps]` by `[32 · steps, 16 · across]`, both in as many parts (one
-    /// or three): `b` has the elements of two neighbouring rows side by side. An element is summed as in a
-    /// [matmul](super), step by step.
+    /// Writes `a · b`, `[16 · down, 32 · steps]` by `[32 · steps, 16 · across]`, both in as many
+    /// parts (one or three): `b` has the elements of two neighbouring rows side by side. An element
+    /// is summed as in a [matmul](super), step by step.
     ///
     /// # Safety
     ///
-    /// `a` and `b` point to the rows of so many tiles and steps, and `sums` to room for as many that
-    /// nothing else reads or writes meanwhile.
+    /// `a` and `b` point to the rows of so many tiles and steps, and `sums` to room for as many
+    /// that nothing else reads or writes meanwhile.
     pub(crate) unsafe fn multiply<const PARTS: usize>(
         &self,
         a: TileRows,
@@ -133,8 +134,8 @@ struct Held {
     size: [usize; 2],
 }
 
-/// `HEIGHT` by `WIDTH` tiles of sums, which stay in registers. Stores what was there before, each tile
-/// right before its register is taken.
+/// `HEIGHT` by `WIDTH` tiles of sums, which stay in registers. Stores what was there before, each
+/// tile right before its register is taken.
 ///
 /// # Safety
 ///

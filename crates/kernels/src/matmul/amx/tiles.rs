@@ -35,7 +35,8 @@ pub(super) const TILE: usize = ROWS * STEP;
 /// Bytes of a full row of a tile.
 pub(super) const ROW_BYTES: usize = 64;
 
-/// What begins with a cache line, as rows of tiles should: across two lines they take twice as long.
+/// What begins with a cache line, as rows of tiles should: across two lines they take twice as
+/// long.
 #[repr(align(64))]
 pub(super) struct Aligned<T>(pub(super) T);
 

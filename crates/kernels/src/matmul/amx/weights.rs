@@ -1,8 +1,8 @@
 //! Weights as tiles, where they lie in memory, or copied.
 //!
-//! No instruction fetches what comes next: the processor does so by itself, row by row of a tile or two, and
-//! instructions that do it fill its queues. It does so when tiles are copied one after the other, not when
-//! rows are, nor when lines are copied between products, which then wait for them.
+//! No instruction fetches what comes next: the processor does so by itself, row by row of a tile or
+//! two, and instructions that do it fill its queues. It does so when tiles are copied one after the
+//! other, not when rows are, nor when lines are copied between products, which then wait for them.
 
 use std::arch::x86_64::{__m512i, _mm512_loadu_si512, _mm512_storeu_si512};
 

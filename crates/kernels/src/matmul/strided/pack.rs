@@ -1,7 +1,7 @@
 //! Rows and columns in the order in which tiles read them.
 //!
-//! A packed number is as many consecutive ones of a row of `a`, or of a column of `b`, as [`Pack::DEEP`]
-//! says. What the last one lacks is zero.
+//! A packed number is as many consecutive ones of a row of `a`, or of a column of `b`, as
+//! [`Pack::DEEP`] says. What the last one lacks is zero.
 
 use std::ops::Range;
 
@@ -21,7 +21,8 @@ const BLOCK: usize = 16;
 ///
 /// # Safety
 ///
-/// All functions ask that the processor has the instructions of `V`, and those that the type is for.
+/// All functions ask that the processor has the instructions of `V`, and those that the type is
+/// for.
 pub(super) trait Pack<V: Vector> {
     /// Numbers in a packed one.
     const DEEP: usize;
@@ -68,8 +69,8 @@ impl<V: Vector> Pack<V> for Single {
     }
 }
 
-/// Pairs rounded to bf16, to nearest and ties to even, the first in the lower half of the bits. Numbers
-/// too small for a normal bf16 become zero, as products of pairs take them.
+/// Pairs rounded to bf16, to nearest and ties to even, the first in the lower half of the bits.
+/// Numbers too small for a normal bf16 become zero, as products of pairs take them.
 #[cfg(target_arch = "x86_64")]
 pub(super) struct Pairs;
 
@@ -135,9 +136,9 @@ pub(super) struct Steps {
     pub depth: usize,
 }
 
-/// Packs some rows of `a`, [`TALL`] after [`TALL`], each as many packed numbers deep: as they lie, or
-/// the rows of a tile side by side where those of `a` are. Rows beyond the last are zero. Says how they
-/// lie within a tile.
+/// Packs some rows of `a`, [`TALL`] after [`TALL`], each as many packed numbers deep: as they lie,
+/// or the rows of a tile side by side where those of `a` are. Rows beyond the last are zero. Says
+/// how they lie within a tile.
 ///
 /// # Safety
 ///
@@ -175,8 +176,8 @@ pub(super) unsafe fn left<V: Vector, P: Pack<V>>(
                 let l = depth.start + at * P::DEEP;
                 let (first, last) = (column(l), column(l + P::DEEP - 1));
                 let to = &mut to[at * TALL..];
-                // SAFETY: the caller's promise; `count` numbers are read, fewer than lanes, and `to`
-                // has room for all lanes. Those beyond the tile's rows are written anew later.
+                // SAFETY: the caller's promise; `count` numbers are read, fewer than lanes, and
+                // `to` has room for all lanes. Those beyond the tile's rows are written anew later.
                 unsafe {
                     if V::LANES > TALL && to.len() >= V::LANES {
                         let part = |from: &[f32]| V::f32_part(from.as_ptr(), count);

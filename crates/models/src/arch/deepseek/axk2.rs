@@ -1,4 +1,5 @@
-//! Fields and names that A.X-K2 has beside those of DeepSeek-V3.2. SK Telecom 2026 (<https://huggingface.co/skt/A.X-K2>).
+//! Fields and names that A.X-K2 has beside those of DeepSeek-V3.2. SK Telecom 2026
+//! (<https://huggingface.co/skt/A.X-K2>).
 
 use super::super::rms_config::RmsConfig;
 use crate::Error;

@@ -214,7 +214,8 @@ pub(in super::super) fn read(
     if model_type == "axk2" { axk2::with_gates(fields, config) } else { Ok(config) }
 }
 
-/// Attention as Llama's, of whose heads a part is rotated: so much, and with norms or not, if the file says nothing else.
+/// Attention as Llama's, of whose heads a part is rotated: so much, and with norms or not, if the
+/// file says nothing else.
 fn with_attention(
     fields: &Fields<'_>,
     absent: &RmsDefaults<'_>,
@@ -290,7 +291,8 @@ fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Er
     };
     check(&text, tables)?;
     let config = read(text_type, &text)?;
-    // That of the whole model counts, in Mistral Large 4 where it says nothing too; where both are looked at, either.
+    // That of the whole model counts, in Mistral Large 4 where it says nothing too; where both are
+    // looked at, either.
     let tied = text_type != LARGE && config.tie_word_embeddings;
     let tied = fields.flag_or("tie_word_embeddings", tied)?
         || (text_type == GLM_V && config.tie_word_embeddings);
@@ -339,8 +341,8 @@ fn with_latent_attention(
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
-    // Of Sarvam it was published as something else, which does not count; nor does either of Hunyuan 4. That of others may be of
-    // linear attention.
+    // Of Sarvam it was published as something else, which does not count; nor does either of
+    // Hunyuan 4. That of others may be of linear attention.
     let is_other = ["sarvam_mla", "kimi_linear", "bailing_hybrid"].contains(&model_type);
     if config.head_dim != head && !is_other && !is_hy {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
@@ -404,7 +406,8 @@ fn with_latent_attention(
     })
 }
 
-/// The rotary embedding of Mistral 4, whose queries grow with their position; of a head of `head` elements a part is rotated.
+/// The rotary embedding of Mistral 4, whose queries grow with their position; of a head of `head`
+/// elements a part is rotated.
 fn with_growth(fields: &Fields<'_>, config: RmsConfig, head: usize) -> Result<RmsConfig, Error> {
     let Some(object) = rope_object(fields)? else {
         return Err(fields.missing("rope_parameters"));

@@ -33,7 +33,8 @@ pub(super) const HY: &[KnownField] = &[
     ("router_scaling_factor", Read),
 ];
 
-/// Hunyuan 4's as transformers saves them, as its mapping also reads them, and as it has them in memory.
+/// Hunyuan 4's as transformers saves them, as its mapping also reads them, and as it has them in
+/// memory.
 pub(super) const HY_V4_NAMES: &[(&str, &str)] = &[
     (r"\.hc_attn_layer\.hc_", ".hc_pre.hc_attn_layer.hc_"),
     (r"\.hc_attn_layer\.hc_", ".hc_attn_layer.hc_pre.hc_"),

@@ -16,7 +16,8 @@ pub(super) const LARGE: &str = "mistral_large4_text";
 /// What says whose keys and values layers look at.
 const SOURCES: &str = "kv_source_layers";
 
-/// The same with its rotary embedding, which not all layers take, and with whose keys and values each layer looks at.
+/// The same with its rotary embedding, which not all layers take, and with whose keys and values
+/// each layer looks at.
 pub(super) fn with_large_layers(
     fields: &Fields<'_>,
     config: RmsConfig,
@@ -41,8 +42,8 @@ pub(super) fn with_large_layers(
     Ok(RmsConfig { rope, rotated_layers, latent_sources, learned_frequencies: true, ..config })
 }
 
-/// Of each layer, whose keys and values it looks at. Transformers finds what is shared by whether layers rotate, and takes the
-/// last: what a file says must be the same.
+/// Of each layer, whose keys and values it looks at. Transformers finds what is shared by whether
+/// layers rotate, and takes the last: what a file says must be the same.
 fn sources(fields: &Fields<'_>, rotated: &[bool]) -> Result<Vec<KeyValueSource>, Error> {
     let layers = rotated.len();
     let Some(named) = layers_named(fields, SOURCES)? else {

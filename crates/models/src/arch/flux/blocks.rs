@@ -1,4 +1,5 @@
-//! The blocks: first those in which pictures and texts have weights of their own, then those in which they have the same.
+//! The blocks: first those in which pictures and texts have weights of their own, then those in
+//! which they have the same.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -57,8 +58,8 @@ impl FluxTransformerBlock {
         }
     }
 
-    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same, for a conditioning
-    /// `[batch, hidden]` f32.
+    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same, for a
+    /// conditioning `[batch, hidden]` f32.
     pub fn forward(
         &self,
         [image, text]: [Tensor<3>; 2],

@@ -33,10 +33,11 @@ pub struct FluxTransformer2dConfig {
     pub pooled_projection_dim: usize,
     /// Whether it is told how closely to follow the text.
     pub guidance_embeds: bool,
-    /// Elements of a head that each coordinate of a token rotates: one that is always 0, row and column.
+    /// Elements of a head that each coordinate of a token rotates: one that is always 0, row and
+    /// column.
     pub axes_dims_rope: [usize; AXES],
-    /// Whether the last norm's shifts come before its scales, as in the software that FLUX.1 was published for, under
-    /// [`SHIFT_FIRST`](crate::arch::SHIFT_FIRST).
+    /// Whether the last norm's shifts come before its scales, as in the software that FLUX.1 was
+    /// published for, under [`SHIFT_FIRST`](crate::arch::SHIFT_FIRST).
     pub shift_first: bool,
 }
 

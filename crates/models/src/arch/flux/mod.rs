@@ -1,6 +1,7 @@
-//! The transformer of FLUX.1: attention among the tokens of a picture and of a text, whose norms the time and the text as a whole
-//! scale and shift. Black Forest Labs 2024; of its two kinds of blocks the first is that of Esser et al. 2024
-//! (arXiv:2403.03206), the second that of Dehghani et al. 2023 (arXiv:2302.05442).
+//! The transformer of FLUX.1: attention among the tokens of a picture and of a text, whose norms
+//! the time and the text as a whole scale and shift. Black Forest Labs 2024; of its two kinds of
+//! blocks the first is that of Esser et al. 2024 (arXiv:2403.03206), the second that of Dehghani et
+//! al. 2023 (arXiv:2302.05442).
 
 mod attention;
 mod blocks;
@@ -116,15 +117,18 @@ impl Component for FluxTransformer2dModel {
 }
 
 impl FluxTransformer2dModel {
-    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000, for texts `[batch, tokens, text]`
-    /// f32 and what is known of each as a whole, `pooled [batch, p]` f32. `latents [batch, tokens, in]` f32 has the tokens of a
-    /// picture of `sizes[0]` rows and columns and, behind them, of pictures of the other sizes, which the first one is to go by.
-    /// `guidance` is for models that [embed it](FluxTransformer2dConfig::guidance_embeds); others pass it over. To
+    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000,
+    /// for texts `[batch, tokens, text]` f32 and what is known of each as a whole,
+    /// `pooled [batch, p]` f32. `latents [batch, tokens, in]` f32 has the tokens of a picture of
+    /// `sizes[0]` rows and columns and, behind them, of pictures of the other sizes, which the
+    /// first one is to go by. `guidance` is for models that [embed
+    /// it](FluxTransformer2dConfig::guidance_embeds); others pass it over. To
     /// `[batch, rows · columns, out]` f32 of the first picture, in main memory.
     ///
     /// # Panics
-    /// If the latents have other channels or are not as many as `sizes` says, if there is no size, if the texts have another width
-    /// or number, or if the model embeds guidance and there is none.
+    /// If the latents have other channels or are not as many as `sizes` says, if there is no size,
+    /// if the texts have another width or number, or if the model embeds guidance and there is
+    /// none.
     pub fn forward(
         &self,
         latents: Tensor<3>,
@@ -156,16 +160,17 @@ impl FluxTransformer2dModel {
         fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
     }
 
-    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of which there are as many as
-    /// `size` says in all pictures, beside texts of so many `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of
+    /// which there are as many as `size` says in all pictures, beside texts of so many `tokens`;
+    /// with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let [hidden, _] = self.x_embedder.widths();
         let image = size.rows.saturating_mul(size.columns);
         let positions = image.saturating_add(tokens);
         let rows = (size.batch as u64).saturating_mul(positions as u64);
-        // In a block of the second kind the residual stream, attention's result beside the MLP's inner layer with the copy that
-        // is multiplied, and what comes of them. Blocks of the first kind hold less. Of several pictures, each part of
-        // attention's result is copied.
+        // In a block of the second kind the residual stream, attention's result beside the MLP's
+        // inner layer with the copy that is multiplied, and what comes of them. Blocks of the first
+        // kind hold less. Of several pictures, each part of attention's result is copied.
         let most = 1 + 2 * (1 + EXPANSION) + 1 + usize::from(size.batch > 1);
         let width = hidden / self.heads;
         let scratch =

@@ -1,4 +1,5 @@
-//! Where tokens are: those of a text nowhere, those of a picture in a row and a column, and each picture at a place of its own.
+//! Where tokens are: those of a text nowhere, those of a picture in a row and a column, and each
+//! picture at a place of its own.
 
 use burn::tensor::Device;
 
@@ -8,7 +9,8 @@ use crate::layers::{AxialRope, Rotation};
 /// Base of the frequencies.
 const THETA: f64 = 10_000.0;
 
-/// The rotations of so many tokens of a text and, behind them, of pictures of that many rows and columns.
+/// The rotations of so many tokens of a text and, behind them, of pictures of that many rows and
+/// columns.
 pub(super) fn rotation(
     widths: [usize; AXES],
     tokens: usize,

@@ -1,4 +1,5 @@
-//! Attention and MLP side by side, of one projection in and one out. Dehghani et al. 2023 (arXiv:2302.05442).
+//! Attention and MLP side by side, of one projection in and one out. Dehghani et al. 2023
+//! (arXiv:2302.05442).
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -11,7 +12,8 @@ use crate::layers::{Activation, Linear, RmsNorm, Rotation, attend_tokens, entere
 #[derive(Module, Debug)]
 pub(super) struct Flux2ParallelSelfAttention {
     // In the order of use.
-    /// `[3 · hidden + 2 · inner, hidden]`: queries, keys, values, the gate of the MLP, and what goes through it.
+    /// `[3 · hidden + 2 · inner, hidden]`: queries, keys, values, the gate of the MLP, and what
+    /// goes through it.
     to_qkv_mlp_proj: Linear,
     norm_q: RmsNorm,
     norm_k: RmsNorm,

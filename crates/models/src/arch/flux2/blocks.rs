@@ -1,5 +1,5 @@
-//! The blocks: first those in which pictures and texts have weights of their own, then those in which they have the same. The
-//! scales, shifts and shares of all blocks of a kind are the same.
+//! The blocks: first those in which pictures and texts have weights of their own, then those in
+//! which they have the same. The scales, shifts and shares of all blocks of a kind are the same.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -81,7 +81,8 @@ impl Flux2TransformerBlock {
         }
     }
 
-    /// Tokens of pictures and of a text, `[batch, tokens, hidden]` f32 each, to the same; with the branches of either.
+    /// Tokens of pictures and of a text, `[batch, tokens, hidden]` f32 each, to the same; with the
+    /// branches of either.
     pub fn forward(
         &self,
         [image, text]: [Tensor<3>; 2],

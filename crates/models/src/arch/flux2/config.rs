@@ -41,8 +41,8 @@ pub struct Flux2Transformer2dConfig {
     pub rope_theta: f64,
     /// Added to variances and mean squares by norms.
     pub eps: f64,
-    /// Whether the last norm's shifts come before its scales, as in the software that FLUX.2 was published for, under
-    /// [`SHIFT_FIRST`](crate::arch::SHIFT_FIRST).
+    /// Whether the last norm's shifts come before its scales, as in the software that FLUX.2 was
+    /// published for, under [`SHIFT_FIRST`](crate::arch::SHIFT_FIRST).
     pub shift_first: bool,
 }
 

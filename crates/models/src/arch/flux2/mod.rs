@@ -1,5 +1,5 @@
-//! The transformer of FLUX.2: attention among the tokens of pictures and of a text, whose norms the time scales and shifts, in all
-//! blocks of a kind alike. Black Forest Labs 2025.
+//! The transformer of FLUX.2: attention among the tokens of pictures and of a text, whose norms the
+//! time scales and shifts, in all blocks of a kind alike. Black Forest Labs 2025.
 
 mod attention;
 mod blocks;
@@ -126,15 +126,16 @@ impl Component for Flux2Transformer2dModel {
 }
 
 impl Flux2Transformer2dModel {
-    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000, for texts `[batch, tokens, text]`
-    /// f32. `latents [batch, tokens, in]` f32 has the tokens of a picture of `sizes[0]` rows and columns and, behind them, of
-    /// pictures of the other sizes, which the first one is to go by. `guidance` is told if there is any and the model
-    /// [embeds it](Flux2Transformer2dConfig::guidance_embeds). To `[batch, rows · columns, out]` f32 of the first picture, in main
-    /// memory.
+    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000,
+    /// for texts `[batch, tokens, text]` f32. `latents [batch, tokens, in]` f32 has the tokens of a
+    /// picture of `sizes[0]` rows and columns and, behind them, of pictures of the other sizes,
+    /// which the first one is to go by. `guidance` is told if there is any and the model [embeds
+    /// it](Flux2Transformer2dConfig::guidance_embeds). To `[batch, rows · columns, out]` f32 of the
+    /// first picture, in main memory.
     ///
     /// # Panics
-    /// If the latents have other channels or are not as many as `sizes` says, if there is no size, or if the texts have another
-    /// width or number.
+    /// If the latents have other channels or are not as many as `sizes` says, if there is no size,
+    /// or if the texts have another width or number.
     pub fn forward(
         &self,
         latents: Tensor<3>,
@@ -170,14 +171,16 @@ impl Flux2Transformer2dModel {
         fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
     }
 
-    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of which there are as many as
-    /// `size` says in all pictures, beside texts of so many `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of
+    /// which there are as many as `size` says in all pictures, beside texts of so many `tokens`;
+    /// with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let (hidden, inner) = (self.config.hidden(), self.config.inner);
         let positions = size.rows.saturating_mul(size.columns).saturating_add(tokens);
         let rows = (size.batch as u64).saturating_mul(positions as u64);
-        // In a block of the second kind the residual stream, what the norm gives of it and the copy that is multiplied, beside
-        // all that the projection gives. Blocks of the first kind hold less.
+        // In a block of the second kind the residual stream, what the norm gives of it and the copy
+        // that is multiplied, beside all that the projection gives. Blocks of the first kind hold
+        // less.
         let most = 6 * hidden + 2 * inner;
         let width = self.config.attention_head_dim;
         let heads = self.config.num_attention_heads;

@@ -1,4 +1,5 @@
-//! Where tokens are: those of a text in their order, those of a picture in a row and a column, and each picture at a time of its own.
+//! Where tokens are: those of a text in their order, those of a picture in a row and a column, and
+//! each picture at a time of its own.
 
 use burn::tensor::Device;
 
@@ -9,7 +10,8 @@ use crate::layers::{AxialRope, Rotation};
 /// How far pictures are from each other.
 const PICTURE_STEP: usize = 10;
 
-/// The rotations of so many tokens of a text and, behind them, of pictures of that many rows and columns.
+/// The rotations of so many tokens of a text and, behind them, of pictures of that many rows and
+/// columns.
 pub(super) fn rotation(
     config: &Flux2Transformer2dConfig,
     tokens: usize,

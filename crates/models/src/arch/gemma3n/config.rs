@@ -20,7 +20,8 @@ pub struct Gemma3nConfig {
     pub base: Gemma4Config,
     /// The inputs that each layer has of its own.
     pub inputs: PerLayerConfig,
-    /// Of each layer, how many deviations above its mean what the MLP's gate lets through is, if it does not let through all.
+    /// Of each layer, how many deviations above its mean what the MLP's gate lets through is, if it
+    /// does not let through all.
     pub deviations: Vec<Option<f64>>,
     /// The residual streams.
     pub altup: AltUpConfig,
@@ -156,8 +157,9 @@ fn deviations(fields: &Fields<'_>, layers: usize) -> Result<Vec<Option<f64>>, Er
     Ok(shares.into_iter().map(|share| (share > 0.0).then(|| normal_quantile(share))).collect())
 }
 
-/// How many deviations above the mean a share of a normal distribution is below: the inverse of its cumulative function, within
-/// 2e-9 of it ([Acklam](https://web.archive.org/web/20151030215612/http://home.online.no/~pjacklam/notes/invnorm/)).
+/// How many deviations above the mean a share of a normal distribution is below: the inverse of its
+/// cumulative function, within 2e-9 of it
+/// ([Acklam](https://web.archive.org/web/20151030215612/http://home.online.no/~pjacklam/notes/invnorm/)).
 fn normal_quantile(share: f64) -> f64 {
     const A: [f64; 6] = [
         -3.969683028665376e1,

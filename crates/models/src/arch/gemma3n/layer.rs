@@ -12,7 +12,8 @@ use crate::layers::{
 use crate::pass::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
-/// One decoder layer: attention with a low-rank path beside it, then an MLP, with norms around both, of one residual stream.
+/// One decoder layer: attention with a low-rank path beside it, then an MLP, with norms around
+/// both, of one residual stream.
 #[derive(Module, Debug)]
 pub struct Gemma3nDecoderLayer {
     /// What predicts and corrects the streams.
@@ -144,7 +145,8 @@ impl Gemma3nDecoderLayer {
         }
     }
 
-    /// All streams, `[batch, tokens, hidden]` f32 each, and `[batch, tokens, width]` f32 of the layer's own input, to the former.
+    /// All streams, `[batch, tokens, hidden]` f32 each, and `[batch, tokens, width]` f32 of the
+    /// layer's own input, to the former.
     pub(super) fn forward(
         &self,
         streams: Vec<Tensor<3>>,
@@ -179,12 +181,14 @@ impl Gemma3nDecoderLayer {
         Ok(streams)
     }
 
-    /// What it holds at most, besides the residual streams, the rotations and the layers' own inputs.
+    /// What it holds at most, besides the residual streams, the rotations and the layers' own
+    /// inputs.
     pub(super) fn activations(&self, pass: &PassShape) -> Activations {
         let hidden = self.input_layernorm.width() as u64;
         let [width, _]: [usize; 2] = self.per_layer_input_gate.weight.lazy_shape().dims();
         let [squares, streams]: [usize; 2] = self.altup.prediction_coefs.weight.lazy_shape().dims();
-        // Streams as predicted beside those before, or as corrected beside these, with what one more becomes; and coefficients.
+        // Streams as predicted beside those before, or as corrected beside these, with what one
+        // more becomes; and coefficients.
         let others = (streams as u64 + 2) * hidden + 2 * squares as u64;
         let inner = self.self_attn.activations(pass).or(self.mlp.activations(pass));
         // What is beside attention, and the stream that is computed.

@@ -105,7 +105,8 @@ impl Gemma4Config {
         CacheSpec { layers: layers.collect(), ..self.text.cache() }
     }
 
-    /// Whether a tensor is of keys and values that a layer has not: published checkpoints have them.
+    /// Whether a tensor is of keys and values that a layer has not: published checkpoints have
+    /// them.
     pub(in crate::arch) fn is_unused(&self, name: &str) -> bool {
         const UNUSED: [&str; 4] = ["k_proj.", "v_proj.", "k_norm.", "v_norm."];
         let part = || {
@@ -267,7 +268,8 @@ impl OfLayers {
     }
 }
 
-/// Whose keys and values each layer looks at: the last ones those of the last layer before them that sees as much.
+/// Whose keys and values each layer looks at: the last ones those of the last layer before them
+/// that sees as much.
 fn sources(fields: &Fields<'_>, windows: &[Option<usize>]) -> Result<Vec<KeyValueSource>, Error> {
     let values_are_keys = fields.flag_or("attention_k_eq_v", false)?;
     let field = "num_kv_shared_layers";
@@ -349,7 +351,8 @@ fn check_layers(
     Ok(())
 }
 
-/// The rotary embedding of one kind of layers, whose heads are so wide. Absent, base and part are those.
+/// The rotary embedding of one kind of layers, whose heads are so wide. Absent, base and part are
+/// those.
 pub(in crate::arch) fn rope(
     fields: &Fields<'_>,
     config: &RmsConfig,

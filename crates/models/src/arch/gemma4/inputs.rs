@@ -5,8 +5,8 @@ use burn::tensor::Tensor;
 use crate::layers::{Embedding, Linear, RmsNorm};
 use crate::pass::Pass;
 
-/// What makes the inputs of all layers, `[batch, tokens, layers · width]`: a table of its own, read by rows, and a projection of
-/// the embedding.
+/// What makes the inputs of all layers, `[batch, tokens, layers · width]`: a table of its own, read
+/// by rows, and a projection of the embedding.
 pub(in crate::arch) struct PerLayerInputs<'a> {
     /// `[vocabulary, layers · width]`.
     pub table: &'a Embedding,

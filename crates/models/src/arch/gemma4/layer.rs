@@ -11,8 +11,8 @@ use crate::layers::{
 use crate::pass::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
 
-/// One decoder layer: attention, then an MLP and perhaps experts, with norms around both, then what the layer has of the tokens
-/// themselves.
+/// One decoder layer: attention, then an MLP and perhaps experts, with norms around both, then what
+/// the layer has of the tokens themselves.
 #[derive(Module, Debug)]
 pub struct Gemma4DecoderLayer {
     /// `[hidden]`.
@@ -63,7 +63,8 @@ pub struct Gemma4Router {
 }
 
 impl Gemma4Router {
-    /// What the experts make of `experts_in`, chosen by `x`: `[batch, tokens, hidden]` f32 both, to the same.
+    /// What the experts make of `experts_in`, chosen by `x`: `[batch, tokens, hidden]` f32 both, to
+    /// the same.
     fn mixed(&self, x: Tensor<3>, experts_in: Tensor<3>, experts: &[FusedMlp]) -> Tensor<3> {
         let [batch, tokens, hidden] = x.dims();
         let flat = |x: Tensor<3>| entered(x, &self.proj.weight).reshape([batch * tokens, hidden]);
@@ -119,7 +120,8 @@ impl Gemma4DecoderLayer {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32, and `[batch, tokens, width]` f32 of the layer's own input if it has one, to the former.
+    /// `[batch, tokens, hidden]` f32, and `[batch, tokens, width]` f32 of the layer's own input if
+    /// it has one, to the former.
     pub(super) fn forward(
         &self,
         x: Tensor<3>,
@@ -169,7 +171,8 @@ impl Gemma4DecoderLayer {
         Ok(x * scalar.reshape([1, 1, 1]))
     }
 
-    /// What it holds at most, besides the residual stream, the rotations and the layers' own inputs.
+    /// What it holds at most, besides the residual stream, the rotations and the layers' own
+    /// inputs.
     pub(super) fn activations(&self, pass: &PassShape) -> Activations {
         let hidden = self.input_layernorm.width() as u64;
         let mut most = self.self_attn.activations(pass).or(Expert::activations(&self.mlp, pass));
@@ -181,8 +184,8 @@ impl Gemma4DecoderLayer {
             let [width, _]: [usize; 2] = gate.weight.lazy_shape().dims();
             width as u64
         });
-        // The gate, what it takes and a part of the layers' inputs; what comes of it and its norm. And the sum beside its
-        // product with the scalar.
+        // The gate, what it takes and a part of the layers' inputs; what comes of it and its norm.
+        // And the sum beside its product with the scalar.
         let own = Activations::values(pass.rows() * (4 * input + 3 * hidden));
         most.or(own)
     }

@@ -19,7 +19,8 @@ pub(super) struct Gemma4VisionEncoderLayer {
     post_feedforward_layernorm: RmsNorm,
 }
 
-/// Attention of scores that are not scaled, of heads whose queries, keys and values are normed, the last without weights.
+/// Attention of scores that are not scaled, of heads whose queries, keys and values are normed, the
+/// last without weights.
 #[derive(Module, Debug)]
 struct Gemma4VisionAttention {
     q_proj: Gemma4ClippableLinear,

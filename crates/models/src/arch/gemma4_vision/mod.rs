@@ -194,9 +194,10 @@ impl VisionModel for Gemma4VisionModel {
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
         let (inner, width) = (config.intermediate_size as u64, config.head_dim);
         let heads = (config.num_attention_heads * width) as u64;
-        // The norm's output, clipped; queries, keys and values, one of them as it comes, normed, its rotated halves and both, and
-        // what attention gives. Or both inner layers, what the gate makes of one, and that clipped; or the pixels and positions;
-        // beside the residual stream.
+        // The norm's output, clipped; queries, keys and values, one of them as it comes, normed,
+        // its rotated halves and both, and what attention gives. Or both inner layers, what the
+        // gate makes of one, and that clipped; or the pixels and positions; beside the residual
+        // stream.
         let most = (2 * hidden + 7 * heads).max(2 * hidden + 4 * inner);
         let most = most.max(layout.patch_values() as u64 + 2 * hidden);
         let tokens = count / layout.merged() as u64;

@@ -1,5 +1,5 @@
-//! The vision encoder of GLM-4.1V, GLM-4.5V and GLM-4.6V: blocks as Qwen2.5-VL's without windows, and a table of positions that is
-//! stretched over an image. GLM-V Team 2025 (arXiv:2507.01006).
+//! The vision encoder of GLM-4.1V, GLM-4.5V and GLM-4.6V: blocks as Qwen2.5-VL's without windows,
+//! and a table of positions that is stretched over an image. GLM-V Team 2025 (arXiv:2507.01006).
 
 mod config;
 
@@ -184,14 +184,15 @@ impl VisionModel for GlmVisionModel {
         let (config, layout) = (&self.config, Self::layout(&self.config));
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
         let (out, inner) = (config.out_hidden_size as u64, config.intermediate_size as u64);
-        // The norm's output, queries, keys and values as they come and each by itself, one of them rotated, and what attention
-        // gives; or both inner layers and what the gate makes of one; or the pixels and their positions, of the table; beside the
-        // residual stream.
+        // The norm's output, queries, keys and values as they come and each by itself, one of them
+        // rotated, and what attention gives; or both inner layers and what the gate makes of one;
+        // or the pixels and their positions, of the table; beside the residual stream.
         let block = (9 * hidden).max(2 * hidden + 3 * out);
         let table = (config.grid * config.grid) as u64 * hidden;
         let pixels = layout.patch_values() as u64 + 3 * hidden;
         let most = count.saturating_mul(block).max(count.saturating_mul(pixels) + 2 * table);
-        // Patches of a token side by side, twice; then of each token what it becomes, its inner layers, and what the gate makes.
+        // Patches of a token side by side, twice; then of each token what it becomes, its inner
+        // layers, and what the gate makes.
         let tokens = count / layout.merged() as u64;
         let merger = 3 * count.saturating_mul(hidden) + tokens * (4 * out + 3 * inner);
         let width = config.hidden_size / config.num_heads;

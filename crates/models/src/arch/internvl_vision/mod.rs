@@ -1,5 +1,6 @@
-//! The vision encoder of InternVL (InternViT), which sees an image as tiles, with what makes features of its states. Chen et al. 2024
-//! (arXiv:2312.14238), Wang et al. 2025 (arXiv:2508.18265).
+//! The vision encoder of InternVL (InternViT), which sees an image as tiles, with what makes
+//! features of its states. Chen et al. 2024 (arXiv:2312.14238), Wang et al. 2025
+//! (arXiv:2508.18265).
 
 mod config;
 
@@ -252,11 +253,13 @@ impl VisionModel for InternVlVisionModel {
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
         let (config, layout) = (&self.config, Self::layout(&self.config));
         let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
-        // The norm's output, queries, keys and values, one of them normed, and what attention gives; or the inner layer and a copy;
-        // or the pixels, with what is made of them, once more with the class and with positions; beside the residual stream.
+        // The norm's output, queries, keys and values, one of them normed, and what attention
+        // gives; or the inner layer and a copy; or the pixels, with what is made of them, once more
+        // with the class and with positions; beside the residual stream.
         let block = (7 * hidden).max(2 * hidden + 2 * inner);
         let block = block.max(layout.patch_values() as u64 + 3 * hidden);
-        // Of each token what the language model takes, twice more, beside the states without the class, and normed.
+        // Of each token what the language model takes, twice more, beside the states without the
+        // class, and normed.
         let tokens = patches as u64 / layout.merged() as u64;
         let features = tokens.saturating_mul(3 * config.text_hidden_size as u64);
         // Positions as they are and in order.
@@ -316,7 +319,8 @@ impl InternVlMlp {
 }
 
 impl InternVlProjector {
-    /// `[1, tokens, patches of a token · hidden]` f32 to `[tokens, text's hidden]` f32, in main memory.
+    /// `[1, tokens, patches of a token · hidden]` f32 to `[tokens, text's hidden]` f32, in main
+    /// memory.
     fn forward(&self, x: Tensor<3>) -> Tensor<2> {
         let layers = [&self.linear_1, &self.linear_2];
         let features = two_layers_of_pixels(layers, self.activation, self.layer_norm.forward(x));

@@ -36,7 +36,8 @@ pub struct KimiVisionConfig {
     pub merge_size: usize,
     /// Rows and columns of the table of positions.
     pub grid: usize,
-    /// Of each block, whether its patches see those of their window alone, squares as large as the table.
+    /// Of each block, whether its patches see those of their window alone, squares as large as the
+    /// table.
     pub windowed_layers: Vec<bool>,
     /// The base of the rotary frequencies.
     pub rope_theta: f64,

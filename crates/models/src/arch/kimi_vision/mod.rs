@@ -1,6 +1,6 @@
-//! The vision encoder of Kimi K2.5 (MoonViT) and of Muse: blocks as Qwen2-VL's behind a table of positions that is stretched over
-//! an image, in Muse most of them with windows. Kimi Team 2026 (arXiv:2602.02276), Meta 2026
-//! (<https://huggingface.co/meta-models/Muse-Glimmer-30B>).
+//! The vision encoder of Kimi K2.5 (MoonViT) and of Muse: blocks as Qwen2-VL's behind a table of
+//! positions that is stretched over an image, in Muse most of them with windows. Kimi Team 2026
+//! (arXiv:2602.02276), Meta 2026 (<https://huggingface.co/meta-models/Muse-Glimmer-30B>).
 
 mod config;
 mod projector;
@@ -241,16 +241,18 @@ impl VisionModel for KimiVisionModel {
         let (config, layout) = (&self.config, Self::layout(&self.config));
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
         let inner = config.intermediate_size as u64;
-        // The norm's output, queries, keys and values as they come and each by itself, one of them rotated, and what attention
-        // gives; or the inner layer and a copy; or the pixels and their positions, of the table; beside the residual stream.
+        // The norm's output, queries, keys and values as they come and each by itself, one of them
+        // rotated, and what attention gives; or the inner layer and a copy; or the pixels and their
+        // positions, of the table; beside the residual stream.
         let block = (9 * hidden).max(2 * hidden + 2 * inner);
         // The table is read as a whole and copied, or row by row.
         let table = (config.grid * config.grid) as u64 * hidden;
         let row = if config.is_muse() { table } else { 2 * config.grid as u64 * hidden };
         let pixels = layout.patch_values() as u64 + 3 * hidden;
         let most = count.saturating_mul(block).max(count.saturating_mul(pixels) + table + row);
-        // The states, normed, and the inner layer with a copy; or the states with the patches of a token side by side, its inner
-        // layers, and features as they come, normed and in rows again.
+        // The states, normed, and the inner layer with a copy; or the states with the patches of a
+        // token side by side, its inner layers, and features as they come, normed and in rows
+        // again.
         let tokens = count / layout.merged() as u64;
         let out = tokens.saturating_mul(config.text_hidden_size as u64);
         let states = count.saturating_mul(hidden);
@@ -274,7 +276,8 @@ impl VisionModel for KimiVisionModel {
 }
 
 impl KimiVisionModel {
-    /// The positions of patches at these places of an image with such sides, `[1, patches, hidden]` f32.
+    /// The positions of patches at these places of an image with such sides, `[1, patches, hidden]`
+    /// f32.
     fn positions(&self, places: &[[usize; 2]], sides: [usize; 2]) -> Tensor<3> {
         let (tables, grid) = (&self.position_tables[..], self.config.grid);
         if !self.config.is_muse() {
@@ -282,7 +285,8 @@ impl KimiVisionModel {
                 between_four(at, sides[side], grid)
             });
         }
-        // The table is stretched over an image as wide as this one is high, and patches are counted row by row in both.
+        // The table is stretched over an image as wide as this one is high, and patches are counted
+        // row by row in both.
         let [rows, columns] = sides;
         let turned = |[row, column]: &[usize; 2]| {
             let at = row * columns + column;

@@ -19,7 +19,8 @@ pub(super) struct KimiProjector {
     out_proj: Linear,
 }
 
-/// Three layers of all patches of a token, of each channel those of all patches, and a norm without a weight.
+/// Three layers of all patches of a token, of each channel those of all patches, and a norm without
+/// a weight.
 #[derive(Module, Debug)]
 pub(super) struct MuseProjector {
     fc1: Linear,
@@ -53,7 +54,8 @@ impl Projector {
         }
     }
 
-    /// `[1, patches, hidden]` f32 to `[tokens, out]` f32, in main memory; tokens are of so many patches.
+    /// `[1, patches, hidden]` f32 to `[tokens, out]` f32, in main memory; tokens are of so many
+    /// patches.
     pub fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
         match self {
             Self::One(KimiProjector { pre_norm, in_proj, out_proj }) => {

@@ -1,5 +1,5 @@
-//! The vision encoder of Llama 4, which sees an image as tiles, with what makes features of its states. Meta 2025
-//! (<https://ai.meta.com/blog/llama-4-multimodal-intelligence>).
+//! The vision encoder of Llama 4, which sees an image as tiles, with what makes features of its
+//! states. Meta 2025 (<https://ai.meta.com/blog/llama-4-multimodal-intelligence>).
 
 mod config;
 
@@ -244,11 +244,13 @@ impl VisionModel for Llama4VisionModel {
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
         let (config, layout) = (&self.config, Self::layout(&self.config));
         let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
-        // The norm's output, queries, keys and values, one of them rotated, and what attention gives; or the inner layer and a copy;
-        // or the pixels, with what is made of them, once more with the class and with positions; beside the residual stream.
+        // The norm's output, queries, keys and values, one of them rotated, and what attention
+        // gives; or the inner layer and a copy; or the pixels, with what is made of them, once more
+        // with the class and with positions; beside the residual stream.
         let block = (7 * hidden).max(2 * hidden + 2 * inner);
         let block = block.max(layout.patch_values() as u64 + 3 * hidden);
-        // Of each token its features, once more, and what the language model takes, beside the states, normed and without the class.
+        // Of each token its features, once more, and what the language model takes, beside the
+        // states, normed and without the class.
         let tokens = patches as u64 / layout.merged() as u64;
         let values = 3 * config.projector_dim + config.text_hidden_size;
         let features = tokens.saturating_mul(values as u64);

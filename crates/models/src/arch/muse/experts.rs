@@ -89,7 +89,8 @@ impl MuseSparkMoe {
         }
     }
 
-    /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them.
+    /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it
+    /// comes to them.
     pub(super) fn announce(&self, rows: usize) {
         announce_all(&self.experts, &self.gate, rows);
     }

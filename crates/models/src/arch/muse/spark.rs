@@ -1,6 +1,6 @@
-//! Muse Spark, its text part: Muse Glimmer's layers with experts behind a narrower latent, what attention gives normed head by head,
-//! and sums of residual stream and branch weighed by gates. Meta 2026
-//! (<https://huggingface.co/meta-models/Muse-Spark-Open-816B-A42B>).
+//! Muse Spark, its text part: Muse Glimmer's layers with experts behind a narrower latent, what
+//! attention gives normed head by head, and sums of residual stream and branch weighed by gates.
+//! Meta 2026 (<https://huggingface.co/meta-models/Muse-Spark-Open-816B-A42B>).
 
 use burn::module::{Module, Param};
 use burn::tensor::activation::sigmoid;
@@ -24,7 +24,8 @@ use crate::{Activations, Error, KvCache, PassShape, Residual};
 /// A Muse Spark with its language-modelling head.
 pub type MuseSparkForCausalLm = RmsForCausalLm<MuseSparkTextDecoderLayer>;
 
-/// One layer: attention, then an MLP or experts, each with norms around it, and each weighed against the residual stream.
+/// One layer: attention, then an MLP or experts, each with norms around it, and each weighed
+/// against the residual stream.
 #[derive(Module, Debug)]
 pub struct MuseSparkTextDecoderLayer {
     /// `[hidden]`.
@@ -48,8 +49,9 @@ pub struct MuseSparkTextDecoderLayer {
     rotation: Option<usize>,
 }
 
-/// What of the residual stream and of a branch makes up their sum, of each element: `b = σ(gate / temperature)` of the branch and
-/// `√((1 - b)(1 + b))` of the stream, at least `√0.001`.
+/// What of the residual stream and of a branch makes up their sum, of each element:
+/// `b = σ(gate / temperature)` of the branch and `√((1 - b)(1 + b))` of the stream, at least
+/// `√0.001`.
 #[derive(Module, Debug)]
 pub struct MuseSparkResidualGate {
     /// `[hidden]`.

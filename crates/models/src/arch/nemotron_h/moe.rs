@@ -1,4 +1,5 @@
-//! Experts of two matrices each, one of them for all tokens, and perhaps narrower than the residual stream.
+//! Experts of two matrices each, one of them for all tokens, and perhaps narrower than the residual
+//! stream.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -16,7 +17,8 @@ use crate::{Activations, PassShape};
 pub struct NemotronHMoe {
     /// `[experts, hidden]`: scores the experts.
     pub gate: Router,
-    /// `[latent, hidden]`: what the experts take, where they are not as wide as the residual stream.
+    /// `[latent, hidden]`: what the experts take, where they are not as wide as the residual
+    /// stream.
     pub fc1_latent_proj: Option<Linear>,
     /// Feed-forward blocks.
     pub experts: Vec<ArceeMlp>,
@@ -42,7 +44,8 @@ impl NemotronHMoe {
         }
     }
 
-    /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it comes to them.
+    /// Says which experts' weights a pass of `rows` tokens will ask for, if that is known before it
+    /// comes to them.
     pub(super) fn announce(&self, rows: usize) {
         announce_all(&self.experts, &self.gate, rows);
     }

@@ -1,5 +1,5 @@
-//! The vision encoder of Mistral Small 3.1 and later, of Ministral 3 and of Mistral Large 4, with what
-//! makes features of its states. Agrawal et al. 2024 (arXiv:2410.07073).
+//! The vision encoder of Mistral Small 3.1 and later, of Ministral 3 and of Mistral Large 4, with
+//! what makes features of its states. Agrawal et al. 2024 (arXiv:2410.07073).
 
 mod config;
 
@@ -46,7 +46,8 @@ const PUBLISHED_NAMES: &[(&str, &str)] = &[
     (r"^multi_modal_projector\.linear_2\.", "vision_language_adapter.w_out."),
 ];
 
-/// Whether a checkpoint has these names; neighbouring rows of queries and keys are rotated together then.
+/// Whether a checkpoint has these names; neighbouring rows of queries and keys are rotated together
+/// then.
 fn is_published(tensors: &[TensorInfo]) -> bool {
     tensors.iter().any(|tensor| tensor.name.starts_with(PUBLISHED_PARTS[0]))
 }
@@ -245,8 +246,9 @@ impl VisionModel for PixtralVisionModel {
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
         let inner = config.intermediate_size as u64;
         let (layout, text) = (Self::layout(config), config.text_hidden_size as u64);
-        // The norm's output, queries, keys and values, one of them rotated, and what attention gives; or both inner layers and
-        // what the gate makes of one; or the pixels; beside the residual stream.
+        // The norm's output, queries, keys and values, one of them rotated, and what attention
+        // gives; or both inner layers and what the gate makes of one; or the pixels; beside the
+        // residual stream.
         let most = (7 * hidden).max(2 * hidden + 3 * inner);
         let most = most.max(layout.patch_values() as u64 + 2 * hidden);
         // The projector: patches of a token side by side, twice, then its two layers.

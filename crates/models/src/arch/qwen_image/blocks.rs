@@ -1,4 +1,5 @@
-//! The blocks: pictures and texts have weights of their own, and all their tokens attend to each other.
+//! The blocks: pictures and texts have weights of their own, and all their tokens attend to each
+//! other.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -58,8 +59,8 @@ impl QwenImageTransformerBlock {
         }
     }
 
-    /// Tokens of all pictures and of all texts, `[1, tokens, hidden]` f32 each, to the same, for conditionings `[rows, hidden]`
-    /// f32, of which texts have the first.
+    /// Tokens of all pictures and of all texts, `[1, tokens, hidden]` f32 each, to the same, for
+    /// conditionings `[rows, hidden]` f32, of which texts have the first.
     pub fn forward(
         &self,
         streams: [Tensor<3>; 2],

@@ -35,7 +35,8 @@ pub struct QwenImageTransformer2dConfig {
     pub joint_attention_dim: usize,
     /// Elements of a head that each coordinate of a token rotates: picture, row and column.
     pub axes_dims_rope: [usize; AXES],
-    /// Whether pictures to go by are told that there is no noise left, instead of the time of the one that is made.
+    /// Whether pictures to go by are told that there is no noise left, instead of the time of the
+    /// one that is made.
     pub zero_cond_t: bool,
 }
 

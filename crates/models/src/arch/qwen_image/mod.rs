@@ -1,5 +1,5 @@
-//! The transformer of Qwen-Image: attention among the tokens of a picture and of a text, each with weights of its own, whose norms
-//! the time scales and shifts. Qwen Team 2025 (arXiv:2508.02324).
+//! The transformer of Qwen-Image: attention among the tokens of a picture and of a text, each with
+//! weights of its own, whose norms the time scales and shifts. Qwen Team 2025 (arXiv:2508.02324).
 
 mod blocks;
 mod config;
@@ -112,14 +112,15 @@ impl Component for QwenImageTransformer2dModel {
 }
 
 impl QwenImageTransformer2dModel {
-    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000. `latents [batch, tokens, in]` f32
-    /// has the tokens of a picture of `sizes[0]` rows and columns and, behind them, of pictures of the other sizes, which the first
-    /// one is to go by. Of each text, `context [batch, tokens, text]` f32 has the last `lengths` tokens. To
+    /// The velocity of noisy packed latents at a time of the training's schedule, from 0 to 1000.
+    /// `latents [batch, tokens, in]` f32 has the tokens of a picture of `sizes[0]` rows and columns
+    /// and, behind them, of pictures of the other sizes, which the first one is to go by. Of each
+    /// text, `context [batch, tokens, text]` f32 has the last `lengths` tokens. To
     /// `[batch, rows · columns, 4 · out]` f32 of the first picture, in main memory.
     ///
     /// # Panics
-    /// If the latents have other channels or are not as many as `sizes` says, if there is no size, or if the texts have another
-    /// width, another number or fewer tokens than said.
+    /// If the latents have other channels or are not as many as `sizes` says, if there is no size,
+    /// or if the texts have another width, another number or fewer tokens than said.
     pub fn forward(
         &self,
         latents: Tensor<3>,
@@ -165,8 +166,9 @@ impl QwenImageTransformer2dModel {
         fetched(output, &self.proj_out.weight)
     }
 
-    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of which there are as many as
-    /// `size` says in all pictures of a text, beside texts of up to so many `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over packed latents holds at once, of
+    /// which there are as many as `size` says in all pictures of a text, beside texts of up to so
+    /// many `tokens`; with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let QwenImageTransformer2dConfig { num_attention_heads, attention_head_dim: width, .. } =
             self.config;
@@ -178,8 +180,9 @@ impl QwenImageTransformer2dModel {
             pixel_attention_scratch([1, positions, positions], num_attention_heads, width, threads);
         let values =
             |rows: u64, of_row: usize| Activations::values(rows.saturating_mul(of_row as u64));
-        // Both residual streams and the rotations, and in an MLP its inner layer with the copy that is multiplied and what comes
-        // of it; or in attention what the norms give, with a copy of a projection, queries, keys and values.
+        // Both residual streams and the rotations, and in an MLP its inner layer with the copy that
+        // is multiplied and what comes of it; or in attention what the norms give, with a copy of a
+        // projection, queries, keys and values.
         let mlp = values(image.max(text), (2 * EXPANSION + 1) * hidden);
         let attention = values(all, 6 * hidden).with_scratch(scratch);
         values(all, hidden + width).and(mlp.or(attention)).bytes()

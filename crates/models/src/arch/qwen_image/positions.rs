@@ -1,5 +1,5 @@
-//! Where tokens are: those of a picture in rows and columns around its middle, each picture on a plane of its own, and those of a text
-//! behind the pictures on all axes.
+//! Where tokens are: those of a picture in rows and columns around its middle, each picture on a
+//! plane of its own, and those of a text behind the pictures on all axes.
 
 use burn::tensor::Device;
 
@@ -7,7 +7,8 @@ use super::QwenImageTransformer2dConfig;
 use super::config::{AXES, THETA};
 use crate::layers::{AxialRope, Rotation};
 
-/// The rotations of each text, of so many tokens, and of its pictures of that many rows and columns behind it.
+/// The rotations of each text, of so many tokens, and of its pictures of that many rows and columns
+/// behind it.
 pub(super) fn rotation(
     config: &QwenImageTransformer2dConfig,
     texts: &[usize],

@@ -13,8 +13,8 @@ use crate::layers::{
 /// What a block is made of.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::arch) struct QwenVisionBlockShape {
-    /// Width of the residual stream, of the MLP's inner layer, and how many heads there are; of keys and values perhaps fewer, if
-    /// they are made by one layer with queries.
+    /// Width of the residual stream, of the MLP's inner layer, and how many heads there are; of
+    /// keys and values perhaps fewer, if they are made by one layer with queries.
     pub hidden: usize,
     pub inner: usize,
     pub heads: usize,
@@ -58,7 +58,8 @@ pub(in crate::arch) struct QwenVisionBlock {
 
 #[derive(Module, Debug)]
 struct QwenVisionAttention {
-    /// `[3 · hidden, hidden]`, or a third of it each; less where there are fewer heads of keys and values.
+    /// `[3 · hidden, hidden]`, or a third of it each; less where there are fewer heads of keys and
+    /// values.
     qkv: Either<Linear, QwenVisionQkv>,
     /// `[hidden, hidden]`.
     proj: Linear,

@@ -70,9 +70,11 @@ pub struct QwenVisionConfig {
     pub window: Option<usize>,
     /// The blocks in which they attend to all patches nonetheless.
     pub unwindowed: Vec<usize>,
-    /// The blocks behind which features are taken for the first blocks of the language model, in order.
+    /// The blocks behind which features are taken for the first blocks of the language model, in
+    /// order.
     pub deepstack: Vec<usize>,
-    /// What each rotated pair of dimensions of the language model follows, if it is not the place in the text.
+    /// What each rotated pair of dimensions of the language model follows, if it is not the place
+    /// in the text.
     pub axes: Option<Arc<[RotaryAxis]>>,
     /// The token that stands for an image in a prompt.
     pub image_token: u32,

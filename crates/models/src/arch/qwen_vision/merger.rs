@@ -54,7 +54,8 @@ impl Merger {
         Self::Other(Qwen2VisionPatchMerger { ln_q, mlp: (first, Parameterless {}, last) })
     }
 
-    /// `[1, patches, hidden]` f32 to `[tokens, out]` f32, in main memory; tokens are of so many patches.
+    /// `[1, patches, hidden]` f32 to `[tokens, out]` f32, in main memory; tokens are of so many
+    /// patches.
     pub fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
         match self {
             Self::One(merger) => merger.forward(x, patches),
@@ -70,7 +71,8 @@ fn layers(config: &QwenVisionConfig, init: &Init) -> [Linear; 2] {
     [merged, config.out_hidden_size].map(|outputs| Linear::new(merged, outputs, true, init))
 }
 
-/// The patches of tokens of so many through a norm, of each or of all of a token together, and two layers.
+/// The patches of tokens of so many through a norm, of each or of all of a token together, and two
+/// layers.
 pub(in crate::arch) fn merged(
     norm: &Norm,
     layers: [&Linear; 2],

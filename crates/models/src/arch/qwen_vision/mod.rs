@@ -1,5 +1,6 @@
-//! The vision encoder of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: patches of an image to features that stand among the tokens of
-//! a text. Wang et al. 2024 (arXiv:2409.12191), Bai et al. 2025 (arXiv:2502.13923, arXiv:2511.21631).
+//! The vision encoder of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: patches of an image to
+//! features that stand among the tokens of a text. Wang et al. 2024 (arXiv:2409.12191), Bai et al.
+//! 2025 (arXiv:2502.13923, arXiv:2511.21631).
 
 pub(super) mod block;
 mod config;
@@ -165,8 +166,8 @@ pub(super) fn is_no_visual(tensor: &str) -> bool {
     !PREFIXES.iter().any(|prefix| tensor.starts_with(prefix))
 }
 
-/// What a pass does with a weight of an encoder of [blocks](QwenVisionBlock), of patches that see so many each, or all; or of
-/// tokens of so many patches.
+/// What a pass does with a weight of an encoder of [blocks](QwenVisionBlock), of patches that see
+/// so many each, or all; or of tokens of so many patches.
 pub(super) fn visual_weight_use(
     path: &str,
     pass: &PicturePass,
@@ -253,9 +254,10 @@ impl VisionModel for QwenVisionModel {
         let (config, layout) = (&self.config, Self::layout(&self.config));
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
         let (inner, merged) = (config.intermediate_size as u64, layout.merged() as u64);
-        // The norm's output, queries, keys and values as they come and each by itself, one of them rotated, and what attention
-        // gives; or the inner layer and a copy, or both inner layers and what the gate makes of one; or the pixels and their
-        // positions, of the table; beside the residual stream.
+        // The norm's output, queries, keys and values as they come and each by itself, one of them
+        // rotated, and what attention gives; or the inner layer and a copy, or both inner layers
+        // and what the gate makes of one; or the pixels and their positions, of the table; beside
+        // the residual stream.
         let inner_layers = if config.version == QwenVisionVersion::Qwen2_5 { 3 } else { 2 };
         let block = (9 * hidden).max(2 * hidden + inner_layers * inner);
         let table = config.grid.map_or(0, |grid| (grid * grid) as u64 * hidden);

@@ -18,7 +18,8 @@ pub(in crate::arch) struct ImageWindows {
 }
 
 impl ImageWindows {
-    /// Those of so many rows and columns of tokens, of up to `side` tokens a side; a token is of `merged` patches.
+    /// Those of so many rows and columns of tokens, of up to `side` tokens a side; a token is of
+    /// `merged` patches.
     pub fn new([rows, columns]: [usize; 2], side: usize, merged: usize) -> Self {
         let tokens = |top: usize, left: usize| {
             let row = move |row| (left..columns.min(left + side)).map(move |at| row * columns + at);
@@ -30,7 +31,8 @@ impl ImageWindows {
         let alike = windows.chunk_by(|a, b| a.len() == b.len());
         let groups = alike.flat_map(|windows| {
             let patches = windows[0].len() * merged;
-            // Keys take whole blocks of scratch memory: at once no more than those of the whole image.
+            // Keys take whole blocks of scratch memory: at once no more than those of the whole
+            // image.
             let blocks = |patches: usize| patches.div_ceil(BLOCK);
             let most = blocks(rows * columns * merged) / blocks(patches);
             windows.chunks(most).map(move |windows| [windows.len(), patches])
@@ -62,7 +64,8 @@ impl ImageWindows {
         selected(x, &places)
     }
 
-    /// Queries, keys and values `[1, patches, heads, width]` to `[1, patches, heads · width]`, each window by itself.
+    /// Queries, keys and values `[1, patches, heads, width]` to `[1, patches, heads · width]`, each
+    /// window by itself.
     pub fn attend(&self, compute: ActivationDtype, projected: [Tensor<4>; 3]) -> Tensor<3> {
         let [_, _, heads, width] = projected[0].dims();
         let mut start = 0;

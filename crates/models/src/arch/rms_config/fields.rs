@@ -57,7 +57,8 @@ pub(in crate::arch) const DEFAULTS: RmsDefaults<'static> = RmsDefaults {
 };
 
 impl RmsConfig {
-    /// Reads the fields that all have. What only some have is as in Llama, and the rotary embedding not yet read.
+    /// Reads the fields that all have. What only some have is as in Llama, and the rotary embedding
+    /// not yet read.
     pub(in crate::arch) fn read(
         fields: &Fields<'_>,
         absent: &RmsDefaults<'_>,
@@ -191,8 +192,8 @@ impl RmsConfig {
         RopeContext { fields, head_dim, max_position_embeddings, theta: self.rope.theta }
     }
 
-    /// The same with experts: so many as `count` says, unless the file says otherwise, of which each token goes to
-    /// `per_token`; and the names of these fields.
+    /// The same with experts: so many as `count` says, unless the file says otherwise, of which
+    /// each token goes to `per_token`; and the names of these fields.
     pub(in crate::arch) fn with_experts<const N: usize>(
         self,
         fields: &Fields<'_>,
@@ -207,7 +208,8 @@ impl RmsConfig {
         self.with_experts_of(fields, count, per_token, normalized)
     }
 
-    /// The same with so many experts, of which each token goes to `per_token`; and the fields that say so.
+    /// The same with so many experts, of which each token goes to `per_token`; and the fields that
+    /// say so.
     pub(in crate::arch) fn with_experts_of(
         self,
         fields: &Fields<'_>,

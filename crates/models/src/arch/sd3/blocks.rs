@@ -1,4 +1,5 @@
-//! The blocks: pictures and texts have weights of their own, and all their tokens attend to each other.
+//! The blocks: pictures and texts have weights of their own, and all their tokens attend to each
+//! other.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -66,8 +67,8 @@ impl Sd3TransformerBlock {
         }
     }
 
-    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same, for a conditioning
-    /// `[batch, hidden]` f32. Behind the last block those of a text are of no use.
+    /// Tokens of a picture and of a text, `[batch, tokens, hidden]` f32 each, to the same, for a
+    /// conditioning `[batch, hidden]` f32. Behind the last block those of a text are of no use.
     pub fn forward(
         &self,
         [image, text]: [Tensor<3>; 2],

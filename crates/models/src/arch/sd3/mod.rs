@@ -1,5 +1,6 @@
-//! The transformer of Stable Diffusion 3 and 3.5: attention among the tokens of a picture and of a text, whose norms the time and
-//! the text as a whole scale and shift. Esser et al. 2024 (arXiv:2403.03206).
+//! The transformer of Stable Diffusion 3 and 3.5: attention among the tokens of a picture and of a
+//! text, whose norms the time and the text as a whole scale and shift. Esser et al. 2024
+//! (arXiv:2403.03206).
 
 mod blocks;
 mod config;
@@ -126,14 +127,15 @@ impl Component for Sd3Transformer2dModel {
 }
 
 impl Sd3Transformer2dModel {
-    /// The velocity of noisy packed latents `[batch, rows · columns, 4 · in]` f32 at a time of the training's schedule, from 0 to
-    /// 1000, for texts `[batch, tokens, text]` f32 and what is known of each as a whole, `pooled [batch, p]` f32. All values of a
-    /// channel of a token are side by side. To `[batch, rows · columns, 4 · out]` f32, all channels of a latent side by side, in
+    /// The velocity of noisy packed latents `[batch, rows · columns, 4 · in]` f32 at a time of the
+    /// training's schedule, from 0 to 1000, for texts `[batch, tokens, text]` f32 and what is known
+    /// of each as a whole, `pooled [batch, p]` f32. All values of a channel of a token are side by
+    /// side. To `[batch, rows · columns, 4 · out]` f32, all channels of a latent side by side, in
     /// main memory.
     ///
     /// # Panics
-    /// If the latents have other channels or are not as many as `[rows, columns]` says, if these are more than the table of places
-    /// has, or if the texts have another width or number.
+    /// If the latents have other channels or are not as many as `[rows, columns]` says, if these
+    /// are more than the table of places has, or if the texts have another width or number.
     pub fn forward(
         &self,
         latents: Tensor<3>,
@@ -164,8 +166,9 @@ impl Sd3Transformer2dModel {
         fetched(self.proj_out.forward_pixels(normed), &self.proj_out.weight)
     }
 
-    /// An upper bound on the bytes of activations that a pass over packed latents of that size holds at once, beside texts of so
-    /// many `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over packed latents of that size
+    /// holds at once, beside texts of so many `tokens`; with the scratch memory of attention on so
+    /// many threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let (hidden, heads) = (self.config.hidden(), self.config.num_attention_heads);
         let image = size.rows.saturating_mul(size.columns);
@@ -180,9 +183,9 @@ impl Sd3Transformer2dModel {
             let rows = (size.batch as u64).saturating_mul(tokens as u64);
             Activations::values(rows.saturating_mul(of_token as u64))
         };
-        // Both residual streams, and in an MLP its inner layer with the copy that is multiplied and what comes of it; or in
-        // attention what norms give, with a copy of a projection, queries, keys and values; of several pictures, each part of a
-        // result is copied.
+        // Both residual streams, and in an MLP its inner layer with the copy that is multiplied and
+        // what comes of it; or in attention what norms give, with a copy of a projection, queries,
+        // keys and values; of several pictures, each part of a result is copied.
         let copies = usize::from(size.batch > 1);
         let mlp = values(image.max(tokens), (2 * EXPANSION + 1 + copies) * hidden);
         let attention = values(positions, (6 + copies) * hidden)

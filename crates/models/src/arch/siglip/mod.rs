@@ -1,5 +1,5 @@
-//! The vision encoder of Gemma 3, SigLIP's, with what makes features of its states. Zhai et al. 2023 (arXiv:2303.15343), Gemma Team
-//! 2025 (arXiv:2503.19786).
+//! The vision encoder of Gemma 3, SigLIP's, with what makes features of its states. Zhai et al.
+//! 2023 (arXiv:2303.15343), Gemma Team 2025 (arXiv:2503.19786).
 
 mod config;
 
@@ -221,8 +221,8 @@ impl VisionModel for SiglipVisionModel {
         let config = &self.config;
         let (hidden, count) = (config.hidden_size as u64, patches as u64);
         let (inner, layout) = (config.intermediate_size as u64, Self::layout(config));
-        // The norm's output, queries, keys and values, and what attention gives; or the inner layer and a copy; or the pixels and
-        // their positions; beside the residual stream.
+        // The norm's output, queries, keys and values, and what attention gives; or the inner layer
+        // and a copy; or the pixels and their positions; beside the residual stream.
         let most = (6 * hidden).max(2 * hidden + 2 * inner);
         let most = most.max(layout.patch_values() as u64 + 2 * hidden);
         let width = config.hidden_size / config.num_attention_heads;
@@ -253,7 +253,8 @@ impl SiglipMlp {
 }
 
 impl SiglipProjector {
-    /// `[1, patches, hidden]` f32 to `[tokens, text's hidden]` f32, in main memory: of the mean of a token's patches.
+    /// `[1, patches, hidden]` f32 to `[tokens, text's hidden]` f32, in main memory: of the mean of
+    /// a token's patches.
     fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
         let [_, count, hidden] = x.dims();
         let means = x.reshape([count / patches, patches, hidden]).mean_dim(1);

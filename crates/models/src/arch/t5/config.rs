@@ -70,7 +70,8 @@ impl T5Config {
             );
             return Err(fields.refuse("relative_attention_max_distance", expected));
         }
-        // A file that does not tie never scaled; newer ones tie in any case, and say whether they scale.
+        // A file that does not tie never scaled; newer ones tie in any case, and say whether they
+        // scale.
         let ties = fields.flag_or("tie_word_embeddings", true)?;
         let scales = fields.flag_or("scale_decoder_outputs", ties)?;
         Ok(Self {

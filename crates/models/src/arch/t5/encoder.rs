@@ -1,4 +1,5 @@
-//! The encoder of T5 alone, as a part of models of pictures: every token of a text sees all others, padding too.
+//! The encoder of T5 alone, as a part of models of pictures: every token of a text sees all others,
+//! padding too.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -65,8 +66,9 @@ impl Component for T5EncoderModel {
 }
 
 impl T5EncoderModel {
-    /// Runs `rows` texts of equal length, whose token ids are one behind the other: `[rows, tokens, hidden]` f32, behind
-    /// the final norm and in main memory. Padding is seen like any token.
+    /// Runs `rows` texts of equal length, whose token ids are one behind the other:
+    /// `[rows, tokens, hidden]` f32, behind the final norm and in main memory. Padding is seen like
+    /// any token.
     ///
     /// # Errors
     /// No ids, ids that do not fill the rows, or an id outside the vocabulary.
@@ -87,8 +89,8 @@ impl T5EncoderModel {
         Ok(fetched(states, weight.expect("a norm of T5 has a weight")))
     }
 
-    /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens each holds at once, with the
-    /// scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass of `rows` texts of `tokens` tokens
+    /// each holds at once, with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, rows: usize, tokens: usize, threads: usize) -> u64 {
         let pass = PassShape::of_texts(rows, tokens, threads);
         let stream = Activations::values(pass.rows() * self.shared.width() as u64);

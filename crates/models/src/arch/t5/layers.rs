@@ -150,8 +150,8 @@ impl T5Attention {
         self.o.forward(attend_all(projected, self.scores(bias), positions))
     }
 
-    /// In a decoder: `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer `layer` of
-    /// the cache.
+    /// In a decoder: `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are
+    /// appended to layer `layer` of the cache.
     pub fn decode(
         &self,
         x: Tensor<3>,
@@ -176,7 +176,8 @@ impl T5Attention {
         Ok(self.o.forward(attend_prompt(queries, self.scores(None), cache, layer)?))
     }
 
-    /// Keys and values of the encoder's states `[batch, tokens, hidden]`: `[batch, tokens, heads, d_kv]` f32 each.
+    /// Keys and values of the encoder's states `[batch, tokens, hidden]`:
+    /// `[batch, tokens, heads, d_kv]` f32 each.
     pub fn keys_and_values(&self, states: &Tensor<3>) -> (Tensor<4>, Tensor<4>) {
         let [keys, values] =
             [&self.k, &self.v].map(|layer| self.split(layer.forward(states.clone())));
@@ -187,8 +188,8 @@ impl T5Attention {
     pub fn activations(&self, pass: &PassShape) -> Activations {
         let [hidden, inner]: [usize; 2] = self.o.weight.lazy_shape().dims();
         let (hidden, inner) = (hidden as u64, inner as u64);
-        // The norm's output and the three projections, of which one is twice there if it comes in tiles; these and
-        // attention's result; its projection and the copy of a tiled one.
+        // The norm's output and the three projections, of which one is twice there if it comes in
+        // tiles; these and attention's result; its projection and the copy of a tiled one.
         let project = hidden + 4 * inner;
         let held_back = if pass.holds_back() { 2 * inner } else { 0 };
         let attend = 4 * inner + held_back;
@@ -199,7 +200,8 @@ impl T5Attention {
             .with_scratch(scratch)
     }
 
-    /// The same of [`keys_and_values`](Self::keys_and_values), with the states and what the cache makes of them.
+    /// The same of [`keys_and_values`](Self::keys_and_values), with the states and what the cache
+    /// makes of them.
     pub fn activations_of_prompt(&self, prompt: &PassShape) -> Activations {
         let [hidden, inner]: [usize; 2] = self.o.weight.lazy_shape().dims();
         Activations::values(prompt.rows() * (hidden as u64 + 4 * inner as u64))

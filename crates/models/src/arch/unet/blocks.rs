@@ -1,4 +1,5 @@
-//! The blocks of the denoiser: residual blocks, each with a transformer behind it or none, then a change of size.
+//! The blocks of the denoiser: residual blocks, each with a transformer behind it or none, then a
+//! change of size.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -36,7 +37,8 @@ fn resnet(config: &Unet2dConditionConfig, channels: [usize; 2], init: &Init) -> 
 }
 
 impl UnetBlock {
-    /// So many residual blocks, of which each has the inputs that `inputs` says, and no change of size.
+    /// So many residual blocks, of which each has the inputs that `inputs` says, and no change of
+    /// size.
     fn new(
         config: &Unet2dConditionConfig,
         level: usize,

@@ -6,7 +6,8 @@ use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{self, Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN};
 
-/// The most levels, blocks of a level and transformer blocks of one that a configuration may ask for.
+/// The most levels, blocks of a level and transformer blocks of one that a configuration may ask
+/// for.
 pub(crate) const MAX_LEVELS: usize = 12;
 pub(crate) const MAX_BLOCKS: usize = 32;
 
@@ -44,7 +45,8 @@ pub struct Unet2dConditionConfig {
     pub sample_size: Option<usize>,
     /// What is added to the embedding of time (`addition_embed_type`).
     pub addition: Option<UnetAddition>,
-    /// In how many values it is told how closely to follow the text, as consistency models are (`time_cond_proj_dim`).
+    /// In how many values it is told how closely to follow the text, as consistency models are
+    /// (`time_cond_proj_dim`).
     pub guidance_channels: Option<usize>,
 }
 
@@ -147,8 +149,8 @@ impl Unet2dConditionConfig {
     }
 }
 
-/// Which levels have transformers, of the names of blocks without and with them; `default` is cut or repeated if the field is
-/// absent.
+/// Which levels have transformers, of the names of blocks without and with them; `default` is cut
+/// or repeated if the field is absent.
 fn attention(
     fields: &Fields<'_>,
     (field, [without, with]): (&str, [&str; 2]),

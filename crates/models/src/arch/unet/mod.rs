@@ -1,5 +1,5 @@
-//! The denoiser of Stable Diffusion: residual blocks and transformers on pictures of falling and again rising size.
-//! Rombach et al. 2022 (arXiv:2112.10752).
+//! The denoiser of Stable Diffusion: residual blocks and transformers on pictures of falling and
+//! again rising size. Rombach et al. 2022 (arXiv:2112.10752).
 
 mod blocks;
 mod config;
@@ -44,12 +44,14 @@ pub struct Unet2dConditionModel {
     size_channels: usize,
 }
 
-/// What the denoiser of Stable Diffusion XL is told besides the texts' tokens. Podell et al. 2023 (arXiv:2307.01952).
+/// What the denoiser of Stable Diffusion XL is told besides the texts' tokens. Podell et al. 2023
+/// (arXiv:2307.01952).
 #[derive(Debug, Clone)]
 pub struct AddedConditions {
     /// Each text as a whole, `[batch, pooled]` f32.
     pub text_embeds: Tensor<2>,
-    /// Pixels, rows before columns: the size of the original picture, the corner where it was cut, the size of the result.
+    /// Pixels, rows before columns: the size of the original picture, the corner where it was cut,
+    /// the size of the result.
     pub time_ids: [f32; TIME_IDS],
 }
 
@@ -145,13 +147,15 @@ impl Component for Unet2dConditionModel {
 }
 
 impl Unet2dConditionModel {
-    /// What is to be taken off noisy latents `[batch, rows, columns, in]` f32 at a time of the training's schedule, for a
-    /// text `[batch, tokens, text]` f32: `[batch, rows, columns, out]` f32, in main memory. What is `added` counts if the
-    /// configuration has an [`addition`](Unet2dConditionConfig::addition), and the `guidance`, how closely to follow the text, if it
-    /// has [channels](Unet2dConditionConfig::guidance_channels) for it.
+    /// What is to be taken off noisy latents `[batch, rows, columns, in]` f32 at a time of the
+    /// training's schedule, for a text `[batch, tokens, text]` f32: `[batch, rows, columns, out]`
+    /// f32, in main memory. What is `added` counts if the configuration has an
+    /// [`addition`](Unet2dConditionConfig::addition), and the `guidance`, how closely to follow the
+    /// text, if it has [channels](Unet2dConditionConfig::guidance_channels) for it.
     ///
     /// # Panics
-    /// If the latents have other channels, the texts another width or number, or a denoiser that needs an addition or the guidance has none.
+    /// If the latents have other channels, the texts another width or number, or a denoiser that
+    /// needs an addition or the guidance has none.
     pub fn forward(
         &self,
         latents: Tensor<4>,
@@ -201,7 +205,8 @@ impl Unet2dConditionModel {
         fetched(y, &self.conv_out.weight)
     }
 
-    /// `silu` of the embedding of a time and of what is added: `[1, time]` f32, or `[batch, time]` with an addition.
+    /// `silu` of the embedding of a time and of what is added: `[1, time]` f32, or `[batch, time]`
+    /// with an addition.
     fn embed_time(
         &self,
         timestep: f32,
@@ -222,8 +227,9 @@ impl Unet2dConditionModel {
         silu(embedding.forward(Tensor::cat(vec![added.text_embeds.clone(), sizes], 1)) + time)
     }
 
-    /// An upper bound on the bytes of activations that a pass over latents of that size holds at once, beside a text of so many
-    /// `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over latents of that size holds at
+    /// once, beside a text of so many `tokens`; with the scratch memory of attention on so many
+    /// threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let (mut size, mut skipped) = (size, Vec::new());
         let [channels, _] = self.conv_in.shape();

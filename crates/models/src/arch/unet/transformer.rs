@@ -10,7 +10,8 @@ use crate::layers::{GroupNorm, LayerNorm, Linear};
 use crate::pass_shape::pixel_attention_scratch;
 use crate::{Activations, PictureSize};
 
-/// What the norms of pictures and of pixels add to variances, whatever the configuration says of others.
+/// What the norms of pictures and of pixels add to variances, whatever the configuration says of
+/// others.
 const PICTURE_EPSILON: f64 = 1e-6;
 const PIXEL_EPSILON: f64 = 1e-5;
 
@@ -29,7 +30,8 @@ pub(super) struct Transformer2dModel {
     proj_out: Linear,
 }
 
-/// Attention among pixels, to the text, and MLP, each behind a norm and added to the residual stream.
+/// Attention among pixels, to the text, and MLP, each behind a norm and added to the residual
+/// stream.
 #[derive(Module, Debug)]
 struct BasicTransformerBlock {
     norm1: LayerNorm,
@@ -128,8 +130,8 @@ impl Transformer2dModel {
         let scratch = |keys| {
             pixel_attention_scratch([size.batch, pixels, keys], heads, channels / heads, threads)
         };
-        // The picture, the residual stream, a norm's output with a copy; queries, keys and values, or attention's result; or
-        // both halves of the gate, and what came through.
+        // The picture, the residual stream, a norm's output with a copy; queries, keys and values,
+        // or attention's result; or both halves of the gate, and what came through.
         let most = 3 * channels + (5 * channels).max(3 * EXPANSION * channels);
         size.values(most).with_scratch(scratch(pixels).max(scratch(tokens)))
     }
@@ -147,7 +149,8 @@ impl UnetAttention {
         }
     }
 
-    /// `[batch, pixels, channels]` f32 to the same, over these pixels or a text `[batch, tokens, text]` f32.
+    /// `[batch, pixels, channels]` f32 to the same, over these pixels or a text
+    /// `[batch, tokens, text]` f32.
     fn forward(&self, x: Tensor<3>, text: Option<&Tensor<3>>) -> Tensor<3> {
         let queries = self.to_q.forward_pixels(x.clone());
         let seen = text.cloned().unwrap_or(x);

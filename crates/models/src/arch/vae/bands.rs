@@ -51,8 +51,8 @@ impl Bands {
         }
     }
 
-    /// Calls `work` with at most `step` rows of a band at a time, from top to bottom. A band is freed when its last rows are
-    /// done.
+    /// Calls `work` with at most `step` rows of a band at a time, from top to bottom. A band is
+    /// freed when its last rows are done.
     pub fn for_each(mut self, step: usize, mut work: impl FnMut(Band)) {
         let mut above: Option<Tensor<4>> = None;
         while let Some(band) = self.0.pop_front() {

@@ -193,7 +193,8 @@ impl AutoencoderKlConfig {
     }
 }
 
-/// Refuses all but a list of `count` names of the one class of blocks that is built in. Without a list there are as many as usual.
+/// Refuses all but a list of `count` names of the one class of blocks that is built in. Without a
+/// list there are as many as usual.
 fn check_blocks(
     fields: &Fields<'_>,
     types: &'static str,

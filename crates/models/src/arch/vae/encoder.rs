@@ -156,13 +156,15 @@ impl Component for AutoencoderKlEncoder {
 }
 
 impl AutoencoderKlEncoder {
-    /// The same with bands of about so many bytes: of at least one row of latents, or of the whole picture if there is room.
+    /// The same with bands of about so many bytes: of at least one row of latents, or of the whole
+    /// picture if there is room.
     pub fn with_band_bytes(self, band_bytes: usize) -> Self {
         Self { band_bytes, ..self }
     }
 
-    /// A picture `[1, rows, columns, channels]` f32 of values from -1 to 1 to its latents' means and the logarithms of their
-    /// variances, one behind the other: `[1, rows, columns, 2 · latent]` f32 in main memory, as many times smaller as there are
+    /// A picture `[1, rows, columns, channels]` f32 of values from -1 to 1 to its latents' means
+    /// and the logarithms of their variances, one behind the other:
+    /// `[1, rows, columns, 2 · latent]` f32 in main memory, as many times smaller as there are
     /// levels to halve it. The sides are multiples of that.
     pub fn encode(&self, picture: Tensor<4>) -> Tensor<4> {
         let encoder = &self.encoder;
@@ -190,8 +192,8 @@ impl AutoencoderKlEncoder {
         }
     }
 
-    /// The means alone, `[1, rows, columns, latent]` f32 in main memory; normalised where the decoder takes such, for which their
-    /// sides are even.
+    /// The means alone, `[1, rows, columns, latent]` f32 in main memory; normalised where the
+    /// decoder takes such, for which their sides are even.
     pub fn encode_mean(&self, picture: Tensor<4>) -> Tensor<4> {
         let moments = self.encode(picture);
         let latent = moments.dims()[3] / 2;
@@ -202,7 +204,8 @@ impl AutoencoderKlEncoder {
         }
     }
 
-    /// Rows of a band of what a convolution makes with so many columns, which the `levels` to come can halve, the first aside.
+    /// Rows of a band of what a convolution makes with so many columns, which the `levels` to come
+    /// can halve, the first aside.
     fn band_rows(&self, conv: &Conv2d, columns: usize, levels: usize) -> usize {
         let unit = 1 << (levels - 1);
         let row = columns * conv.shape()[0] * size_of::<f32>();
@@ -237,8 +240,8 @@ impl AutoencoderKlEncoder {
         made
     }
 
-    /// An upper bound on the bytes of activations that encoding a picture with such latents holds at once, with the scratch
-    /// memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that encoding a picture with such latents holds
+    /// at once, with the scratch memory of attention on so many threads.
     pub fn activation_bytes(&self, latents: PictureSize, threads: usize) -> u64 {
         self.activations(latents, threads, Activations::and)
     }

@@ -1,5 +1,6 @@
-//! What the autoencoder of FLUX.2 has between its two halves: latents that are normalised, two by two pixels with one mean and one
-//! variance for each of their values, as a batch norm found them in training. Ioffe and Szegedy 2015 (arXiv:1502.03167).
+//! What the autoencoder of FLUX.2 has between its two halves: latents that are normalised, two by
+//! two pixels with one mean and one variance for each of their values, as a batch norm found them
+//! in training. Ioffe and Szegedy 2015 (arXiv:1502.03167).
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Device, Tensor};

@@ -1,10 +1,12 @@
-//! The autoencoder of Stable Diffusion: its decoder makes pictures of latents, its encoder latents of pictures. Each is a
-//! module of its own, as few pipelines run both. Rombach et al. 2022 (arXiv:2112.10752). That of Qwen-Image was made for films
-//! (Wan Team 2025, arXiv:2503.20314): of a picture it does the same, with norms of each pixel's channels.
+//! The autoencoder of Stable Diffusion: its decoder makes pictures of latents, its encoder latents
+//! of pictures. Each is a module of its own, as few pipelines run both. Rombach et al. 2022
+//! (arXiv:2112.10752). That of Qwen-Image was made for films (Wan Team 2025, arXiv:2503.20314): of
+//! a picture it does the same, with norms of each pixel's channels.
 //!
-//! The picture grows to hundreds of megabytes on the way. It is worked on in bands of rows, whose inputs are freed as their
-//! outputs are made; norms take their statistics from all of it first. So the result is that of the whole picture at once,
-//! bit for bit. Bands wait in main memory wherever they are worked on.
+//! The picture grows to hundreds of megabytes on the way. It is worked on in bands of rows, whose
+//! inputs are freed as their outputs are made; norms take their statistics from all of it first. So
+//! the result is that of the whole picture at once, bit for bit. Bands wait in main memory wherever
+//! they are worked on.
 
 mod bands;
 mod config;
@@ -35,7 +37,8 @@ use crate::{Activations, Error, PicturePass, PictureSize, WeightSpec, WeightUse}
 /// What norms add to variances.
 const EPSILON: f64 = 1e-6;
 
-/// Bytes of a band, about: large enough for the convolutions to be worth reordering their weights for.
+/// Bytes of a band, about: large enough for the convolutions to be worth reordering their weights
+/// for.
 const BAND_BYTES: usize = 8 << 20;
 
 /// What a batch norm counts in training.
@@ -205,13 +208,15 @@ impl Component for AutoencoderKl {
 }
 
 impl AutoencoderKl {
-    /// The same with bands of about so many bytes: of at least one row, or of the whole picture if there is room for it.
+    /// The same with bands of about so many bytes: of at least one row, or of the whole picture if
+    /// there is room for it.
     pub fn with_band_bytes(self, band_bytes: usize) -> Self {
         Self { band_bytes, ..self }
     }
 
-    /// Latents `[1, rows, columns, latent]` f32, divided by the scaling factor and shifted, or normalised and of even sides, to a
-    /// picture with values from -1 to 1, about: calls `rows` with some rows of it after others, `[1, some, width, channels]` f32.
+    /// Latents `[1, rows, columns, latent]` f32, divided by the scaling factor and shifted, or
+    /// normalised and of even sides, to a picture with values from -1 to 1, about: calls `rows`
+    /// with some rows of it after others, `[1, some, width, channels]` f32.
     pub fn decode(&self, latents: Tensor<4>, mut rows: impl FnMut(Tensor<4>)) {
         let latents = match &self.bn {
             Some(norm) => norm.restored(latents),
@@ -259,8 +264,9 @@ impl AutoencoderKl {
         made
     }
 
-    /// An upper bound on the bytes of activations that decoding latents of that size holds at once, with the scratch memory
-    /// of attention on so many threads. What is made of the rows given is not counted.
+    /// An upper bound on the bytes of activations that decoding latents of that size holds at once,
+    /// with the scratch memory of attention on so many threads. What is made of the rows given is
+    /// not counted.
     pub fn activation_bytes(&self, latents: PictureSize, threads: usize) -> u64 {
         self.activations(latents, threads, Activations::and)
     }
@@ -317,8 +323,8 @@ fn block_work(block: &ResnetBlock2d, band: PictureSize) -> Activations {
     work(&block.conv1, band).or(work(&block.conv2, band))
 }
 
-/// What a convolution of a band holds at most: the band, twice with its neighbours before it is copied, and the result with a
-/// shortcut.
+/// What a convolution of a band holds at most: the band, twice with its neighbours before it is
+/// copied, and the result with a shortcut.
 fn work(conv: &Conv2d, band: PictureSize) -> Activations {
     let band = band.padded();
     let [outputs, inputs] = conv.shape();
@@ -390,7 +396,8 @@ impl VaeAttention {
     fn activations(&self, size: PictureSize, threads: usize) -> Activations {
         let [channels, _]: [usize; 2] = self.to_q.weight.lazy_shape().dims();
         let pixels = size.rows.saturating_mul(size.columns);
-        // The picture, its norm with a copy, queries, keys and values; or attention's result beside these.
+        // The picture, its norm with a copy, queries, keys and values; or attention's result beside
+        // these.
         let scratch = pixel_attention_scratch([size.batch, pixels, pixels], 1, channels, threads);
         size.values(6 * channels).with_scratch(scratch)
     }

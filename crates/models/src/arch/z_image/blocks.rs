@@ -83,7 +83,8 @@ impl ZImageTransformerBlock {
         }
     }
 
-    /// Tokens of all sequences, `[1, tokens, hidden]` f32, to the same, for the embedding of a time `[1, time]` f32.
+    /// Tokens of all sequences, `[1, tokens, hidden]` f32, to the same, for the embedding of a time
+    /// `[1, time]` f32.
     pub fn forward(&self, x: Tensor<3>, time: &Tensor<2>, sequences: &Sequences) -> Tensor<3> {
         let x = self.attention_norm1.entered(x);
         let factors = self.factors(time);
@@ -97,8 +98,8 @@ impl ZImageTransformerBlock {
         x + scaled(&self.ffn_norm2, inner, 3)
     }
 
-    /// What the norms are multiplied with, `[hidden]` f32 each, in their order: what goes into a branch with a scale, what comes
-    /// of it with a share.
+    /// What the norms are multiplied with, `[hidden]` f32 each, in their order: what goes into a
+    /// branch with a scale, what comes of it with a share.
     fn factors(&self, time: &Tensor<2>) -> Option<[Tensor<1>; 4]> {
         let all = self.adaLN_modulation.first()?.forward(time.clone());
         let hidden = all.dims()[1] / 4;

@@ -32,7 +32,8 @@ pub struct ZImageTransformer2dConfig {
     pub rope_theta: f64,
     /// What a time is multiplied by.
     pub t_scale: f64,
-    /// Elements of a head that each coordinate of a token rotates: its place in the text, row and column.
+    /// Elements of a head that each coordinate of a token rotates: its place in the text, row and
+    /// column.
     pub axes_dims: [usize; AXES],
 }
 

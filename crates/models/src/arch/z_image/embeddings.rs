@@ -59,7 +59,8 @@ impl ZImageFinalLayer {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to `[batch, tokens, out]` f32, in main memory, for the embedding of a time `[1, time]` f32.
+    /// `[batch, tokens, hidden]` f32 to `[batch, tokens, out]` f32, in main memory, for the
+    /// embedding of a time `[1, time]` f32.
     pub fn forward(&self, x: Tensor<3>, time: Tensor<2>) -> Tensor<3> {
         let x = entered(x, &self.linear.weight);
         let scale = self.adaLN_modulation.1.forward(silu(time)).add_scalar(1.0);

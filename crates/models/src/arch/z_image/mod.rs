@@ -1,5 +1,5 @@
-//! The transformer of Z-Image: attention among the tokens of a picture and of a text in one stream, whose norms the time scales.
-//! Z-Image Team 2025 (arXiv:2511.22699).
+//! The transformer of Z-Image: attention among the tokens of a picture and of a text in one stream,
+//! whose norms the time scales. Z-Image Team 2025 (arXiv:2511.22699).
 
 mod blocks;
 mod config;
@@ -120,13 +120,15 @@ impl Component for ZImageTransformer2dModel {
 }
 
 impl ZImageTransformer2dModel {
-    /// The velocity from noise to pictures of noisy latents in tokens, `[batch, rows · columns, 4 · in]` f32, each of two by two
-    /// pixels: row by row, all channels of a pixel side by side. `time` is 0 where all is noise and 1 at the end. Of each text,
-    /// `context [batch, tokens, text]` f32 has the last `lengths` tokens. To the shape of the latents, in main memory.
+    /// The velocity from noise to pictures of noisy latents in tokens,
+    /// `[batch, rows · columns, 4 · in]` f32, each of two by two pixels: row by row, all channels
+    /// of a pixel side by side. `time` is 0 where all is noise and 1 at the end. Of each text,
+    /// `context [batch, tokens, text]` f32 has the last `lengths` tokens. To the shape of the
+    /// latents, in main memory.
     ///
     /// # Panics
-    /// If the latents have other channels or are not as many as `[rows, columns]` says, or the texts another width, another
-    /// number or fewer tokens than said.
+    /// If the latents have other channels or are not as many as `[rows, columns]` says, or the
+    /// texts another width, another number or fewer tokens than said.
     pub fn forward(
         &self,
         latents: Tensor<3>,
@@ -177,14 +179,16 @@ impl ZImageTransformer2dModel {
         AxialRope::new(rope_theta, axes_dims).rounding_angles()
     }
 
-    /// An upper bound on the bytes of activations that a pass over latents of that size in tokens holds at once, beside texts of
-    /// up to so many `tokens`; with the scratch memory of attention on so many threads.
+    /// An upper bound on the bytes of activations that a pass over latents of that size in tokens
+    /// holds at once, beside texts of up to so many `tokens`; with the scratch memory of attention
+    /// on so many threads.
     pub fn activation_bytes(&self, size: PictureSize, tokens: usize, threads: usize) -> u64 {
         let ZImageTransformer2dConfig { dim, n_heads, .. } = self.config;
         let image = PictureSize { batch: 1, ..size }.pixels();
         let positions = filled(image).saturating_add(filled(tokens as u64));
         let rows = (size.batch as u64).saturating_mul(positions);
-        // In the MLP the residual stream, what the norm gives of it and the copy that is multiplied, beside both inner layers.
+        // In the MLP the residual stream, what the norm gives of it and the copy that is
+        // multiplied, beside both inner layers.
         let most = 3 * dim + 2 * self.config.inner();
         let width = dim / n_heads;
         let seen = usize::try_from(positions).unwrap_or(usize::MAX);

@@ -62,8 +62,8 @@ impl Places {
         Sequences { lengths, rotation: rope.at(&places, device) }
     }
 
-    /// Where the tokens of a picture are that has a text of so many: behind the text, in a row and a column; what fills it up is
-    /// nowhere.
+    /// Where the tokens of a picture are that has a text of so many: behind the text, in a row and
+    /// a column; what fills it up is nowhere.
     fn image(&self, text: usize) -> impl Iterator<Item = [usize; AXES]> {
         let [rows, columns] = self.size;
         let places = (0..rows).flat_map(move |row| (0..columns).map(move |column| [row, column]));
@@ -78,7 +78,8 @@ impl Places {
     }
 }
 
-/// Sequences `[1, tokens of all, hidden]` f32 of so many tokens each, each filled up with a learned token `[1, hidden]`.
+/// Sequences `[1, tokens of all, hidden]` f32 of so many tokens each, each filled up with a learned
+/// token `[1, hidden]`.
 pub(super) fn fill(x: Tensor<3>, lengths: &[usize], token: &Param<Tensor<2>>) -> Tensor<3> {
     let token = token.val().cast(DType::F32).to_device(&x.device());
     let [_, hidden] = token.dims();

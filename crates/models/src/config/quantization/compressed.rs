@@ -48,7 +48,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<StorageFormat, Error> {
     Ok(StorageFormat::packed_integers(width, columns, !symmetric))
 }
 
-/// Integers that matrices of linear layers become, as compressed-tensors packs them, each times the scale of its group.
+/// Integers that matrices of linear layers become, as compressed-tensors packs them, each times the
+/// scale of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IntegerGroups {
     /// Of 4 bits, or of 8.
@@ -57,7 +58,8 @@ pub struct IntegerGroups {
     pub group: usize,
 }
 
-/// How compressed-tensors says that the linear layers of a model are such integers, but for those of some names.
+/// How compressed-tensors says that the linear layers of a model are such integers, but for those
+/// of some names.
 pub fn compressed_integers(integers: IntegerGroups, ignored: Vec<String>) -> Value {
     let IntegerGroups { width, group } = integers;
     let (strategy, group) = match group {
@@ -129,7 +131,8 @@ const FLOATS: &[KnownField] = &[
 
 /// Of integers.
 const INTEGERS: &[KnownField] = &[
-    // In which order weights were quantised; whether that changed their groups, a tensor says (`weight_g_idx`).
+    // In which order weights were quantised; whether that changed their groups, a tensor says
+    // (`weight_g_idx`).
     ("actorder", Effect::Harmless),
     ("group_size", Effect::Read),
     ("num_bits", Effect::Only(&["4", "8"])),
@@ -138,7 +141,8 @@ const INTEGERS: &[KnownField] = &[
     ("type", Effect::Only(&["\"int\""])),
 ];
 
-/// Of a group's activations, which are not quantised here: with scales made in each pass, so that no tensor holds them.
+/// Of a group's activations, which are not quantised here: with scales made in each pass, so that
+/// no tensor holds them.
 const ACTIVATIONS: &[KnownField] = &[
     ("actorder", Effect::Harmless),
     ("block_structure", Effect::Harmless),

@@ -89,7 +89,8 @@ const GPTQ: &[KnownField] = &[
     ("dynamic", Effect::Read),
     ("format", Effect::Only(&["\"gptq\"", "\"gptq_v2\""])),
     ("is_marlin_format", Effect::OFF),
-    // In which order weights were quantised; whether that changed their groups, a tensor says (`g_idx`).
+    // In which order weights were quantised; whether that changed their groups, a tensor says
+    // (`g_idx`).
     ("act_group_aware", Effect::Harmless),
     ("desc_act", Effect::Harmless),
     ("static_groups", Effect::Harmless),

@@ -1,4 +1,5 @@
-//! Attention composed of Burn's own operations, for devices other than Flex and for training through a cache.
+//! Attention composed of Burn's own operations, for devices other than Flex and for training
+//! through a cache.
 
 use std::ops::Range;
 
@@ -11,12 +12,14 @@ use super::scores::Scores;
 use crate::kv_cache::{Part, Seen};
 use crate::layers::tanh;
 
-/// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own operations: queries are processed in
-/// chunks that stay below it. A single query whose scores alone are larger (`batch · heads · context · 4` bytes) makes a
-/// chunk of its own. On the CPU there is no such tensor.
+/// Bound on a tensor of attention scores, in bytes, where attention is composed of a device's own
+/// operations: queries are processed in chunks that stay below it. A single query whose scores
+/// alone are larger (`batch · heads · context · 4` bytes) makes a chunk of its own. On the CPU
+/// there is no such tensor.
 pub const SCORE_BYTES: usize = 8 << 20;
 
-/// Bound on the keys, and on the values, that are widened to f32 at once where the cache holds a narrower type, in bytes.
+/// Bound on the keys, and on the values, that are widened to f32 at once where the cache holds a
+/// narrower type, in bytes.
 const WIDEN_BYTES: usize = 1 << 20;
 
 /// As [`attend_seen`](super::attend_seen), on any device.
@@ -76,7 +79,8 @@ fn attend_chunk(
             return mixed;
         }
     }
-    // The queries that share a key head lie one behind the other: one product per key head, no copies of keys.
+    // The queries that share a key head lie one behind the other: one product per key head, no
+    // copies of keys.
     let rows = heads / key_heads * tokens;
     let grouped = queries.swap_dims(1, 2).reshape([batch, key_heads, rows, width]) * scale;
     let mut scores: Vec<_> = pieces
@@ -117,7 +121,8 @@ fn attend_chunk(
     ])
 }
 
-/// The softmax of scores `[batch, key_heads, rows, columns]`, of which the sink of each head takes a share.
+/// The softmax of scores `[batch, key_heads, rows, columns]`, of which the sink of each head takes
+/// a share.
 fn softmax_with(
     scores: Tensor<4>,
     sinks: &Tensor<1>,
@@ -160,7 +165,8 @@ fn pieces<'a>(
     pieces
 }
 
-/// Keys or values at some places, in f32: `[batch, heads, capacity, width]` to `[batch, heads, places, width]`.
+/// Keys or values at some places, in f32: `[batch, heads, capacity, width]` to
+/// `[batch, heads, places, width]`.
 fn widened(stored: &Tensor<4>, places: &Range<usize>) -> Tensor<4> {
     if stored.dtype() == DType::F32 {
         return stored.clone().narrow(2, places.start, places.len());
@@ -168,7 +174,8 @@ fn widened(stored: &Tensor<4>, places: &Range<usize>) -> Tensor<4> {
     if is_gpu(&stored.device()) {
         return stored.clone().narrow(2, places.start, places.len()).cast(DType::F32);
     }
-    // Rows of a table are widened in one step by vector instructions; a cast of a view would copy it first.
+    // Rows of a table are widened in one step by vector instructions; a cast of a view would copy
+    // it first.
     let [batch, heads, capacity, width] = stored.dims();
     let rows = (0..batch * heads)
         .flat_map(|head| places.clone().map(move |place| (head * capacity + place) as i64));
@@ -183,8 +190,8 @@ pub(super) fn chunk_tokens(heads: usize, length: usize) -> usize {
     (SCORE_BYTES / (heads * length * size_of::<f32>())).max(1)
 }
 
-/// `[1 or batch, 1 or heads, tokens, length]`: what is added where a token may look, minus infinity elsewhere; `None` if all
-/// may look anywhere and nothing is added.
+/// `[1 or batch, 1 or heads, tokens, length]`: what is added where a token may look, minus infinity
+/// elsewhere; `None` if all may look anywhere and nothing is added.
 fn bias(
     columns: &[usize],
     seen: &Seen,

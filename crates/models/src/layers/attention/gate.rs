@@ -5,8 +5,8 @@ use burn::tensor::activation::{relu, sigmoid};
 
 use crate::layers::Linear;
 
-/// A gate of attention: a function of a projection of attention's input multiplies what comes of each head
-/// ([Qiu et al., 2025](https://arxiv.org/abs/2505.06708)).
+/// A gate of attention: a function of a projection of attention's input multiplies what comes of
+/// each head ([Qiu et al., 2025](https://arxiv.org/abs/2505.06708)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttentionGate {
     /// Whose the projection is.
@@ -38,7 +38,8 @@ pub enum GateFunction {
 }
 
 impl AttentionGate {
-    /// `mixed`, `[batch, tokens, heads · head_dim]` f32, times the gate that is made of what a projection gave.
+    /// `mixed`, `[batch, tokens, heads · head_dim]` f32, times the gate that is made of what a
+    /// projection gave.
     pub(super) fn applied(
         &self,
         projected: Tensor<3>,

@@ -6,7 +6,8 @@ use outsize_kernels::attention::RelativeBias;
 use crate::layers::Embedding;
 
 /// Buckets of distances between query and key, as T5 has them ([Raffel et al.,
-/// 2020](https://arxiv.org/abs/1910.10683)): short distances have a bucket each, longer ones share them, by their logarithm.
+/// 2020](https://arxiv.org/abs/1910.10683)): short distances have a bucket each, longer ones share
+/// them, by their logarithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DistanceBuckets {
     /// How many there are.
@@ -40,7 +41,8 @@ impl DistanceBuckets {
     }
 }
 
-/// What heads add to their scores by how far a key is from the query; the same for all distances beyond some.
+/// What heads add to their scores by how far a key is from the query; the same for all distances
+/// beyond some.
 #[derive(Debug, Clone)]
 pub(crate) struct PositionBias {
     /// `[heads, 2 · reach + 1]` f32: those of distances `-reach` to `reach`.
@@ -97,8 +99,9 @@ mod tests {
 
     #[test]
     fn buckets_are_those_of_transformers() {
-        // `T5Attention._relative_position_bucket(torch.arange(-200, 201), ...)` of transformers 5.23: the distances at
-        // which another bucket begins, and that bucket.
+        // `T5Attention._relative_position_bucket(torch.arange(-200, 201),
+        // ...)` of transformers 5.23: the distances at which another bucket begins, and that
+        // bucket.
         for &(bidirectional, buckets, max_distance, expected) in BUCKETS {
             let buckets = DistanceBuckets { buckets, max_distance, bidirectional };
             let mut found: Vec<(isize, u32)> = Vec::new();

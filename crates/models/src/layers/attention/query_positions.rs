@@ -11,8 +11,8 @@ pub struct QueryPositions<'a> {
     pub start: usize,
     /// Of each sequence, how many columns at the start have no token.
     pub padding: &'a [usize],
-    /// Of each sequence, one past the last column that is seen, by those behind it too; if there is none, a token sees all
-    /// before it.
+    /// Of each sequence, one past the last column that is seen, by those behind it too; if there is
+    /// none, a token sees all before it.
     pub lengths: &'a [usize],
     /// Columns that see each other, later ones too: the tokens of an image.
     pub groups: &'a [Range<usize>],

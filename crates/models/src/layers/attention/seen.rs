@@ -10,7 +10,8 @@ use super::query_positions::QueryPositions;
 use super::scores::Scores;
 use crate::kv_cache::{Part, Seen};
 
-/// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives `[batch, tokens, heads · head_dim]`.
+/// Queries `[batch, tokens, heads, head_dim]` over what they may see; gives
+/// `[batch, tokens, heads · head_dim]`.
 pub(in crate::layers) fn attend_seen(
     queries: Tensor<4>,
     seen: &Seen,

@@ -52,7 +52,8 @@ struct Text {
 }
 
 impl Text {
-    /// Attention as the formula has it, for one query `[heads, width]`, over the columns that are `visible`; in f64.
+    /// Attention as the formula has it, for one query `[heads, width]`, over the columns that are
+    /// `visible`; in f64.
     fn attend(
         &self,
         query: &[f32],
@@ -111,7 +112,8 @@ impl Bench {
         }
     }
 
-    /// Runs a pass of random tokens; the greatest difference to the formula, at columns with tokens.
+    /// Runs a pass of random tokens; the greatest difference to the formula, at columns with
+    /// tokens.
     fn pass(&mut self, batch: &Batch) -> f32 {
         let [heads, key_heads, width] = self.shape;
         let (rows, tokens, start) = (batch.rows(), batch.tokens(), self.cache.position());
@@ -250,7 +252,8 @@ fn chunks_keep_their_bound() {
     }
 }
 
-/// In an encoder and in a decoder, padded: the kernel and Burn's own operations are two ways to the same.
+/// In an encoder and in a decoder, padded: the kernel and Burn's own operations are two ways to the
+/// same.
 #[test]
 fn a_bias_by_distance_is_the_same_both_ways() {
     let init = crate::Init::new(&Device::default());
@@ -286,7 +289,8 @@ fn a_bias_by_distance_is_the_same_both_ways() {
     }
 }
 
-/// What stands behind a text sees it, and is not seen: the kernel and Burn's own operations are two ways to the same.
+/// What stands behind a text sees it, and is not seen: the kernel and Burn's own operations are two
+/// ways to the same.
 #[test]
 fn what_is_behind_a_text_is_the_same_both_ways() {
     let (tokens, lengths) = (90, [40, 90, 1]);
@@ -348,8 +352,9 @@ fn gone(bench: &Bench, written: usize, position: usize) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Passes of any length, with a window or a sliding context, padded, wound back, failed or copied in between: what comes
-    /// out is the formula over what is in sight, or an error that says why not.
+    /// Passes of any length, with a window or a sliding context, padded, wound back, failed or
+    /// copied in between: what comes out is the formula over what is in sight, or an error that
+    /// says why not.
     #[test]
     fn whatever_is_done_it_follows_the_formula(
         window in prop::option::of(1usize..14),

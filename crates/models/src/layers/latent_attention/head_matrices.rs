@@ -13,8 +13,8 @@ use super::LatentAttentionConfig;
 use crate::Init;
 use crate::layers::linear::{adapted, differentiated, matrix, whole};
 
-/// Matrices of all heads, those of one below those of the other: in one, or apart as in GGUF files. They are small beside the
-/// other matrices, and a pass holds them all.
+/// Matrices of all heads, those of one below those of the other: in one, or apart as in GGUF files.
+/// They are small beside the other matrices, and a pass holds them all.
 #[derive(Module, Debug)]
 pub struct HeadMatrices {
     /// `[heads · (plain + value), rank]`: of each head, what makes keys, then what makes values.
@@ -57,7 +57,8 @@ impl HeadMatrices {
 enum HeadMatrix<'a> {
     /// All of it, as it is held.
     Held(Box<WeightTensor>),
-    /// Fetched for each product, as gradients flow through it, so that none of it is held until they do.
+    /// Fetched for each product, as gradients flow through it, so that none of it is held until
+    /// they do.
     Fetched(&'a Streamed),
 }
 
@@ -137,7 +138,8 @@ impl HeldMatrices<'_> {
         }
     }
 
-    /// A head's values of what attention gives over latents: `[batch, tokens, rank]` to `[batch, tokens, value]`.
+    /// A head's values of what attention gives over latents: `[batch, tokens, rank]` to
+    /// `[batch, tokens, value]`.
     pub(super) fn head_values(
         &self,
         compute: ActivationDtype,

@@ -8,7 +8,8 @@ use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, WhenFull
 
 #[test]
 fn tokens_see_the_same_in_passes_of_any_length() {
-    // Some of the tokens before, or all; and with a layer that looks at what the first one keeps, with an indexer of its own or not.
+    // Some of the tokens before, or all; and with a layer that looks at what the first one keeps,
+    // with an indexer of its own or not.
     let own = KeyValueSource::OWN;
     let shares = KeyValueSource::Own { values_apart: false, is_shared: true };
     let looks = |choice| (KeyValueSource::Layer(0), choice);
