@@ -121,6 +121,10 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Decode`], if the tokenizer's decoder refuses the tokens.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String> {
+        // The decoder of BPE fails without any token, where overflow is checked.
+        if ids.iter().all(|id| self.role(*id, skip_special_tokens) == Role::Nothing) {
+            return Ok(String::new());
+        }
         shielded(|| self.inner.decode(ids, skip_special_tokens))
             .map_err(|reason| Error::Decode { reason })
     }
