@@ -238,7 +238,12 @@ pub enum Head<'a> {
     Tied(&'a Embedding),
 }
 
-impl Head<'_> {
+impl<'a> Head<'a> {
+    /// A layer of its own, or the table of embeddings if there is none.
+    pub(crate) fn new(own: Option<&'a Linear>, table: &'a Embedding) -> Self {
+        own.map_or(Self::Tied(table), Self::Own)
+    }
+
     /// Hidden states `[batch, positions, hidden]` f32 to logits `[batch, positions, vocabulary]`
     /// f32, in main memory if the model is dispatched.
     pub fn project(&self, hidden: Tensor<3>) -> Tensor<3> {

@@ -139,10 +139,7 @@ impl Decoder for BloomForCausalLm {
     }
 
     fn head(&self) -> Head<'_> {
-        match &self.lm_head {
-            Some(head) => Head::Own(head),
-            None => Head::Tied(&self.transformer.word_embeddings),
-        }
+        Head::new(self.lm_head.as_ref(), &self.transformer.word_embeddings)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -170,10 +170,7 @@ impl Decoder for Gemma3nForCausalLm {
     }
 
     fn head(&self) -> Head<'_> {
-        match &self.lm_head {
-            Some(head) => Head::Own(head),
-            None => Head::Tied(&self.model.embed_tokens),
-        }
+        Head::new(self.lm_head.as_ref(), &self.model.embed_tokens)
     }
 
     fn logit_softcap(&self) -> Option<f64> {

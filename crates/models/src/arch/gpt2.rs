@@ -147,10 +147,7 @@ impl Decoder for Gpt2LmHeadModel {
     }
 
     fn head(&self) -> Head<'_> {
-        match &self.lm_head {
-            Some(head) => Head::Own(head),
-            None => Head::Tied(&self.transformer.wte),
-        }
+        Head::new(self.lm_head.as_ref(), &self.transformer.wte)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -161,10 +161,7 @@ impl Decoder for GptNeoxForCausalLm {
     }
 
     fn head(&self) -> Head<'_> {
-        match &self.embed_out {
-            Some(head) => Head::Own(head),
-            None => Head::Tied(&self.gpt_neox.embed_in),
-        }
+        Head::new(self.embed_out.as_ref(), &self.gpt_neox.embed_in)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -176,10 +176,7 @@ impl Decoder for OptForCausalLm {
     }
 
     fn head(&self) -> Head<'_> {
-        match &self.lm_head {
-            Some(head) => Head::Own(head),
-            None => Head::Tied(&self.model.decoder.embed_tokens),
-        }
+        Head::new(self.lm_head.as_ref(), &self.model.decoder.embed_tokens)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

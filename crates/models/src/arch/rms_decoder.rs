@@ -418,10 +418,7 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn head(&self) -> Head<'_> {
-        match &self.lm_head {
-            Some(head) => Head::Own(head),
-            None => Head::Tied(self.model.table()),
-        }
+        Head::new(self.lm_head.as_ref(), self.model.table())
     }
 
     fn logit_softcap(&self) -> Option<f64> {

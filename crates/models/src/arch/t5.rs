@@ -153,10 +153,7 @@ impl Decoder for T5ForConditionalGeneration {
     }
 
     fn head(&self) -> Head<'_> {
-        match &self.lm_head {
-            Some(head) => Head::Own(head),
-            None => Head::Tied(&self.shared),
-        }
+        Head::new(self.lm_head.as_ref(), &self.shared)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
