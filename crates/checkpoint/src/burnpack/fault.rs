@@ -13,7 +13,7 @@ pub enum BurnpackFault {
         advice: &'static str,
     },
     /// The file begins with other bytes than burnpack does.
-    #[error("this is not a burnpack file, as save_file of a Burn module writes it since Burn 0.19")]
+    #[error("this is not a burnpack file, as save_file of a Burn module writes it")]
     NotBurnpack,
     /// The file is too short to hold a header.
     #[error("the file has {len} bytes, too few for a burnpack file; save it again")]

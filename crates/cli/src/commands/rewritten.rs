@@ -43,7 +43,7 @@ impl Output<'_> {
         weights: impl FnOnce(&mut ShardWriter, &ProgressBar) -> Result<Option<Remark>, Failure>,
     ) -> Result<(), Failure> {
         let SmallFiles { mut files, left_out } = SmallFiles::read(checkpoint.folder())?;
-        if Some(&found.config) != config && !found.config.is_empty() {
+        if config.is_some_and(|config| *config != found.config) {
             files.retain(|(name, _)| name != CONFIG);
             let config = Value::from(found.config.clone());
             files.push((CONFIG.into(), serde_json::to_vec_pretty(&config)?));
