@@ -65,8 +65,7 @@ pub enum Error {
     },
     /// The module is on another device than the map says.
     #[error(
-        "{path} is on another device than {tier}, where the map computes: initialise the module on the device of \
-         {tier}, and plan for it with `Options::gpu`"
+        "{path} is on another device than {tier}, where the map computes: {}", other_device(*.tier)
     )]
     OtherDevice {
         /// The parameter's path.
@@ -248,6 +247,17 @@ pub struct KeyMismatch {
     pub mistyped: Vec<(String, String, &'static str)>,
     /// What to do, where somebody knows.
     pub advice: Option<String>,
+}
+
+/// What to do about a module on another device than that, for a message.
+fn other_device(tier: Tier) -> String {
+    match tier {
+        Tier::Gpu(_) => format!(
+            "initialise the module on the device of {tier}, and plan for it with `Options::gpu`"
+        ),
+        _ => "initialise the module on Device::flex(), or plan for its GPU with `Options::gpu`"
+            .to_string(),
+    }
 }
 
 /// Which GPUs there are, for a message.
