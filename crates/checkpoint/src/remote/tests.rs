@@ -83,6 +83,27 @@ fn headers_are_those_on_disk_and_nothing_else_is_fetched() {
 }
 
 #[test]
+fn of_burnpack_the_metadata_is_fetched() {
+    let tensor = |name: &str, bytes: Vec<u8>| {
+        let shape = vec![bytes.len()];
+        let bytes = burn_pack::Bytes::from_bytes_vec(bytes);
+        burn_pack::Tensor::new(name.to_owned(), burn_pack::DType::U8, shape, None, bytes)
+    };
+    let tensors = vec![tensor("a", vec![1; 1000]), tensor("b", vec![2; 5000])];
+    let file = burn_pack::Writer::new(tensors).into_bytes().unwrap().to_vec();
+    let place = tempfile::tempdir().unwrap();
+    std::fs::write(place.path().join("model.bpk"), &file).unwrap();
+    let checkpoint = Checkpoint::open(place.path()).unwrap();
+    assert_eq!(weights_file(|name| name == "model.bpk"), Some(("model.bpk", false)));
+    let server = Server::new([("model.bpk".to_owned(), file)]);
+    let fetch = |name: &str, range| server.fetch(name, range);
+    let headers = Headers::of_file(Path::new("org/name"), "model.bpk", fetch).unwrap();
+    assert_eq!(headers.tensors, checkpoint.tensors());
+    assert_eq!(server.sent.lock().unwrap()["model.bpk"], headers.files[0].header_bytes);
+    assert!(headers.files[0].header_bytes < 500);
+}
+
+#[test]
 fn progress_is_told_once_for_each_shard() {
     let (_place, server) = shards();
     let told = Mutex::new(Vec::new());
