@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use self::claims::Claims;
 use crate::error::Error;
 use crate::fault::HeaderFault;
-use crate::file::{ShardFile, open_regular, read_exact_at};
+use crate::file::{ShardFile, open_regular, read_vec};
 use crate::header::HeaderEntry;
 use crate::masquerade;
 use crate::text::shortened;
@@ -140,12 +140,7 @@ pub(crate) fn open(
     admit: impl FnOnce(u64) -> Result<(), Error>,
 ) -> Result<(ShardFile, Vec<HeaderEntry>, u64), Error> {
     let (file, opened) = open_regular(&path)?;
-    let read = |start, len| {
-        let mut bytes = vec![0; len];
-        read_exact_at(&file, &mut bytes, start)
-            .map_err(|cause| Error::Read { path: path.clone(), cause })?;
-        Ok(bytes)
-    };
+    let read = |start, len| read_vec(&path, &file, start, len);
     let (header, data_start) = read_header(&path, opened.len(), read, admit)?;
     let file = ShardFile::new(path, file, opened).with_metadata(header.metadata);
     Ok((file, header.tensors, data_start))

@@ -112,6 +112,19 @@ pub(crate) fn open_regular(path: &Path) -> Result<(File, Metadata), Error> {
     Ok((file, kind))
 }
 
+/// So many bytes from byte `offset` of the file at `path`.
+pub(crate) fn read_vec(
+    path: &Path,
+    file: &File,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = vec![0; len];
+    read_exact_at(file, &mut bytes, offset)
+        .map_err(|cause| Error::Read { path: path.to_owned(), cause })?;
+    Ok(bytes)
+}
+
 /// Fills `out` from byte `offset` of the file, without moving the file's cursor.
 #[cfg(unix)]
 pub(crate) fn read_exact_at(file: &File, out: &mut [u8], offset: u64) -> io::Result<()> {

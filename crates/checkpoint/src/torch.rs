@@ -17,7 +17,7 @@ pub use self::state_dict::{StateDict, Storage, TensorView};
 
 use self::archive::{Archive, Member, ReadAt};
 use crate::error::Error;
-use crate::file::{ShardFile, open_regular, read_exact_at};
+use crate::file::{ShardFile, open_regular, read_vec};
 use crate::header::HeaderEntry;
 use crate::masquerade;
 use crate::parallel;
@@ -40,12 +40,7 @@ pub(crate) fn open(
     admit: impl Fn(u64) -> Result<(), Error>,
 ) -> Result<(ShardFile, Vec<HeaderEntry>), Error> {
     let (file, opened) = open_regular(&path)?;
-    let read = |start, len| {
-        let mut bytes = vec![0; len];
-        read_exact_at(&file, &mut bytes, start)
-            .map_err(|cause| Error::Read { path: path.clone(), cause })?;
-        Ok(bytes)
-    };
+    let read = |start, len| read_vec(&path, &file, start, len);
     let tensors = tensors(&path, opened.len(), &read, Archive::locate, admit)?;
     Ok((ShardFile::new(path, file, opened), tensors))
 }

@@ -157,11 +157,13 @@ pub(crate) fn match_parameters<'a>(
     if table.is_burnpack() && options.names.layout() == Layout::PyTorch {
         return Err(Error::Layout { checkpoint: table.place().to_string() });
     }
-    let mut matching = matching(parameters, table, options)?;
-    if let Err(misfit) = &mut matching {
-        misfit.advice = other_layout(parameters, table, options);
-    }
-    matching.map_err(|misfit| Error::Mismatch(Box::new(misfit)))
+    matching(parameters, table, options).map_err(|error| match error {
+        Error::Mismatch(mut misfit) => {
+            misfit.advice = other_layout(parameters, table, options);
+            Error::Mismatch(misfit)
+        }
+        error => error,
+    })
 }
 
 /// What to do, if other conventions would do.
@@ -180,16 +182,16 @@ fn other_layout(
         }
     };
     let names = options.names.clone().with_layout(other);
-    let fits = matching(parameters, table, &Options { names, ..options.clone() });
-    matches!(fits, Ok(Ok(_))).then(|| advice.to_owned())
+    let fits = matching(parameters, table, &Options { names, ..options.clone() }).is_ok();
+    fits.then(|| advice.to_owned())
 }
 
-/// The same, or all that does not match.
+/// The same, without advice.
 fn matching<'a>(
     parameters: &'a [Parameter],
     table: &TensorTable<'_>,
     options: &Options,
-) -> Result<Result<Vec<Matched<'a>>, KeyMismatch>, Error> {
+) -> Result<Vec<Matched<'a>>, Error> {
     let mut misfit =
         KeyMismatch { checkpoint: table.place().to_string(), ..KeyMismatch::default() };
     let mut used = Used::default();
@@ -250,13 +252,13 @@ fn matching<'a>(
         misfit.unexpected = used.unexpected(table, options);
     }
     if misfit.is_empty() {
-        return Ok(Ok(matched));
+        return Ok(matched);
     }
     // Of a stack that is wrong, all parts say the same.
     let mut said = HashSet::new();
     misfit.misshaped.retain(|misshaped| said.insert(misshaped.clone()));
     misfit.unused_rules = options.names.unused(parameters);
-    Ok(Err(misfit))
+    Err(Error::Mismatch(Box::new(misfit)))
 }
 
 /// The weight that a tensor is the data of, and the numbers of the tensors that go with it.

@@ -60,6 +60,11 @@ impl VisionTile {
         self.patches() + 1
     }
 
+    /// Tokens that the language model has for so many patches.
+    fn features(&self, patches: u64) -> u64 {
+        patches / (self.merge_size * self.merge_size) as u64
+    }
+
     /// As [`Component::weight_use`](crate::Component::weight_use); of weights that are used for
     /// each token of the language model, or for each patch.
     pub(super) fn weight_use(
@@ -70,7 +75,7 @@ impl VisionTile {
     ) -> WeightUse {
         let patches = pass.latents.pixels();
         match is_of_token {
-            true => WeightUse::of_rows(patches / (self.merge_size * self.merge_size) as u64),
+            true => WeightUse::of_rows(self.features(patches)),
             false => WeightUse {
                 rows: patches,
                 attended: if path.contains(".q_proj.") { self.tokens() as u64 } else { 0 },
@@ -78,23 +83,31 @@ impl VisionTile {
         }
     }
 
-    /// What tiles of so many patches take on so many threads, while `block` values of each of their
-    /// tokens are alive at once, or while features are made of `last` of each and of `features`
-    /// other values; with `more` that are alive all the time.
+    /// What an encoder takes for tiles of so many patches, on so many threads: with blocks of such
+    /// a width, heads and width of the MLP's inner layer; while features are made of the states,
+    /// for each token `of_token` values; and `more` values all the time.
     pub(super) fn activation_bytes(
         &self,
         [patches, threads]: [usize; 2],
-        [hidden, heads]: [usize; 2],
-        [block, last]: [u64; 2],
-        [features, more]: [u64; 2],
+        [hidden, heads, inner]: [usize; 3],
+        of_token: usize,
+        more: usize,
     ) -> u64 {
         let tiles = patches.div_ceil(self.patches());
-        let tokens = (tiles * self.tokens()) as u64;
+        let count = (tiles * self.tokens()) as u64;
         let shape = [tiles, self.tokens(), self.tokens()];
         let scratch = pixel_attention_scratch(shape, heads, hidden / heads, threads);
-        let most = tokens.saturating_mul(block).max(tokens.saturating_mul(last) + features);
-        let values = most + tokens.saturating_mul(hidden as u64) + more;
-        Activations::values(values).with_scratch(scratch).bytes()
+        let [hidden, inner] = [hidden, inner].map(|width| width as u64);
+        let pixels = 3 * (self.patch_size * self.patch_size) as u64;
+        // The norm's output, queries, keys and values, one of them normed or rotated, and what
+        // attention gives; or the inner layer and a copy; or the pixels, with what is made of
+        // them, once more with the class and with positions; beside the residual stream.
+        let block = (7 * hidden).max(2 * hidden + 2 * inner).max(pixels + 3 * hidden);
+        // Beside the residual stream the states, normed and without the class.
+        let features = self.features(patches as u64).saturating_mul(of_token as u64);
+        let last = count.saturating_mul(3 * hidden) + features;
+        let values = count.saturating_mul(block).max(last) + count.saturating_mul(hidden);
+        Activations::values(values + more as u64).with_scratch(scratch).bytes()
     }
 }
 

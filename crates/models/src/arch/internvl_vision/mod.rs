@@ -251,25 +251,11 @@ impl VisionModel for InternVlVisionModel {
     }
 
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
-        let (config, layout) = (&self.config, Self::layout(&self.config));
-        let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
-        // The norm's output, queries, keys and values, one of them normed, and what attention
-        // gives; or the inner layer and a copy; or the pixels, with what is made of them, once more
-        // with the class and with positions; beside the residual stream.
-        let block = (7 * hidden).max(2 * hidden + 2 * inner);
-        let block = block.max(layout.patch_values() as u64 + 3 * hidden);
-        // Of each token what the language model takes, twice more, beside the states without the
-        // class, and normed.
-        let tokens = patches as u64 / layout.merged() as u64;
-        let features = tokens.saturating_mul(3 * config.text_hidden_size as u64);
-        // Positions as they are and in order.
-        let positions = config.tile.tokens() as u64 * 2 * hidden;
-        config.tile.activation_bytes(
-            [patches, threads],
-            [config.hidden_size, config.num_attention_heads],
-            [block, 3 * hidden],
-            [features, positions],
-        )
+        let InternVlVisionConfig { tile, hidden_size, text_hidden_size, .. } = self.config;
+        let sizes = [hidden_size, self.config.num_attention_heads, self.config.intermediate_size];
+        // What the language model takes, twice more; positions as they are and in order.
+        let positions = tile.tokens() * 2 * hidden_size;
+        tile.activation_bytes([patches, threads], sizes, 3 * text_hidden_size, positions)
     }
 }
 

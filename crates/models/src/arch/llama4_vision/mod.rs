@@ -242,26 +242,13 @@ impl VisionModel for Llama4VisionModel {
     }
 
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
-        let (config, layout) = (&self.config, Self::layout(&self.config));
-        let (hidden, inner) = (config.hidden_size as u64, config.intermediate_size as u64);
-        // The norm's output, queries, keys and values, one of them rotated, and what attention
-        // gives; or the inner layer and a copy; or the pixels, with what is made of them, once more
-        // with the class and with positions; beside the residual stream.
-        let block = (7 * hidden).max(2 * hidden + 2 * inner);
-        let block = block.max(layout.patch_values() as u64 + 3 * hidden);
-        // Of each token its features, once more, and what the language model takes, beside the
-        // states, normed and without the class.
-        let tokens = patches as u64 / layout.merged() as u64;
-        let values = 3 * config.projector_dim + config.text_hidden_size;
-        let features = tokens.saturating_mul(values as u64);
-        let width = config.hidden_size / config.num_attention_heads;
-        let rotation = config.tile.tokens() * (width + 2 * config.hidden_size);
-        config.tile.activation_bytes(
-            [patches, threads],
-            [config.hidden_size, config.num_attention_heads],
-            [block, 3 * hidden],
-            [features, rotation as u64],
-        )
+        let config = &self.config;
+        let (tile, hidden, heads) = (&config.tile, config.hidden_size, config.num_attention_heads);
+        // Features, twice more, and what the language model takes.
+        let of_token = 3 * config.projector_dim + config.text_hidden_size;
+        let rotation = tile.tokens() * (hidden / heads + 2 * hidden);
+        let sizes = [hidden, heads, config.intermediate_size];
+        tile.activation_bytes([patches, threads], sizes, of_token, rotation)
     }
 }
 
