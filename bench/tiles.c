@@ -30,7 +30,7 @@
     LOAD(6, x, 64); MULTIPLY(0, 4, 6); MULTIPLY(2, 5, 6); LOAD(7, (x) + 1024, 64); MULTIPLY(1, 4, 7); MULTIPLY(3, 5, 7)
 #define WEIGHTS(w, stride) LOAD(4, w, stride); LOAD(5, (w) + 16 * (stride), stride)
 
-static char *weights, *x, *sums;
+static char *weights, *x, *sums, *zeros;
 
 static void fetch(const char *from) {
     for (int line = 0; line < 32; line++) asm volatile("prefetcht0 (%0)" ::"r"(from + 64 * line));
@@ -47,6 +47,11 @@ static void step_by_step(int steps, int of) {
     for (int i = 0; i < steps; i++) { WEIGHTS(weights + i % of * 2048, 64); TWO_BY_TWO(x + i % 8 * 2048); }
 }
 static void first_level(int steps) { step_by_step(steps, 8); }
+// A processor that has to save power multiplies what changes from product to product more slowly than zeros.
+static void first_level_of_zeros(int steps) {
+    ZEROS;
+    for (int i = 0; i < steps; i++) { WEIGHTS(zeros + i % 8 * 2048, 64); TWO_BY_TWO(zeros + i % 8 * 2048 + 16384); }
+}
 static void second_level(int steps) { step_by_step(steps, 256); }
 
 static void three_parts(int steps) {
@@ -286,6 +291,7 @@ static void from_memory(void) {
 int main(void) {
     const struct { const char *what; void (*run)(int); } all[] = {
         {"products alone", products},
+        {"in the first-level cache, of zeros", first_level_of_zeros},
         {"in the first-level cache", first_level},
         {"three parts there", three_parts},
         {"weights from the second level", second_level},
@@ -318,7 +324,14 @@ int main(void) {
     asm volatile("ldtilecfg %0" ::"m"(tiles));
     char *memory = aligned_alloc(2 << 20, BYTES);
     madvise(memory, BYTES, MADV_HUGEPAGE);
-    memset(memory, 0x3c, BYTES);
+    // Numbers between 1 and 2, or -1 and -2.
+    uint64_t random = 88172645463325252;
+    for (uint16_t *at = (uint16_t *)memory; at < (uint16_t *)memory + (24 << 19); at++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        *at = (random & 0x8000) | 0x3f80 | (random >> 20 & 0x7f);
+    }
+    memset(memory + (24 << 20), 0, BYTES - (24 << 20));
+    zeros = memory + (48 << 20);
     weights = memory, x = memory + (12 << 20) + (20 << 10), sums = memory + (24 << 20) + (40 << 10);
     double best[COUNT];
     for (int at = 0; at < COUNT; at++) best[at] = 1e30;

@@ -17,9 +17,13 @@ use half::bf16;
 use outsize_kernels::matmul::{Size, linear_into};
 use outsize_kernels::{ActivationDtype, Isa, Weight, peak};
 
+#[allow(dead_code, reason = "others read bytes")]
+#[path = "common/large.rs"]
+mod large;
 #[path = "common/timing.rs"]
 mod timing;
 
+use large::Large;
 use timing::{median, seconds, values};
 
 /// `[out, in]` of the weights.
@@ -57,7 +61,7 @@ fn main() {
     println!("weight        tokens |   f32 ms  GFLOP/s share   of |  bf16 ms  GFLOP/s share   of");
     for &[n, k] in shapes {
         let weights = copies(n, k);
-        let mut turn = weights.iter().cycle();
+        let mut turn = weights.elements::<bf16>().chunks_exact(n * k).cycle();
         for m in TOKENS {
             let (x, mut y) = (values(m * k), vec![0.0; m * n]);
             let mut matmul = |compute| {
@@ -105,9 +109,9 @@ fn limit(compute: ActivationDtype) -> f64 {
 }
 
 /// Enough copies of one weight to fill the working set; an odd number, so that the contenders do
-/// not keep to their own ones.
-fn copies(n: usize, k: usize) -> Vec<Vec<bf16>> {
+/// not keep to their own ones. In large pages, as weights of a model are.
+fn copies(n: usize, k: usize) -> Large {
     let weight: Vec<bf16> = values(n * k).into_iter().map(bf16::from_f32).collect();
-    let number = WORKING_SET.div_ceil(n * k * size_of::<bf16>()) | 1;
-    vec![weight; number]
+    let bytes = size_of_val(&*weight);
+    Large::new((WORKING_SET.div_ceil(bytes) | 1) * bytes, &weight)
 }

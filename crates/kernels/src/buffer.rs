@@ -165,29 +165,38 @@ pub(crate) fn data(buffer: Buffer, shape: impl Into<Shape>) -> TensorData {
 /// Memory with whatever is in it: zeroing it would take one thread as long as all need to fill it.
 /// Large allocations are asked for in large pages where the system has them.
 fn fresh(len: usize) -> Vec<f32> {
-    let mut values: Vec<f32> = Vec::with_capacity(len);
-    let bytes = len * size_of::<f32>();
-    #[cfg(target_os = "linux")]
-    if bytes >= HUGE {
-        const PAGE: usize = 4096;
-        let start = values.as_ptr().addr().next_multiple_of(PAGE);
-        let bytes = bytes - (start - values.as_ptr().addr());
-        // SAFETY: the range lies within the allocation and begins with a page; the advice changes
-        // no byte of it. Refused, it is slower and not wrong.
-        unsafe {
-            libc::madvise(
-                values.as_ptr().with_addr(start).cast_mut().cast(),
-                bytes,
-                libc::MADV_HUGEPAGE,
-            );
-        }
-    }
+    let mut values = with_capacity(len);
     // SAFETY: the assembly may write to the memory whose address it is given, for all that the
     // compiler knows; so the bytes there, which the system has made some or others, are initialized
     // ones, and any four are an f32. The vector has this capacity.
     unsafe {
         std::arch::asm!("/* {} */", in(reg) values.as_mut_ptr(), options(nostack, preserves_flags));
         values.set_len(len);
+    }
+    values
+}
+
+/// An empty vector with room for so many values, in large pages if it is large and the system has
+/// them.
+pub(crate) fn with_capacity<X>(len: usize) -> Vec<X> {
+    let values: Vec<X> = Vec::with_capacity(len);
+    #[cfg(target_os = "linux")]
+    {
+        const PAGE: usize = 4096;
+        let bytes = len * size_of::<X>();
+        let start = values.as_ptr().addr().next_multiple_of(PAGE);
+        if bytes >= HUGE {
+            let bytes = bytes - (start - values.as_ptr().addr());
+            // SAFETY: the range lies within the allocation and begins with a page; the advice
+            // changes no byte of it. Refused, it is slower and not wrong.
+            unsafe {
+                libc::madvise(
+                    values.as_ptr().with_addr(start).cast_mut().cast(),
+                    bytes,
+                    libc::MADV_HUGEPAGE,
+                );
+            }
+        }
     }
     values
 }

@@ -111,8 +111,9 @@ fn gates_come_to_the_bits_of_both_parts() {
     if provide() == Amx::None {
         return;
     }
-    for m in [5, 40, 150] {
-        let size @ Size { n, k, .. } = Size { m, n: 75, k: 330 };
+    // Weights where they lie, panels of all steps, and several panels whose sums wait.
+    for [m, n, k] in [[5, 75, 330], [40, 75, 330], [150, 75, 330], [150, 300, 1100]] {
+        let size = Size { m, n, k };
         let mut x = values(m * k, 9);
         x[7] = f32::INFINITY;
         let [gate, up] = [10, 11].map(|seed| Stored::new(Dtype::Bf16, &values(n * k, seed)));
@@ -124,14 +125,14 @@ fn gates_come_to_the_bits_of_both_parts() {
             let weights = [gate.weight(), up.weight()];
             let mut activations = MatmulActivations::new(Isa::AmxBf16, compute, &x, [m, k]);
             activations.multiply_gated(ActivationFunction::Silu, weights, n, &mut y);
-            assert_eq!(bits(&y), bits(&want), "{compute:?} {m} rows");
+            assert_eq!(bits(&y), bits(&want), "{compute:?} {size:?}");
             // Also some rows of the weight at a time.
             activations.multiply_rows(gate.weight(), 0..n, n, &mut y);
             for rows in [0..7, 7..40, 40..n] {
                 let up = up.weight().slice(rows.start * k, rows.end * k);
                 activations.gate_rows(ActivationFunction::Silu, up, rows, n, &mut y);
             }
-            assert_eq!(bits(&y), bits(&want), "{compute:?} {m} rows, in parts");
+            assert_eq!(bits(&y), bits(&want), "{compute:?} {size:?}, in parts");
         }
     }
 }

@@ -90,7 +90,7 @@ impl<'a> MatmulActivations<'a> {
         if self.gates_as_it_writes(up) {
             assert_eq!(Some(up.len()), columns.checked_mul(k), "weight must hold n * k elements");
             let matmuls = &mut [Matmul { weight: up, n: columns, y, stride: n }];
-            let gate = Some(function);
+            let gate = Some(amx::Gate { function, weight: None });
             // SAFETY: this processor has these instructions, as was asserted.
             return unsafe { amx::matmuls(compute, x, size, &mut self.packed, gate, matmuls) };
         }
@@ -155,6 +155,18 @@ impl<'a> MatmulActivations<'a> {
     ) {
         #[cfg(target_arch = "x86_64")]
         if self.gates_as_it_writes(up) {
+            if let (Weight::Bf16(weight), Weight::Bf16(_)) = (gate, up) {
+                let Self { compute, x, size: size @ [m, k], .. } = *self;
+                for weight in [gate, up] {
+                    let len = n.checked_mul(k);
+                    assert_eq!(Some(weight.len()), len, "weight must hold n * k elements");
+                }
+                assert_eq!(Some(y.len()), m.checked_mul(n), "y must hold m * n elements");
+                let gate = Some(amx::Gate { function, weight: Some(weight) });
+                let matmuls = &mut [Matmul { weight: up, n, y, stride: n }];
+                // SAFETY: this processor has these instructions, as was asserted.
+                return unsafe { amx::matmuls(compute, x, size, &mut self.packed, gate, matmuls) };
+            }
             self.multiply_rows(gate, 0..n, n, y);
             return self.gate_rows(function, up, 0..n, n, y);
         }

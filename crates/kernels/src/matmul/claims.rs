@@ -32,6 +32,7 @@ pub(crate) struct Claims {
     least: usize,
     /// What is left is claimed in so many parts.
     parts: usize,
+    threads: usize,
 }
 
 impl Claims {
@@ -50,23 +51,32 @@ impl Claims {
             unit,
             least: by_bytes.min(by_multiply_adds).next_multiple_of(unit),
             parts: threads.saturating_mul(2),
+            threads,
         }
+    }
+
+    /// The same in runs of one length, a multiple of `unit` and at most `most` rows, such that all
+    /// threads claim as many.
+    pub(crate) fn alike(rows: usize, threads: usize, most: usize, unit: usize) -> Claims {
+        let each = rows.div_ceil(threads.max(1));
+        let least = each.div_ceil(each.div_ceil(most).max(1)).next_multiple_of(unit);
+        Claims { next: AtomicUsize::new(0), rows, unit, least, parts: usize::MAX, threads }
     }
 
     /// For as many `parts` of work, each large enough to be claimed alone.
     pub(crate) fn of(parts: usize, threads: usize) -> Claims {
         let next = AtomicUsize::new(0);
-        Claims { next, rows: parts, unit: 1, least: 1, parts: threads.saturating_mul(2) }
+        Claims { next, rows: parts, unit: 1, least: 1, parts: threads.saturating_mul(2), threads }
     }
 
     /// Whether there is more than one run.
     pub(crate) fn are_many(&self) -> bool {
-        self.parts > 2 && self.rows > self.least
+        self.threads > 1 && self.rows > self.least
     }
 
     /// Calls `work` with each run, on several threads if there is more than one run.
     pub(crate) fn share(&self, work: impl Fn(Range<usize>) + Sync) {
-        let threads = if self.are_many() { self.parts / 2 } else { 1 };
+        let threads = if self.are_many() { self.threads } else { 1 };
         thread_pool::share(threads, || {
             while let Some(run) = self.claim() {
                 work(run);
@@ -117,6 +127,35 @@ mod tests {
             }
             prop_assert_eq!(end, n);
         }
+    }
+
+    proptest! {
+        /// Runs of one length cover the rows once, none is longer than the most, and all threads
+        /// get as many, but for what is rounded to whole units.
+        #[test]
+        fn runs_that_are_alike_cover_the_rows_once(
+            rows in 0usize..70_000, threads in 1usize..70, unit in 1usize..40, units in 1usize..10,
+        ) {
+            let most = unit * units;
+            let claims = Claims::alike(rows, threads, most, unit);
+            let runs: Vec<_> = std::iter::from_fn(|| claims.claim()).collect();
+            prop_assert_eq!(runs.iter().map(Range::len).sum::<usize>(), rows);
+            prop_assert!(runs.windows(2).all(|pair| pair[0].end == pair[1].start));
+            prop_assert!(runs.iter().all(|run| (1..=most).contains(&run.len())));
+            let rounds = rows.div_ceil(threads).div_ceil(most);
+            prop_assert!(runs.len() <= rounds * threads);
+        }
+    }
+
+    #[test]
+    fn tiles_of_a_weight_are_cut_evenly() {
+        let lengths = |rows| {
+            let claims = Claims::alike(rows, 2, 256, 32);
+            std::iter::from_fn(move || claims.claim()).map(|run| run.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(1024), [256; 4]);
+        assert_eq!(lengths(372), [192, 180]);
+        assert_eq!(lengths(40), [32, 8]);
     }
 
     #[test]

@@ -243,6 +243,11 @@ trait MatmulLoops<X: 'static, E>: Copy + Sync {
     fn small_m_unit(self, m: usize) -> usize {
         small_m::unit(m)
     }
+
+    /// The runs in which threads claim the rows of weights of `element` bytes in such a matmul.
+    fn claims(self, size: Size, element: usize, threads: usize) -> Claims {
+        Claims::new(size, element, threads, self.small_m_unit(size.m))
+    }
 }
 
 /// Loops that widen weights to f32.

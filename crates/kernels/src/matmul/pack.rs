@@ -18,7 +18,7 @@ use std::thread::LocalKey;
 
 use half::bf16;
 
-use crate::{cast, loops};
+use crate::{buffer, cast, loops};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -55,6 +55,8 @@ impl<X: Copy + Default> Scratch<X> {
         let mut values = home.take();
         let gap = LINE / size_of::<X>();
         if values.len() < len + gap {
+            drop(values);
+            values = buffer::with_capacity(len + gap);
             values.resize(len + gap, X::default());
         }
         // In theory nobody may say where a line begins; the values then begin anywhere, which is

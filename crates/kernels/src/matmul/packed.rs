@@ -10,7 +10,6 @@ use std::ops::Range;
 use half::bf16;
 
 use super::blocks::OutputPtr;
-use super::claims::Claims;
 use super::gemm::share_panels;
 use super::pack::{RowBlocks, Scratch};
 use super::panels::Panels;
@@ -121,7 +120,7 @@ pub(super) fn share<X: Sync + 'static>(
         .map(|matmul| (packed(matmul.weight), OutputPtr(matmul.y.as_mut_ptr()), matmul.stride))
         .collect();
     let unit = loops.small_m_unit(m);
-    let claims = Claims::new(size, size_of::<bf16>(), rayon::current_num_threads(), unit);
+    let claims = loops.claims(size, size_of::<bf16>(), rayon::current_num_threads());
     debug_assert!(unit <= WIDEST, "{unit} rows side by side");
     let height = height(k).next_multiple_of(unit);
     share_rows(claims, rows.into_iter(), |job, rows| {

@@ -103,8 +103,7 @@ pub(super) fn share<X: Sync + 'static, E: Element>(
             size: Size { m, n: matmul.stride, k },
         })
         .collect();
-    let threads = rayon::current_num_threads();
-    let claims = Claims::new(size, size_of::<E>(), threads, loops.small_m_unit(m));
+    let claims = loops.claims(size, size_of::<E>(), rayon::current_num_threads());
     share_rows(claims, rows.into_iter(), |job, rows| {
         // SAFETY: `MatmulActivations` checked that `isa`, which chose these loops, is
         // available, and that the slices have the lengths that their sizes ask for; `x` was packed

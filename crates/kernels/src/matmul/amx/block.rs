@@ -89,7 +89,10 @@ impl Amx<'_> {
     ) {
         // SAFETY: the caller's promises; the memory has room for the panel.
         unsafe {
-            copy(operands, panel, memory.panel());
+            let tiles = panel.pairs() * panel.steps.len() * 2 * TILE;
+            for (side, operands) in self.each_side(operands).enumerate() {
+                copy(&operands, panel, memory.panel().wrapping_add(side * tiles));
+            }
             for row_block in 0..panel.row_blocks() {
                 self.row_block::<PARTS>(operands, panel, row_block, memory);
                 if panel.steps.end == self.layout.steps() {
@@ -114,7 +117,7 @@ impl Amx<'_> {
     ) {
         let rows = panel.row_block(row_block);
         let x = operands.x.wrapping_add(self.layout.start(rows.start));
-        let pairs = panel.columns.len().div_ceil(PAIR);
+        let pairs = panel.sides * panel.pairs();
         let len = self.layout.step(rows.len());
         let mut held = None;
         for steps in pieces(&panel.steps, panel.group_steps) {
@@ -126,7 +129,8 @@ impl Amx<'_> {
             };
             let is_last = rows.end == panel.rows.end && steps.end == panel.steps.end;
             let lines = if is_last { 0 } else { (2 * len / ROW_BYTES).div_ceil(pairs) };
-            for (pair, columns) in pieces(&panel.columns, PAIR).enumerate() {
+            let sides = (0..panel.sides).flat_map(|_| pieces(&panel.columns, PAIR));
+            for (pair, columns) in sides.enumerate() {
                 let step = pair * panel.steps.len() + steps.start - panel.steps.start;
                 let sums = memory.sums(panel.sums(row_block, pair));
                 let block = Block {

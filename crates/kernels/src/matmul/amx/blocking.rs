@@ -52,6 +52,8 @@ pub(super) struct Blocking {
     group_steps: usize,
     /// Row blocks that a panel meets.
     row_blocks: usize,
+    /// Weights that it has rows of.
+    sides: usize,
 }
 
 /// Some steps of some rows of weights, and the rows of activations that they meet.
@@ -60,6 +62,8 @@ pub(super) struct Panel {
     /// Rows of the weight.
     pub(super) columns: Range<usize>,
     pub(super) steps: Range<usize>,
+    /// Weights that it has these of, one or two, which share what a panel has at most.
+    pub(super) sides: usize,
     /// Rows of activations.
     pub(super) rows: Range<usize>,
     /// Row blocks whose sums have places of their own.
@@ -69,12 +73,19 @@ pub(super) struct Panel {
 }
 
 impl Blocking {
-    /// For so many rows of activations.
-    pub(super) fn new(second_level: usize, layout: &Layout, rows: usize) -> Self {
+    /// For so many rows of activations, and one weight or two.
+    pub(super) fn new(second_level: usize, layout: &Layout, rows: usize, sides: usize) -> Self {
         let (all_steps, row_blocks) = (layout.steps().max(1), rows.div_ceil(ROW_BLOCK));
         if is_in_place(second_level, layout, rows) {
             let steps = all_steps;
-            return Self { in_place: true, steps, all_steps, group_steps: steps, row_blocks };
+            return Self {
+                in_place: true,
+                steps,
+                all_steps,
+                group_steps: steps,
+                row_blocks,
+                sides,
+            };
         }
         let most_steps = (panel_bytes(second_level) / STEP_BYTES / PAIRS).max(1);
         let steps = all_steps.div_ceil(all_steps.div_ceil(most_steps));
@@ -84,6 +95,7 @@ impl Blocking {
             all_steps,
             group_steps: (GROUP_BYTES / (layout.step(ROW_BLOCK) * size_of::<bf16>())).max(1),
             row_blocks: if steps < all_steps { row_blocks.min(WAITING) } else { row_blocks },
+            sides,
         }
     }
 
@@ -96,13 +108,14 @@ impl Blocking {
         let Self { steps, all_steps, .. } = self;
         let all_rows = rows.clone();
         // What is in place is written as soon as it is there.
-        let pairs = if self.in_place { 1 } else { PAIRS };
+        let pairs = if self.in_place { 1 } else { PAIRS / self.sides };
         pieces(columns, pairs * PAIR).flat_map(move |columns| {
             pieces(&all_rows, self.row_blocks * ROW_BLOCK).flat_map(move |rows| {
                 let columns = columns.clone();
                 pieces(&(0..all_steps), steps).map(move |some| Panel {
                     columns: columns.clone(),
                     steps: some,
+                    sides: self.sides,
                     rows: rows.clone(),
                     waiting: self.waiting(),
                     group_steps: self.group_steps,
@@ -148,6 +161,11 @@ fn kept(row_blocks: usize) -> usize {
 }
 
 impl Panel {
+    /// Pairs of tiles of each weight.
+    pub(super) fn pairs(&self) -> usize {
+        self.columns.len().div_ceil(PAIR)
+    }
+
     /// How many row blocks there are.
     pub(super) fn row_blocks(&self) -> usize {
         self.rows.len().div_ceil(ROW_BLOCK)
@@ -159,7 +177,7 @@ impl Panel {
         start..self.rows.end.min(start + ROW_BLOCK)
     }
 
-    /// Which sums are those of a row block and a pair.
+    /// Which sums are those of a row block and a pair, of the first weight's or the next one's.
     pub(super) fn sums(&self, row_block: usize, pair: usize) -> usize {
         row_block % self.waiting * PAIRS + pair
     }
@@ -194,14 +212,20 @@ mod tests {
     use crate::ActivationDtype;
 
     fn blocking(compute: ActivationDtype, rows: usize, k: usize) -> Blocking {
-        Blocking::new(2 << 20, &Layout::new(compute, [rows, k]), rows)
+        Blocking::new(2 << 20, &Layout::new(compute, [rows, k]), rows, 1)
     }
 
     #[test]
     fn panels_of_long_rows_have_a_part_of_the_steps() {
         let [short, long] = [2048, 5632].map(|k| blocking(ActivationDtype::Bf16, 1000, k));
-        let half =
-            Blocking { in_place: false, steps: 32, all_steps: 64, group_steps: 16, row_blocks: 32 };
+        let half = Blocking {
+            in_place: false,
+            steps: 32,
+            all_steps: 64,
+            group_steps: 16,
+            row_blocks: 32,
+            sides: 1,
+        };
         assert_eq!(short, half);
         assert_eq!(long, Blocking { steps: 30, all_steps: 176, ..half });
     }
@@ -226,14 +250,14 @@ mod tests {
         #[test]
         fn panels_cover_all_steps_once(
             second_level in 256usize << 10..1 << 23,
-            rows in 1usize..5000, columns in 1usize..600, k in 1usize..60_000,
+            rows in 1usize..5000, columns in 1usize..600, k in 1usize..60_000, sides in 1usize..3,
         ) {
             let layout = Layout::new(ActivationDtype::F32, [rows, k]);
-            let blocking = Blocking::new(second_level, &layout, rows);
+            let blocking = Blocking::new(second_level, &layout, rows, sides);
             let (row_blocks, column_pairs) = (rows.div_ceil(ROW_BLOCK), columns.div_ceil(PAIR));
-            let mut done = vec![0; row_blocks * column_pairs];
+            let mut done = vec![0; sides * row_blocks * column_pairs];
             for panel in blocking.panels(&(0..rows), &(0..columns)) {
-                let pairs = panel.columns.len().div_ceil(PAIR);
+                let pairs = sides * panel.pairs();
                 if !blocking.is_in_place() {
                     let len = pairs * panel.steps.len() * STEP_BYTES / 2;
                     prop_assert!(len <= blocking.panel_len());
@@ -249,7 +273,9 @@ mod tests {
                         let waits = blocking.is_in_place() || panel.steps.len() < layout.steps();
                         prop_assert!(places.insert(sums) || !waits);
                         let row_block = panel.rows.start / ROW_BLOCK + row_block;
-                        let at = (panel.columns.start / PAIR + pair) * row_blocks + row_block;
+                        let (side, pair) = (pair / panel.pairs(), pair % panel.pairs());
+                        let pair = side * column_pairs + panel.columns.start / PAIR + pair;
+                        let at = pair * row_blocks + row_block;
                         prop_assert_eq!(done[at], panel.steps.start);
                         done[at] = panel.steps.end;
                     }

@@ -3,8 +3,8 @@
 //! A tile of weights meets up to four of activations, which are in the second-level cache: so
 //! products take less time than memory, and weights come as fast as it gives them. That is so only
 //! one tile at a time: the processor fetches ahead for some thirty-two rows at most, and what is
-//! fetched far ahead by instructions fills its queues. In three parts, which take as long as memory
-//! does, a few lines ahead they help. Further row blocks find the rows of a tile in the
+//! fetched far ahead by instructions fills its queues. A few lines ahead they help, most of all
+//! where products take about as long as memory. Further row blocks find the rows of a tile in the
 //! second-level cache.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -23,7 +23,7 @@ use super::{Amx, SUMS};
 /// Tiles of activations that one of weights meets at once.
 const WIDTH: usize = 4;
 
-/// How many steps ahead weights are fetched for products in three parts.
+/// How many steps ahead weights are fetched.
 const AHEAD: usize = 3;
 
 impl Amx<'_> {
@@ -41,22 +41,26 @@ impl Amx<'_> {
         memory: &mut PanelMemory,
     ) {
         let mut edge = Edge::new();
-        for (at, first) in panel.columns.clone().step_by(ROWS).enumerate() {
+        let tiles = panel.columns.clone().step_by(ROWS).enumerate();
+        let sides = self.each_side(operands).enumerate();
+        let all = sides.flat_map(|side| tiles.clone().map(move |tile| (side, tile)));
+        for ((side, operands), (at, first)) in all {
             let columns = first..panel.columns.end.min(first + ROWS);
+            let pair = side * panel.pairs() + at / 2;
             for (group, first) in panel.rows.clone().step_by(WIDTH * COLUMNS).enumerate() {
                 let rows = first..panel.rows.end.min(first + WIDTH * COLUMNS);
                 let sums = [0, 1].map(|right| {
                     let row_block = group * WIDTH * COLUMNS / ROW_BLOCK + right;
-                    memory.sums(panel.sums(row_block, at / 2)).wrapping_add(at % 2 * 2 * SUMS)
+                    memory.sums(panel.sums(row_block, pair)).wrapping_add(at % 2 * 2 * SUMS)
                 });
                 let weights = (&columns, &mut edge);
                 // SAFETY: the caller's promises.
                 unsafe {
                     match rows.len().div_ceil(COLUMNS) {
-                        1 => self.tile_in_place::<1, PARTS>(operands, rows, weights, sums),
-                        2 => self.tile_in_place::<2, PARTS>(operands, rows, weights, sums),
-                        3 => self.tile_in_place::<3, PARTS>(operands, rows, weights, sums),
-                        _ => self.tile_in_place::<4, PARTS>(operands, rows, weights, sums),
+                        1 => self.tile_in_place::<1, PARTS>(&operands, rows, weights, sums),
+                        2 => self.tile_in_place::<2, PARTS>(&operands, rows, weights, sums),
+                        3 => self.tile_in_place::<3, PARTS>(&operands, rows, weights, sums),
+                        _ => self.tile_in_place::<4, PARTS>(&operands, rows, weights, sums),
                     }
                 }
             }
@@ -106,11 +110,9 @@ impl Amx<'_> {
             }
             for step in 0..layout.steps() {
                 let (from, stride) = weights(operands, columns.start, columns.len(), step, edge);
-                if PARTS > 1 {
-                    for row in 0..ROWS {
-                        let ahead = row * stride + AHEAD * ROW_BYTES;
-                        _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(ahead));
-                    }
+                for row in 0..ROWS {
+                    let ahead = row * stride + AHEAD * ROW_BYTES;
+                    _mm_prefetch::<_MM_HINT_T0>(from.cast::<i8>().wrapping_add(ahead));
                 }
                 tiles::load!(4, from, stride);
                 for _ in 0..PARTS {

@@ -43,11 +43,11 @@ use half::bf16;
 
 use super::pack::Scratch;
 use super::packed::PackedLoops;
-use super::{Matmul, MatmulLoops, Operands};
+use super::{Claims, Matmul, MatmulLoops, Operands, Size};
 use crate::{ActivationDtype, ActivationFunction, BlockWeight, Isa};
 use block::PanelMemory;
 pub(super) use blocking::most_bytes;
-use blocking::{Blocking, is_in_place};
+use blocking::{Blocking, PAIRS, is_in_place};
 pub(super) use broadcast::rows;
 use pack::Layout;
 pub(crate) use pack::cut;
@@ -58,8 +58,8 @@ use tiles::{COLUMNS, ROWS, Tiles};
 /// Rows of weights in two tiles.
 const PAIR: usize = 2 * ROWS;
 
-/// Rows of weights that a thread claims at least, if they are copied: all activations are read for
-/// them.
+/// Packed rows of weights that are unpacked at once at least, if they are copied to tiles: all
+/// activations are read for them.
 const BROAD: usize = 4 * PAIR;
 
 /// Elements of a tile of sums.
@@ -67,8 +67,8 @@ const SUMS: usize = ROWS * COLUMNS;
 
 /// Computes matmuls of `x [m, k]` with weights in bf16, as they are or all packed; all slices have
 /// the lengths that the sizes ask for. `packed` is what this keeps of `x` from one call to the
-/// next. With a `gate` outputs are what goes through that which is in their place, as
-/// [`gate_in_place`](crate::activation::gate_in_place) computes it.
+/// next. With a `gate` outputs are what goes through it, as
+/// [`gate_in_place`](crate::activation::gate_in_place) computes that.
 ///
 /// # Safety
 ///
@@ -78,7 +78,7 @@ pub(super) unsafe fn matmuls(
     x: &[f32],
     [m, k]: [usize; 2],
     packed: &mut Option<Scratch<bf16>>,
-    gate: Option<ActivationFunction>,
+    gate: Option<Gate>,
     matmuls: &mut [Matmul],
 ) {
     let layout = Layout::new(compute, [m, k]);
@@ -97,14 +97,22 @@ pub(super) unsafe fn matmuls(
     }
 }
 
+/// A gate that outputs go through as they are written.
+#[derive(Clone, Copy)]
+pub(super) struct Gate<'a> {
+    pub(super) function: ActivationFunction,
+    /// The weight that it is made with, of as many rows as the other; without one, it is in their
+    /// place.
+    pub(super) weight: Option<&'a [bf16]>,
+}
+
 /// Loops over tiles.
 #[derive(Clone, Copy)]
 struct Amx<'a> {
     layout: Layout,
     /// Activations as they came.
     x: &'a [f32],
-    /// What outputs go through.
-    gate: Option<ActivationFunction>,
+    gate: Option<Gate<'a>>,
 }
 
 impl MatmulLoops<bf16, bf16> for Amx<'_> {
@@ -126,6 +134,14 @@ impl MatmulLoops<bf16, bf16> for Amx<'_> {
     fn small_m_unit(self, m: usize) -> usize {
         if is_in_place(cache::of_thread(), &self.layout, m) { ROWS } else { BROAD }
     }
+
+    fn claims(self, size: Size, element: usize, threads: usize) -> Claims {
+        match is_in_place(cache::of_thread(), &self.layout, size.m) {
+            true => Claims::new(size, element, threads, ROWS),
+            // All activations are read for each run: as few as there can be.
+            false => Claims::alike(size.n, threads, PAIRS / self.sides() * PAIR, PAIR),
+        }
+    }
 }
 
 impl PackedLoops<bf16> for Amx<'_> {
@@ -143,6 +159,21 @@ impl PackedLoops<bf16> for Amx<'_> {
 }
 
 impl Amx<'_> {
+    /// Weights that are multiplied at once: two if the gate has one.
+    fn sides(&self) -> usize {
+        1 + usize::from(self.gate.is_some_and(|gate| gate.weight.is_some()))
+    }
+
+    /// The operands of the weight, and of the gate's if it has one.
+    fn each_side(
+        &self,
+        operands: &Operands<bf16, bf16>,
+    ) -> impl Iterator<Item = Operands<bf16, bf16>> {
+        let gate = self.gate.and_then(|gate| gate.weight);
+        let gate = gate.map(|weight| Operands { weight: weight.as_ptr(), ..*operands });
+        std::iter::once(*operands).chain(gate)
+    }
+
     /// Computes `y[rows, columns]`: panel by panel of weights, in each row block by row block of
     /// activations.
     ///
@@ -160,7 +191,7 @@ impl Amx<'_> {
         if rows.is_empty() || columns.is_empty() {
             return;
         }
-        let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len());
+        let blocking = Blocking::new(cache::of_thread(), &self.layout, rows.len(), self.sides());
         let mut memory = PanelMemory::new(&blocking);
         // SAFETY: the processor has AMX, and there is one such loop on a thread at a time.
         let _tiles = unsafe { Tiles::configure(self.layout.columns) };

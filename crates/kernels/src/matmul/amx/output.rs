@@ -9,7 +9,7 @@ use super::super::{Operands, Size, region};
 use super::block::PanelMemory;
 use super::blocking::Panel;
 use super::tiles::{COLUMNS, ROWS};
-use super::{Amx, SUMS};
+use super::{Amx, Gate, PAIR, SUMS};
 use crate::Isa;
 use crate::activation::gate_each;
 use crate::simd::transposed;
@@ -31,11 +31,12 @@ impl Amx<'_> {
     ) {
         let Range { start, end } = panel.row_block(row_block);
         let (n, columns) = (operands.size.n, &panel.columns);
+        let width = panel.pairs() * PAIR;
         // Rows a power of two apart would be in the same few lines of the first-level cache.
-        let apart = columns.len().next_multiple_of(ROWS) + ROWS;
+        let apart = panel.sides * width + ROWS;
         for (right, first) in (start..end).step_by(COLUMNS).enumerate() {
             let rows = first..end.min(first + COLUMNS);
-            for at in 0..columns.len().div_ceil(ROWS) {
+            for at in 0..panel.sides * width / ROWS {
                 let tile = at % 2 * 2 + right;
                 // SAFETY: four tiles of sums.
                 let sums = memory.sums(panel.sums(row_block, at / 2)).wrapping_add(tile * SUMS);
@@ -52,15 +53,20 @@ impl Amx<'_> {
                 }
             }
             for (row, outputs) in rows.zip(memory.turned.chunks_exact_mut(apart)) {
-                let outputs = &mut outputs[..columns.len()];
-                // Of all, as a loop that ends early looks at one at a time.
-                let is_any_nan = || outputs.iter().fold(false, |any, output| any | output.is_nan());
-                if self.layout.parts > 1 && is_any_nan() {
-                    for (column, output) in columns.clone().zip(&mut *outputs) {
-                        // SAFETY: the caller's promises.
-                        unsafe { self.again(operands, row, column, output) };
+                for (operands, outputs) in self.each_side(operands).zip(outputs.chunks_mut(width)) {
+                    let outputs = &mut outputs[..columns.len()];
+                    // Of all, as a loop that ends early looks at one at a time.
+                    let is_any_nan =
+                        || outputs.iter().fold(false, |any, output| any | output.is_nan());
+                    if self.layout.parts > 1 && is_any_nan() {
+                        for (column, output) in columns.clone().zip(&mut *outputs) {
+                            // SAFETY: the caller's promises.
+                            unsafe { self.again(&operands, row, column, output) };
+                        }
                     }
                 }
+                let (outputs, gate) = outputs.split_at_mut(width);
+                let outputs = &outputs[..columns.len()];
                 // SAFETY: the caller's promises: `y` has these rows and columns, which nothing else
                 // reads or writes meanwhile.
                 let y = unsafe {
@@ -70,7 +76,14 @@ impl Amx<'_> {
                     )
                 };
                 match self.gate {
-                    Some(function) => gate_each(Isa::AmxBf16, function, y, outputs),
+                    Some(Gate { function, weight: None }) => {
+                        gate_each(Isa::AmxBf16, function, y, outputs);
+                    }
+                    Some(Gate { function, weight: Some(_) }) => {
+                        let gate = &mut gate[..columns.len()];
+                        gate_each(Isa::AmxBf16, function, gate, outputs);
+                        y.copy_from_slice(gate);
+                    }
                     None => y.copy_from_slice(outputs),
                 }
             }
