@@ -1,7 +1,7 @@
 //! A checkpoint that was released, beside what `transformers` gives in float32
 //! (`bench/released.py`).
 
-use crate::common::{outsize, report};
+use crate::common::{megabytes, outsize, report, with_tiles};
 
 /// The file, which `.ci/run` fetches.
 const FILE: &str = "OUTSIZE_RELEASED";
@@ -21,7 +21,8 @@ fn a_released_checkpoint_says_what_it_says_elsewhere() {
     };
     let file = file.to_str().unwrap();
     let prompt = "The capital of France is Paris. Its most famous monument is";
-    for budget in ["cpu=115MB", "cpu=400MB"] {
+    for most in [115, 400] {
+        let budget = &megabytes(most);
         let run = ["run", file, "--prompt", prompt, "--max-new-tokens", "64", "--temperature", "0"];
         let said = report(&outsize(&[&run[..], &["--json", "--max-memory", budget]].concat()));
         assert_eq!(said["text"], LIKELIEST, "{budget}");
@@ -32,8 +33,7 @@ fn a_released_checkpoint_says_what_it_says_elsewhere() {
         assert!(off.abs() < 1e-5, "{budget}: {off:e}");
         for report in [said, scored] {
             let peak = report["peak_rss_bytes"].as_u64().unwrap();
-            let most: u64 = if budget == "cpu=115MB" { 115_000_000 } else { 400_000_000 };
-            assert!(peak <= most, "{budget}: {peak}");
+            assert!(peak <= with_tiles(most) * 1_000_000, "{budget}: {peak}");
         }
     }
 }

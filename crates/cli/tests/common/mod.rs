@@ -33,9 +33,14 @@ pub fn in_tiles() -> bool {
     outsize::kernels::Isa::detected() == outsize::kernels::Isa::AmxBf16
 }
 
-/// A budget of so many megabytes, and of what threads keep for tiles where there are such.
+/// So many megabytes, and what threads keep for tiles where there are such.
+pub fn with_tiles(count: u64) -> u64 {
+    count + if in_tiles() { 4 } else { 0 }
+}
+
+/// A budget of so much.
 pub fn megabytes(count: u64) -> String {
-    format!("cpu={}MB", count + if in_tiles() { 2 } else { 0 })
+    format!("cpu={}MB", with_tiles(count))
 }
 
 /// The only tensor of a file of logits.
