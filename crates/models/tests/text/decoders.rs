@@ -78,6 +78,9 @@ fn rounded_activations_stay_near_the_reference_logits() {
                 ["_dsa", "_v32", "hy_v4", "minimax_m3", "deepseek_v4", "mistral_large4", "axk2"]
                     .iter()
                     .any(|it| name.contains(it));
+            // In tiles one does of this model, whose states then remember it.
+            let in_tiles = outsize_kernels::Isa::detected() == outsize_kernels::Isa::AmxBf16;
+            let chooses = chooses || in_tiles && name == "jamba-published-bf16";
             let least = if chooses { 8 } else { 9 };
             let [found, logits] =
                 [&found, &expected.logits].map(|all| all.chunks(config.vocab_size()));
