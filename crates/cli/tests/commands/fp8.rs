@@ -1,7 +1,7 @@
 //! Weights in fp8 blocks give the bits of the same weights in f32, at their own size, wherever they
 //! are.
 
-use crate::common::{done, failed, folder, megabytes, outsize, path, report};
+use crate::common::{done, failed, folder, in_tiles, megabytes, outsize, path, report};
 use outsize::checkpoint::{
     Checkpoint, Dtype, ShardWriter, StorageFormat, StoredWeight, TensorSpec,
 };
@@ -263,7 +263,8 @@ fn fp8_gives_the_bits_of_its_f32_at_its_own_size() {
 
     // All streamed by tile, some, and what is planned is what is used.
     let mut streamed = Vec::new();
-    for budget in [63, 66, 69].map(megabytes) {
+    let budgets = if in_tiles() { [67, 70, 73] } else { [63, 69, 71] };
+    for budget in budgets.map(|megabytes| format!("cpu={megabytes}MB")) {
         let budget = ["--max-memory", &budget];
         let found = run(&model, &budget);
         assert_eq!(found["tokens"], free["tokens"]);
