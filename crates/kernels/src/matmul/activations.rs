@@ -81,22 +81,32 @@ impl<'a> MatmulActivations<'a> {
         n: usize,
         y: &mut [f32],
     ) {
-        let Self { isa, compute, x, size: size @ [m, k], .. } = *self;
         let (y, columns) = (self.columns(&rows, n, y), rows.len());
+        let (isa, m) = (self.isa, self.size[0]);
         if m == 0 || columns == 0 {
             return;
         }
         #[cfg(target_arch = "x86_64")]
         if self.gates_as_it_writes(up) {
-            assert_eq!(Some(up.len()), columns.checked_mul(k), "weight must hold n * k elements");
-            let matmuls = &mut [Matmul { weight: up, n: columns, y, stride: n }];
-            let gate = Some(amx::Gate { function, weight: None });
-            // SAFETY: this processor has these instructions, as was asserted.
-            return unsafe { amx::matmuls(compute, x, size, &mut self.packed, gate, matmuls) };
+            let up = Matmul { weight: up, n: columns, y, stride: n };
+            return self.multiply_through(amx::Gate { function, weight: None }, up);
         }
         let mut other = buffer::take(m * columns);
         self.multiply(&mut [Matmul { weight: up, n: columns, y: &mut other, stride: columns }]);
         gate_columns(isa, function, (y, n), (&other, columns));
+    }
+
+    /// A matmul whose outputs go through a gate, in tiles; `y` has the length that the sizes ask
+    /// for.
+    #[cfg(target_arch = "x86_64")]
+    fn multiply_through(&mut self, gate: amx::Gate, up: Matmul) {
+        let Self { compute, x, size: size @ [_, k], .. } = *self;
+        let len = up.n.checked_mul(k);
+        for weight in gate.weight.map(<[bf16]>::len).into_iter().chain([up.weight.len()]) {
+            assert_eq!(Some(weight), len, "weight must hold n * k elements");
+        }
+        // SAFETY: this processor has these instructions, as was asserted.
+        unsafe { amx::matmuls(compute, x, size, &mut self.packed, Some(gate), &mut [up]) }
     }
 
     /// Whether outputs of a weight go through their gate before they are written: not of few rows,
@@ -156,16 +166,9 @@ impl<'a> MatmulActivations<'a> {
         #[cfg(target_arch = "x86_64")]
         if self.gates_as_it_writes(up) {
             if let (Weight::Bf16(weight), Weight::Bf16(_)) = (gate, up) {
-                let Self { compute, x, size: size @ [m, k], .. } = *self;
-                for weight in [gate, up] {
-                    let len = n.checked_mul(k);
-                    assert_eq!(Some(weight.len()), len, "weight must hold n * k elements");
-                }
-                assert_eq!(Some(y.len()), m.checked_mul(n), "y must hold m * n elements");
-                let gate = Some(amx::Gate { function, weight: Some(weight) });
-                let matmuls = &mut [Matmul { weight: up, n, y, stride: n }];
-                // SAFETY: this processor has these instructions, as was asserted.
-                return unsafe { amx::matmuls(compute, x, size, &mut self.packed, gate, matmuls) };
+                let y = self.columns(&(0..n), n, y);
+                let up = Matmul { weight: up, n, y, stride: n };
+                return self.multiply_through(amx::Gate { function, weight: Some(weight) }, up);
             }
             self.multiply_rows(gate, 0..n, n, y);
             return self.gate_rows(function, up, 0..n, n, y);
