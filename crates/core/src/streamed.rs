@@ -1,4 +1,5 @@
 mod operand;
+mod rows;
 mod to_gpu;
 
 use crate::integers::block_weight;
@@ -9,7 +10,7 @@ use crate::{Access, Error, LowRank};
 use burn::module::{Param, ParamMapper, Reparameterization};
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use bytes::Bytes as SharedBytes;
-use outsize_checkpoint::{StoredWeight, TensorInfo};
+use outsize_checkpoint::StoredWeight;
 use outsize_kernels::{BlockWeight, WeightTensor};
 use outsize_stream::{ChunkId, Convert, Lease, Stream};
 use std::any::Any;
@@ -400,65 +401,6 @@ impl Inner {
     ) -> Result<Tensor<D>, Error> {
         let bytes = Bytes::from_shared(bytes, AllocationProperty::Other);
         self.tensor_of(bytes, shape)
-    }
-
-    fn rows(&self, ids: &[usize]) -> Result<Tensor<2>, Error> {
-        self.pass.check(&self.path);
-        let (height, width) = match self.weight.data().shape[..] {
-            [height, width] => (height, width),
-            _ => return Err(self.refuse("single rows")),
-        };
-        if let Some(row) = ids.iter().find(|row| **row >= height) {
-            return Err(Error::Row { path: self.path.to_string(), row: *row, rows: height });
-        }
-        let row_bytes = width * self.dtype.size();
-        let mut held = vec![0; ids.len() * row_bytes];
-        // Each distinct row is read once; neighbours in the file follow each other.
-        let mut wanted: Vec<_> = ids.iter().copied().zip(0..).collect();
-        wanted.sort_unstable();
-        let mut last: Option<(usize, usize)> = None;
-        for (row, at) in wanted {
-            let to = at * row_bytes..(at + 1) * row_bytes;
-            match last {
-                Some((same, from)) if same == row => {
-                    held.copy_within(from * row_bytes..(from + 1) * row_bytes, to.start);
-                }
-                _ => {
-                    self.read_row(row, &mut held[to])?;
-                    last = Some((row, at));
-                }
-            }
-        }
-        self.tensor_of(Bytes::from_bytes_vec(held), &[ids.len(), width])
-    }
-
-    /// Reads one row of a matrix, as its value is.
-    fn read_row(&self, row: usize, held: &mut [u8]) -> Result<(), Error> {
-        let row = self.weight.slice(row..row + 1);
-        let read = |tensor: &TensorInfo, raw: &mut [u8]| {
-            self.stream.read(&self.path, tensor.file, tensor.offset, raw)
-        };
-        let info = row.data();
-        if !self.in_blocks && self.convert.is_none() {
-            return Ok(read(info, held)?);
-        }
-        let mut raw = vec![0; info.len as usize];
-        read(info, &mut raw)?;
-        if let Some(convert) = &self.convert {
-            convert.run(info.offset, &raw, held);
-            return Ok(());
-        }
-        let mut scales = vec![0; row.scales().map_or(0, |scales| scales.len as usize)];
-        if let Some(info) = row.scales() {
-            read(info, &mut scales)?;
-        }
-        let mut values = vec![0.0; info.shape.iter().product()];
-        let parts = [raw.into(), scales.into(), SharedBytes::new()];
-        self.block_weight(&row, parts)?.dequantize(0..1, &mut values);
-        for (to, value) in held.as_chunks_mut::<4>().0.iter_mut().zip(values) {
-            *to = value.to_le_bytes();
-        }
-        Ok(())
     }
 }
 

@@ -227,8 +227,11 @@ impl Pool {
     }
 
     /// Counts bytes that a caller read by itself.
-    pub(crate) fn count_direct_read(&self, bytes: usize, waited: Duration) {
+    pub(crate) fn count_direct_read(&self, bytes: usize) {
         self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_waiting(&self, waited: Duration) {
         self.lock().stats.waiting_for_data += waited;
     }
 

@@ -11,7 +11,7 @@ pub struct Stats {
     /// were reads in flight on average.
     pub reading: Duration,
     /// Time that callers spent waiting for data in [`crate::Stream::lease`] and
-    /// [`crate::Stream::read`].
+    /// [`crate::Stream::waiting`].
     pub waiting_for_data: Duration,
     /// Time that readers spent with something to read and no memory to read it into, averaged over
     /// the readers.

@@ -97,6 +97,15 @@ impl Stream {
         }
     }
 
+    /// Does what waits for data, which counts as such: [reads](Self::read) of a few bytes, maybe
+    /// several at once.
+    pub fn waiting<T>(&self, read: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = read();
+        self.pool.count_waiting(began.elapsed());
+        done
+    }
+
     /// Reads a few bytes that are no chunk, such as one row of a table, on the calling thread.
     ///
     /// # Errors
@@ -108,7 +117,6 @@ impl Stream {
         offset: u64,
         target: &mut [u8],
     ) -> Result<(), Error> {
-        let began = Instant::now();
         let wrong = |reason| Error::Chunk { chunk: name.into(), reason };
         let source = self
             .pool
@@ -127,7 +135,7 @@ impl Stream {
         let staging = unsafe { buffer.bytes_mut(0..buffer.len()) };
         let count = source.read(name, first, staging, need)?;
         target.copy_from_slice(&staging[skip..need]);
-        self.pool.count_direct_read(count, began.elapsed());
+        self.pool.count_direct_read(count);
         Ok(())
     }
 

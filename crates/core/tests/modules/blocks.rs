@@ -209,10 +209,14 @@ fn who_knows_the_handle_gets_blocks() {
                     assert_eq!(floats(tile), worth[0][rows.start * 150..rows.end * 150]);
                 }
                 assert_eq!(end, 300);
-                let rows = handle(&own.b).rows(&[299, 0, 17, 299]);
-                let rows: Vec<f32> = rows.into_data().try_to_vec().unwrap();
-                for (row, found) in [299, 0, 17, 299].into_iter().zip(rows.chunks(150)) {
-                    assert_eq!(found, &worth[1][row * 150..(row + 1) * 150]);
+                // A few; then all, in runs of neighbours, some twice.
+                for ids in [vec![299, 0, 17, 299], (0..302).map(|at| at * 7 % 300).collect()] {
+                    let rows = handle(&own.b).rows(&ids);
+                    let rows: Vec<f32> = rows.into_data().try_to_vec().unwrap();
+                    assert_eq!(rows.len(), ids.len() * 150);
+                    for (row, found) in ids.into_iter().zip(rows.chunks(150)) {
+                        assert_eq!(found, &worth[1][row * 150..(row + 1) * 150]);
+                    }
                 }
             })
             .unwrap();
