@@ -70,6 +70,10 @@ pub struct Options {
     /// The paths of the parameters in the order in which a pass needs them, if it is known. The
     /// order of declaration is taken otherwise, and the true one is learned by the first pass.
     pub order: Option<Vec<String>>,
+    /// Matrices whose tiles a pass asks for in turns with those of another, as it does for a gate
+    /// and what goes through it: the other's path, by the path of the one whose turn is second.
+    /// Which of them [do](crate::Streamed::is_interleaved) also depends on the ring.
+    pub interleaved: HashMap<String, String>,
     /// The largest tile of a parameter that is read by tiles, in bytes. With the rest of the blocks
     /// in which it begins and ends it should be no longer than one read.
     pub tile_bytes: u64,
@@ -122,6 +126,7 @@ impl Default for Options {
             access: HashMap::new(),
             routed: HashMap::new(),
             order: None,
+            interleaved: HashMap::new(),
             tile_bytes: (4 << 20) - BLOCK as u64,
             small_tensor_bytes: 64 << 10,
             min_ring_bytes: 0,

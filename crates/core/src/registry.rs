@@ -82,6 +82,8 @@ impl Registry {
         }
         // The recurrent layer of the entry before, and where its chunks begin in the order.
         let mut layer: (Option<&str>, usize) = (None, 0);
+        // The parameter before, and how many chunks of it end the order.
+        let mut before = ("", 0);
         for entry in in_order(matched, options) {
             if recurrent_layer(entry) != layer.0 {
                 registry.repeat(layer);
@@ -97,18 +99,41 @@ impl Registry {
             }
             let resident = stays(map, path);
             let access = if resident { Access::Whole } else { entry.access(options) };
-            let chunks = shared
+            let mut chunks = shared
                 .entry((stored.key, access, resident))
                 .or_insert_with(|| match joined.get(&stored.key) {
                     Some(part) if resident => part.clone(),
                     _ => registry.divide(entry, stored, access, resident, options),
                 })
                 .clone();
-            registry.order.extend(chunks.ids());
+            let partner = options.interleaved.get(path).filter(|partner| *partner == before.0);
+            if let Some(first) = partner.and_then(|path| Some(&registry.handles.get(path)?.0))
+                && registry.has_room_for_both(first, &chunks, map)
+                && let Chunks::Tiles { interleaved, .. } = &mut chunks
+            {
+                *interleaved = true;
+            }
+            chunks.add_to(&mut registry.order, before.1);
+            before = (path.as_str(), chunks.ids().len());
             registry.handles.insert(path.clone(), (chunks, resident));
         }
         registry.repeat(layer);
         registry
+    }
+
+    /// Whether a tile of each fits into the ring at the same time, beside as many that are read.
+    fn has_room_for_both(&self, first: &Chunks, second: &Chunks, map: &DeviceMap) -> bool {
+        let (Chunks::Tiles { rows, ids, .. }, Chunks::Tiles { rows: others, ids: more, .. }) =
+            (first, second)
+        else {
+            return false;
+        };
+        let largest = ids.iter().chain(more).map(|id| self.chunks[*id].block_len() as u64).max();
+        // On GPUs, tiles have memory of their own.
+        let on_cpu = map.tiers().iter().all(|held| !matches!(held.tier, Tier::Gpu(_)));
+        (rows, ids.len()) == (others, more.len())
+            && on_cpu
+            && largest.unwrap_or(0).saturating_mul(4) <= map.ring_bytes()
     }
 
     /// Expects a recurrent layer's chunks once for each step.
@@ -145,11 +170,16 @@ impl Registry {
                     let tile = stored.weight.slice(start..start + rows);
                     self.chunks.push(entry.chunk(stored, &tile));
                 }
-                Chunks::Tiles { rows, ids: (first..self.chunks.len()).collect() }
+                let ids = (first..self.chunks.len()).collect();
+                Chunks::Tiles { rows, ids, interleaved: false }
             }
         }
     }
 }
+
+/// What the rows of a tile are a multiple of, if it has room for as many: matmuls take as many at a
+/// time.
+const UNIT: usize = 32;
 
 /// Rows of a tile: about as many in each, as a small last tile would cost as much as a large one.
 pub(crate) fn tile_rows(entry: &Matched, stored: &Stored, options: &Options) -> usize {
@@ -157,7 +187,9 @@ pub(crate) fn tile_rows(entry: &Matched, stored: &Stored, options: &Options) -> 
     let height = weight.rows();
     let mut most = (options.tile_bytes / row.max(1)).max(1) as usize;
     let Some(grid) = weight.format().scales.filter(|_| entry.in_blocks) else {
-        return height.div_ceil(height.div_ceil(most).max(1)).max(1);
+        let unit = if most < UNIT { 1 } else { UNIT };
+        let tiles = height.div_ceil(most / unit * unit).max(1);
+        return height.div_ceil(tiles).next_multiple_of(unit).max(1);
     };
     // A tile takes the rows of scales that it needs, perhaps one more than if it began with the
     // first of them; and its own zero points.

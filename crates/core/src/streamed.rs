@@ -73,6 +73,8 @@ pub(crate) enum Chunks {
     Tiles {
         rows: usize,
         ids: Vec<ChunkId>,
+        /// Whether they are expected in turns with as many tiles of the parameter before.
+        interleaved: bool,
     },
     Rows,
     /// On a GPU already.
@@ -85,6 +87,21 @@ impl Chunks {
             Self::Whole(id) | Self::Part(id, _) => std::slice::from_ref(id),
             Self::Tiles { ids, .. } => ids,
             Self::Rows | Self::OnGpu => &[],
+        }
+    }
+
+    fn is_interleaved(&self) -> bool {
+        matches!(self, Self::Tiles { interleaved: true, .. })
+    }
+
+    /// Adds them to an order in which the last ones are `before`, those of another parameter.
+    pub(crate) fn add_to(&self, order: &mut Vec<ChunkId>, before: usize) {
+        let start = order.len() - before;
+        order.extend(self.ids());
+        if self.is_interleaved() && before == self.ids().len() {
+            let both = order.split_off(start);
+            let (first, second) = both.split_at(before);
+            order.extend(first.iter().zip(second).flat_map(|(first, second)| [*first, *second]));
         }
     }
 }
@@ -199,7 +216,7 @@ impl Streamed {
     /// [`Error::Access`] if the parameter is not streamed by tiles.
     pub fn tiles(&self) -> impl Iterator<Item = (Range<usize>, WeightTensor)> + '_ {
         let inner = &*self.inner;
-        let Chunks::Tiles { rows, ids } = &inner.chunks else {
+        let Chunks::Tiles { rows, ids, .. } = &inner.chunks else {
             inner.pass.raise(inner.refuse("its tiles"))
         };
         ids.iter().enumerate().map(move |(tile, chunk)| {
@@ -221,16 +238,25 @@ impl Streamed {
         })
     }
 
+    /// Whether its tiles should be asked for in turns with those of the matrix that
+    /// [`Options::interleaved`](crate::Options::interleaved) names, that one's first: both stream,
+    /// and the ring has room for two tiles while others are read.
+    pub fn is_interleaved(&self) -> bool {
+        self.inner.chunks.is_interleaved()
+    }
+
     /// Says that the pass will ask for these parameters next, in this order, where that is not
     /// always the same, as with experts of which a router chooses some: they are read ahead of
-    /// need. What was said before and is not asked for yet does not count any more. The parameters
-    /// are of one dispatched module.
+    /// need. Tiles that [take turns](Self::is_interleaved) do so with those of the parameter
+    /// before. What was said before and is not asked for yet does not count any more. The
+    /// parameters are of one dispatched module.
     pub fn announce<'a>(parameters: impl Iterator<Item = &'a Self>) {
         let mut stream = None;
-        let mut chunks = Vec::new();
+        let (mut chunks, mut before) = (Vec::new(), 0);
         for Self { inner } in parameters {
             stream.get_or_insert(&inner.stream);
-            chunks.extend(inner.chunks.ids());
+            inner.chunks.add_to(&mut chunks, before);
+            before = inner.chunks.ids().len();
         }
         if let Some(stream) = stream {
             stream.announce(chunks);

@@ -3,8 +3,6 @@
 //! [`linear()`](crate::linear()) and [`embedding`](crate::embedding) choose between this and Burn's
 //! own operations; call them unless you write an extension yourself.
 
-use std::ops::Range;
-
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Flex, TensorMetadata, backend_extension};
@@ -125,8 +123,13 @@ impl StoredWeightOps for Flex {
         let mut y = buffer::take(m * n);
         let x = f32_elements(&x, "linear: x");
         let weights = weights.each_ref().map(|weight| operand(weight, "linear: weight"));
-        MatmulActivations::new(Isa::detected(), compute, x, size)
-            .multiply_gated(act, weights, n, &mut y);
+        MatmulActivations::new(Isa::detected(), compute, x, size).multiply_gated(
+            act,
+            weights,
+            0..n,
+            n,
+            &mut y,
+        );
         result((n, y), shape)
     }
 
@@ -249,7 +252,7 @@ fn matmuls<const N: usize>(
 }
 
 /// The shape of activations, and how many rows of what width they are.
-fn sizes(x: &FlexTensor) -> (Shape, [usize; 2]) {
+pub(crate) fn sizes(x: &FlexTensor) -> (Shape, [usize; 2]) {
     let shape = x.shape();
     let (&k, rows) = shape.as_slice().split_last().expect("linear: x must have a dimension");
     let size = [rows.iter().product(), k];
@@ -264,88 +267,15 @@ fn outputs(weight: &WeightOperand<Flex>, x: &Shape) -> usize {
     n
 }
 
-/// [`linear_tiles`](crate::linear_tiles) on Flex.
-pub(crate) fn stored_linear_tiles<const N: usize>(
-    compute: ActivationDtype,
-    x: FlexTensor,
-    weights: [(usize, impl Tiles); N],
-) -> [FlexTensor; N] {
-    let x = contiguous(x);
-    let (shape, size) = sizes(&x);
-    let x = f32_elements(&x, "linear: x");
-    let mut activations = MatmulActivations::new(Isa::detected(), compute, x, size);
-    weights
-        .map(|(out, tiles)| (out, multiply_tiles(&mut activations, size, out, tiles)))
-        .map(|y| result(y, shape.clone()))
-}
-
-/// [`gated_linear_tiles`](crate::gated_linear_tiles) on Flex.
-pub(crate) fn stored_gated_linear_tiles(
-    compute: ActivationDtype,
-    act: ActivationFunction,
-    x: FlexTensor,
-    out: usize,
-    [gate, up]: [impl Tiles; 2],
-) -> FlexTensor {
-    let x = contiguous(x);
-    let (shape, size) = sizes(&x);
-    let x = f32_elements(&x, "linear: x");
-    let mut activations = MatmulActivations::new(Isa::detected(), compute, x, size);
-    let mut y = multiply_tiles(&mut activations, size, out, gate);
-    for_each_tile(up, [out, size[1]], |rows, tile| {
-        activations.gate_rows(act, tile, rows, out, &mut y);
-    });
-    result((out, y), shape)
-}
-
-/// Rows of a weight, one after the other.
-pub(crate) trait Tiles: Iterator<Item = (Range<usize>, WeightOperand<Flex>)> {}
-
-impl<T: Iterator<Item = (Range<usize>, WeightOperand<Flex>)>> Tiles for T {}
-
-/// Activations `[m, k]` by a weight of `out` rows.
-fn multiply_tiles(
-    activations: &mut MatmulActivations,
-    [m, k]: [usize; 2],
-    out: usize,
-    tiles: impl Tiles,
-) -> Buffer {
-    let mut y = buffer::take(m * out);
-    for_each_tile(tiles, [out, k], |rows, tile| {
-        activations.multiply_rows(tile, rows, out, &mut y);
-    });
-    y
-}
-
-/// All rows of a weight of that shape, tile by tile.
-fn for_each_tile(
-    tiles: impl Tiles,
-    [out, k]: [usize; 2],
-    mut take: impl FnMut(Range<usize>, Weight),
-) {
-    let mut next = 0;
-    for (rows, tile) in tiles {
-        let tile = contiguous_rows(tile);
-        assert_eq!(
-            ([rows.len(), k], rows.start),
-            (matrix(&tile, "linear: tile"), next),
-            "linear: tiles must be rows of a weight [{out}, {k}], one after the other"
-        );
-        next = rows.end;
-        take(rows, operand(&tile, "linear: tile"));
-    }
-    assert_eq!(next, out, "linear: tiles must be all of a weight of {out} rows");
-}
-
 /// A matmul as a tensor, if its activations had that shape.
-fn result((n, y): (usize, Buffer), mut shape: Shape) -> FlexTensor {
+pub(crate) fn result((n, y): (usize, Buffer), mut shape: Shape) -> FlexTensor {
     if let Some(last) = shape.as_mut_slice().last_mut() {
         *last = n;
     }
     FlexTensor::from_data(buffer::data(y, shape))
 }
 
-fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
+pub(crate) fn matrix(weight: &WeightOperand<Flex>, name: &str) -> [usize; 2] {
     match weight {
         WeightOperand::Float(tensor) => dims(tensor, name),
         WeightOperand::Blocks(weight) => weight.shape(),

@@ -15,14 +15,13 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_e
 use burn::tensor::{DType, Shape, Tensor};
 
 use crate::buffer;
-use crate::extension::{
-    StoredWeightOps, Tiles, contiguous, f32_elements, stored_linear_tiles, weight_gradient,
-};
-#[cfg(target_arch = "x86_64")]
+use crate::extension::{StoredWeightOps, contiguous, f32_elements, weight_gradient};
 use crate::extension::{contiguous_rows, operand};
 use crate::linear::into_flex;
 #[cfg(target_arch = "x86_64")]
 use crate::matmul::{self, PairedRows};
+#[cfg(target_arch = "x86_64")]
+use crate::tiled_extension::{Tiles, stored_linear_tiles};
 use crate::{ActivationDtype, WeightOperand, WeightTensor};
 #[cfg(target_arch = "x86_64")]
 use crate::{Isa, Weight};

@@ -8,7 +8,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
-//! | [`linear()`], [`linear_tiles`], [`linear_qkv`], [`gated_linear`], [`gated_linear_tiles`], [`add_linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
+//! | [`linear()`], [`linear_tiles`], [`linear_two_tiles`], [`linear_qkv`], [`gated_linear`], [`gated_linear_tiles`], [`gated_mlp_tiles`], [`add_linear_in_out`], [`embedding`] | what a model does with its weights, over Burn tensors |
 //! | [`extension`] | the same operations over Flex's own tensors |
 //! | [`matmul`] | the matmul over slices; knows nothing of Burn |
 //! | [`attend`], [`rms_norm`], [`layer_norm`], [`rotate`], [`activate`], [`gated`] | what a decoder layer does between its matmuls, over Burn tensors |
@@ -104,6 +104,7 @@ mod state_matrix;
 mod state_rows;
 pub mod state_space;
 mod thread_pool;
+mod tiled_extension;
 mod token_score;
 mod weight;
 mod weight_tensor;
@@ -128,8 +129,8 @@ pub use layer::{
     layer_norm, rms_norm, rotate,
 };
 pub use linear::{
-    add_linear_in_out, embedding, gated_linear, gated_linear_tiles, linear, linear_qkv,
-    linear_three, linear_tiles, linear_with,
+    add_linear_in_out, embedding, gated_linear, gated_linear_tiles, gated_mlp_tiles, linear,
+    linear_qkv, linear_three, linear_tiles, linear_two_tiles, linear_with,
 };
 pub use linear_attention::{causal_convolution, delta_rule, state_space};
 pub use loss::cross_entropy;

@@ -7,7 +7,11 @@ use burn::backend::{Dispatch, Flex};
 use burn::tensor::{DType, Int, Tensor};
 
 use crate::device::{has_kernels, is_flex, is_stored};
-use crate::extension::{StoredWeightOps, Tiles, stored_gated_linear_tiles, stored_linear_tiles};
+use crate::extension::StoredWeightOps;
+use crate::tiled_extension::{
+    Tiles, stored_gated_linear_tiles, stored_gated_mlp_tiles, stored_linear_tiles,
+    stored_linear_two_tiles,
+};
 use crate::{ActivationDtype, ActivationFunction, WeightTensor};
 
 /// `y = x · Wᵀ`: `x [.., in]`, `weight [out, in]` as a checkpoint stores it, to `[.., out]`.
@@ -112,12 +116,29 @@ pub fn linear_tiles<const D: usize, const N: usize>(
     stored_linear_tiles(compute, flex(x), weights).map(Tensor::from_primitive::<Flex>)
 }
 
-/// [`gated_linear`] with weights of `out` rows as [`linear_tiles`] takes them, the gate's first:
-/// the bits that the whole weights give.
+/// [`linear_tiles`] of two weights of `out` rows whose tiles are asked for in turns: of each, one
+/// is held at a time.
 ///
 /// # Panics
 ///
-/// As [`linear_tiles`]; if `x` is not in f32 on the Flex device.
+/// As there; if `x` is not in f32 on the Flex device.
+pub fn linear_two_tiles<const D: usize>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    out: usize,
+    weights: [impl Iterator<Item = (Range<usize>, WeightTensor)>; 2],
+) -> [Tensor<D>; 2] {
+    assert!(takes_tiles(&x), "linear: f32 activations must be on Flex");
+    let weights = weights.map(into_flex);
+    stored_linear_two_tiles(compute, flex(x), out, weights).map(Tensor::from_primitive::<Flex>)
+}
+
+/// [`gated_linear`] with weights as [`linear_two_tiles`] takes them, the gate's first: the bits
+/// that the whole weights give.
+///
+/// # Panics
+///
+/// As there.
 pub fn gated_linear_tiles<const D: usize>(
     compute: ActivationDtype,
     x: Tensor<D>,
@@ -128,6 +149,36 @@ pub fn gated_linear_tiles<const D: usize>(
     assert!(takes_tiles(&x), "gate: f32 activations must be on Flex");
     let weights = weights.map(into_flex);
     Tensor::from_primitive::<Flex>(stored_gated_linear_tiles(compute, act, flex(x), out, weights))
+}
+
+/// `(act(x · Gᵀ) · (x · Uᵀ)) · Dᵀ` with weights that come tile by tile: gate and up of `inner` rows
+/// as [`linear_two_tiles`] takes them, then down of `out` rows. The bits of
+/// [`gated_linear_tiles`] and [`linear_tiles`] one after the other, without the tensor in between.
+///
+/// # Panics
+///
+/// As there.
+pub fn gated_mlp_tiles<const D: usize, T>(
+    compute: ActivationDtype,
+    x: Tensor<D>,
+    [inner, out]: [usize; 2],
+    [gate, up, down]: [T; 3],
+    act: ActivationFunction,
+) -> Tensor<D>
+where
+    T: Iterator<Item = (Range<usize>, WeightTensor)>,
+{
+    assert!(takes_tiles(&x), "mlp: f32 activations must be on Flex");
+    let (gated, down) = ([gate, up].map(into_flex), into_flex(down));
+    let sizes = [inner, out];
+    Tensor::from_primitive::<Flex>(stored_gated_mlp_tiles(
+        compute,
+        act,
+        flex(x),
+        sizes,
+        gated,
+        down,
+    ))
 }
 
 /// Whether matmuls write what tiles give to where it belongs.

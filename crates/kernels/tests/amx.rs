@@ -124,15 +124,61 @@ fn gates_come_to_the_bits_of_both_parts() {
             let mut y = vec![f32::NAN; m * n];
             let weights = [gate.weight(), up.weight()];
             let mut activations = MatmulActivations::new(Isa::AmxBf16, compute, &x, [m, k]);
-            activations.multiply_gated(ActivationFunction::Silu, weights, n, &mut y);
+            activations.multiply_gated(ActivationFunction::Silu, weights, 0..n, n, &mut y);
             assert_eq!(bits(&y), bits(&want), "{compute:?} {size:?}");
-            // Also some rows of the weight at a time.
-            activations.multiply_rows(gate.weight(), 0..n, n, &mut y);
+            // Also some rows of the weights at a time.
+            y.fill(f32::NAN);
             for rows in [0..7, 7..40, 40..n] {
-                let up = up.weight().slice(rows.start * k, rows.end * k);
-                activations.gate_rows(ActivationFunction::Silu, up, rows, n, &mut y);
+                let some = weights.map(|weight| weight.slice(rows.start * k, rows.end * k));
+                activations.multiply_gated(ActivationFunction::Silu, some, rows, n, &mut y);
             }
             assert_eq!(bits(&y), bits(&want), "{compute:?} {size:?}, in parts");
+        }
+    }
+}
+
+/// Activations that a gated matmul makes have the bits of outputs that are packed, also where they
+/// are made in parts, where they are computed again because they are not finite, and with weights
+/// that are not multiplied in tiles.
+#[test]
+fn made_activations_come_to_the_bits_of_outputs_that_are_packed() {
+    if provide() == Amx::None {
+        return;
+    }
+    let act = ActivationFunction::Silu;
+    for [m, inner, k] in [[5, 75, 330], [16, 64, 64], [40, 75, 330], [150, 300, 330], [530, 96, 70]]
+    {
+        let mut x = values(m * k, 9);
+        x[7] = f32::INFINITY;
+        let [gate, mut up] = [10, 11].map(|seed| values(inner * k, seed));
+        up[3 * k] = f32::INFINITY;
+        let [gate, up] = [gate, up].map(|values| Stored::new(Dtype::Bf16, &values));
+        let n = 50;
+        let downs = [Dtype::Bf16, Dtype::F16, Dtype::F32]
+            .map(|dtype| Stored::new(dtype, &values(n * inner, 12)));
+        for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
+            let activations = || MatmulActivations::new(Isa::AmxBf16, compute, &x, [m, k]);
+            let mut outputs = vec![f32::NAN; m * inner];
+            let weights = [gate.weight(), up.weight()];
+            activations().multiply_gated(act, weights, 0..inner, inner, &mut outputs);
+            for parts in [vec![0, inner], vec![0, 32, 64.min(inner), inner], vec![0, 7, 40, inner]]
+            {
+                for down in &downs {
+                    let size = Size { m, n, k: inner };
+                    let want = matmul(Isa::AmxBf16, compute, &outputs, down, size);
+                    let size = [m, inner];
+                    let mut made = MatmulActivations::to_be_made(Isa::AmxBf16, compute, size);
+                    let mut activations = activations();
+                    for rows in parts.windows(2).map(|ends| ends[0]..ends[1]) {
+                        let some = weights.map(|weight| weight.slice(rows.start * k, rows.end * k));
+                        activations.multiply_gated_to(act, some, rows, &mut made);
+                    }
+                    let mut y = vec![f32::NAN; m * n];
+                    made.multiply_rows(down.weight(), 0..n, n, &mut y);
+                    let context = format!("{compute:?} {size:?} {parts:?}");
+                    assert_eq!(bits(&y), bits(&want), "{context}");
+                }
+            }
         }
     }
 }

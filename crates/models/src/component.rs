@@ -15,6 +15,7 @@ use outsize_plan::{DeviceMap, Tree};
 use crate::architecture::class_name;
 use crate::config::{self, COMMON, Fields, MAX_QUOTE, check};
 use crate::layers::UNPACKED_BYTES;
+use crate::weights::gates;
 use crate::{
     ActivationDtype, Architecture, Error, Init, PicturePass, WeightKind, WeightSpec, WeightUse,
 };
@@ -25,6 +26,9 @@ use crate::{
 /// [`MODEL_TYPES`](Architecture::MODEL_TYPES) has values of `model_type`, or of `_class_name` as
 /// `diffusers` writes it.
 pub trait Component: Architecture {
+    /// Whether tiles of its gates are asked for in turns with those of what goes through them.
+    const INTERLEAVES: bool = false;
+
     /// What parameters are called in a checkpoint with these tensors.
     fn names(_config: &Self::Config, _tensors: &[TensorInfo]) -> Names {
         Names::default().optional_prefix(Self::OPTIONAL_PREFIX)
@@ -145,6 +149,7 @@ impl<C: Component> ComponentConfig<C> {
     /// left at their defaults.
     pub fn options(&self, tensors: &[TensorInfo]) -> Options {
         let weights = self.weights();
+        let gates = gates(&weights);
         let is_unused = |tensor: &&TensorInfo| C::is_unused(&self.config, &tensor.name);
         let unused = tensors.iter().filter(is_unused);
         let used = || tensors.iter().filter(|tensor| !is_unused(tensor));
@@ -163,6 +168,7 @@ impl<C: Component> ComponentConfig<C> {
             no_split: C::NO_SPLIT.iter().map(|class| (*class).to_owned()).collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: weights.into_iter().map(|weight| (weight.name, weight.access)).collect(),
+            interleaved: if C::INTERLEAVES { gates } else { HashMap::new() },
             min_ring_bytes: outsize_core::LEAST_RING,
             moves_activations: true,
             ignore: ignored.chain(unused.map(|tensor| tensor.name.clone())).collect(),

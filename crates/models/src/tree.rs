@@ -9,6 +9,7 @@ use outsize_plan::{BlockCost, Tree};
 
 use crate::architecture::class_name;
 use crate::config::Quantization;
+use crate::weights::gates;
 use crate::{CacheOptions, KvCache, Logits, ModelConfig, WeightKind, WeightSpec};
 
 const MXFP4: StorageFormat = StorageFormat::mxfp4();
@@ -50,8 +51,13 @@ impl ModelConfig {
         }
         // What no later pass asks for comes first, and behind it in one piece what each of them
         // asks for.
-        weights.sort_by_key(|weight| {
-            weight.access != Access::Rows && !(row.is_of_prompt)(&weight.name)
+        // What goes through a gate comes behind that.
+        let gates = gates(&weights);
+        let places: HashMap<String, usize> =
+            weights.iter().map(|weight| weight.name.clone()).zip(0..).collect();
+        weights.sort_by_key(|WeightSpec { name, access, .. }| {
+            let is_of_passes = *access != Access::Rows && !(row.is_of_prompt)(name);
+            (is_of_passes, places[gates.get(name).unwrap_or(name)])
         });
         let wide = tensors.iter().any(|tensor| tensor.dtype == Dtype::F64);
         Options {
@@ -68,6 +74,7 @@ impl ModelConfig {
                 .collect(),
             order: Some(weights.iter().map(|weight| weight.name.clone()).collect()),
             access: (weights.into_iter()).map(|weight| (weight.name, weight.access)).collect(),
+            interleaved: gates,
             min_ring_bytes: outsize_core::LEAST_RING,
             moves_activations: true,
             ignore,

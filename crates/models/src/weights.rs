@@ -1,5 +1,7 @@
 //! What each parameter is for, as the layer that holds it tells.
 
+use std::collections::{HashMap, HashSet};
+
 use outsize_core::{Access, Parameter};
 
 /// What a weight is for; decides how it is drawn when random weights are wanted, and how it is
@@ -74,6 +76,22 @@ impl From<&Parameter> for WeightSpec {
     }
 }
 
+/// What the matrices of gated blocks are called: the gate, and what goes through it.
+const GATED: [[&str; 2]; 4] =
+    [["gate_proj", "up_proj"], ["w1", "w3"], ["w1", "v1"], ["wi_0", "wi_1"]];
+
+/// The gates, by the names of what goes through them.
+pub(crate) fn gates(weights: &[WeightSpec]) -> HashMap<String, String> {
+    let names: HashSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
+    let gate = |name: &str, [gate, up]: [&str; 2]| {
+        let block = name.strip_suffix(".weight")?.strip_suffix(up)?;
+        let gate = format!("{block}{gate}.weight");
+        (block.ends_with('.') && names.contains(gate.as_str())).then_some(gate)
+    };
+    let gate_of = |name: &str| GATED.into_iter().find_map(|pair| gate(name, pair));
+    names.iter().filter_map(|name| Some((name.to_string(), gate_of(name)?))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +131,31 @@ mod tests {
             bias("mlp.down_proj", 48),
         ];
         assert_eq!(biases(all), [&qkv[..], &more].concat());
+    }
+
+    #[test]
+    fn gates_are_found_by_name() {
+        for (config, pairs) in [
+            (config_of("llama", ""), vec![("mlp.up_proj", "mlp.gate_proj")]),
+            (
+                config_of("mixtral", r#", "num_local_experts": 2"#),
+                vec![
+                    ("block_sparse_moe.experts.0.w3", "block_sparse_moe.experts.0.w1"),
+                    ("block_sparse_moe.experts.1.w3", "block_sparse_moe.experts.1.w1"),
+                ],
+            ),
+        ] {
+            let found = gates(&config.weights());
+            assert_eq!(found.len(), 3 * pairs.len());
+            for (up, gate) in pairs {
+                let [up, gate] = [up, gate].map(|part| format!("model.layers.1.{part}.weight"));
+                assert_eq!(found.get(&up), Some(&gate));
+                // The one is asked for right behind the other.
+                let order = config.options(&[]).order.unwrap();
+                let at = |name| order.iter().position(|other| *other == name).unwrap();
+                assert_eq!(at(gate) + 1, at(up));
+            }
+        }
     }
 
     #[test]

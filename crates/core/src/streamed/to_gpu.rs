@@ -99,7 +99,7 @@ impl Inner {
             || slots.failed("weights of more tiles are held at once than there are slots");
         if self.in_blocks {
             let blocks = match &self.chunks {
-                Chunks::Tiles { rows: step, ids } => {
+                Chunks::Tiles { rows: step, ids, .. } => {
                     let lease = self.lease(ids[rows.start / step])?;
                     self.blocks_of(lease, &self.weight.slice(rows))?
                 }
@@ -153,7 +153,7 @@ impl Inner {
             bytes.slice(rows.start * row..rows.end * row)
         };
         let bytes = match &self.chunks {
-            Chunks::Tiles { rows: step, ids } => {
+            Chunks::Tiles { rows: step, ids, .. } => {
                 SharedBytes::from_owner(self.lease(ids[rows.start / step])?)
             }
             Chunks::Whole(chunk) => whole(SharedBytes::from_owner(self.lease(*chunk)?)),

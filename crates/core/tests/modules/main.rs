@@ -6,6 +6,7 @@ mod common;
 mod blocks;
 mod faults;
 mod integers;
+mod interleaved;
 mod low_rank;
 mod misuse;
 mod onnx;

@@ -1,5 +1,6 @@
 //! The operations over Burn tensors.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use crate::common::{bits, reference, values};
@@ -8,7 +9,8 @@ use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, RotaryPairs, WeightTiles, activate,
     add_convolution, add_layer_norm, add_linear_in_out, attend_pixels, convolution_into,
     convolution_tiles, embedding, gate_halves, gated, gated_linear, gated_linear_tiles, group_norm,
-    layer_norm, linear, linear_qkv, linear_tiles, linear_with, rotate, unwritten, upsample_nearest,
+    layer_norm, linear, linear_qkv, linear_tiles, linear_two_tiles, linear_with, rotate, unwritten,
+    upsample_nearest,
 };
 
 const STORED: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -334,15 +336,49 @@ fn a_gate_in_tiles_gives_the_bits_of_the_whole() {
     let act = ActivationFunction::Silu;
     for (rows, dtype) in [(1, DType::BF16), (11, DType::F32), (0, DType::BF16), (40, DType::BF16)] {
         let x = tensor([rows, 53], 4);
-        let weights @ [gate, up] = &[1, 2].map(|seed| tensor([37, 53], seed).cast(dtype));
+        let [gate, up] = &[1, 2].map(|seed| tensor([37, 53], seed).cast(dtype));
         for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
             let whole = gated_linear(compute, x.clone(), gate.clone(), up.clone(), act);
-            let weights = weights.each_ref().map(|weight| tiles(weight).1);
-            let y = gated_linear_tiles(compute, x.clone(), 37, weights, act);
-            assert_eq!(y.dims(), whole.dims());
-            assert_eq!(bits(&elements(y)), bits(&elements(whole)));
+            let held = |weight: &Tensor<2>| -> WeightTiles<'_> {
+                Box::new(std::iter::once((0..37, weight.clone().into())))
+            };
+            for pair in
+                [[tiles(gate).1, tiles(up).1], [held(gate), tiles(up).1], [tiles(gate).1, held(up)]]
+            {
+                let y = gated_linear_tiles(compute, x.clone(), 37, pair, act);
+                assert_eq!(y.dims(), whole.dims());
+                assert_eq!(bits(&elements(y)), bits(&elements(whole.clone())));
+            }
+            let ys = linear_two_tiles(compute, x.clone(), 37, [tiles(gate).1, held(up)]);
+            for (y, weight) in ys.into_iter().zip([gate, up]) {
+                let whole = linear_with(compute, x.clone(), weight.clone());
+                assert_eq!(y.dims(), whole.dims());
+                assert_eq!(bits(&elements(y)), bits(&elements(whole)));
+            }
         }
     }
+}
+
+/// A tile of each is held at a time, and the first weight's is asked for first.
+#[test]
+fn tiles_of_two_weights_come_in_turns() {
+    let (x, weight) = (tensor([3, 53], 1), tensor([37, 53], 2));
+    let asked = RefCell::new(Vec::new());
+    let tiles = [0, 1].map(|which| {
+        let asked = &asked;
+        tiles(&weight).1.inspect(move |(rows, _)| asked.borrow_mut().push((which, rows.start)))
+    });
+    linear_two_tiles(ActivationDtype::F32, x, 37, tiles);
+    let expected = [(0, 0), (1, 0), (0, 7), (1, 7), (0, 8), (1, 8)];
+    assert_eq!(asked.into_inner(), expected);
+}
+
+#[test]
+#[should_panic(expected = "tiles must be all of a weight")]
+fn a_tile_that_is_missing_of_one_of_two_is_refused() {
+    let weight = tensor([37, 53], 2);
+    let [all, some] = [tiles(&weight).1, Box::new(tiles(&weight).1.take(2))];
+    linear_two_tiles(ActivationDtype::F32, tensor([3, 53], 1), 37, [all, some]);
 }
 
 #[test]

@@ -16,8 +16,8 @@ use crate::config::{
     MAX_POSITIONS, MAX_VOCAB, RopeConfig, activation, check, theta,
 };
 use crate::layers::{
-    Activation, Expert, Linear, Router, announce_all, expert_activations, gated, gated_activations,
-    mixed,
+    Activation, Expert, Linear, Router, announce_all, expert_activations, gated_activations,
+    gated_down, mixed,
 };
 use crate::{Activations, Error, PassShape};
 
@@ -48,7 +48,7 @@ pub struct DbrxExpert {
 
 impl Expert for DbrxExpert {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.w2.forward(gated([&self.w1, &self.v1], self.activation, x))
+        gated_down([&self.w1, &self.v1], &self.w2, self.activation, x)
     }
 
     fn layers(&self) -> impl Iterator<Item = &Linear> {

@@ -161,6 +161,8 @@ const PREFIX: &str = "model.";
 const QWEN_VL: &str = "qwen2_5_vl";
 
 impl Component for DecoderTextEncoder {
+    const INTERLEAVES: bool = true;
+
     fn names(_: &DecoderTextEncoderConfig, tensors: &[TensorInfo]) -> Names {
         let within = |(prefix, own): &(&str, &'static str)| {
             let is_within = tensors.iter().any(|tensor| tensor.name.starts_with(prefix));

@@ -12,8 +12,8 @@ use crate::architecture::Init;
 use crate::config::Effect::{self, Harmless, Read};
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, multiplier};
 use crate::layers::{
-    Activation, Attention, Linear, Mamba2Config, Mamba2Mixer, Mamba2Norm, RmsNorm, Rotation, gated,
-    gated_activations,
+    Activation, Attention, Linear, Mamba2Config, Mamba2Mixer, Mamba2Norm, RmsNorm, Rotation,
+    gated_activations, gated_down, two,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
@@ -68,14 +68,15 @@ impl FalconH1Mlp {
     }
 
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let inner = match self.scales.gate {
-            None => gated([&self.gate_proj, &self.up_proj], self.activation, x),
-            gate => {
-                let gate = scaled(self.gate_proj.forward(x.clone()), gate);
-                self.activation.activate(gate) * self.up_proj.forward(x)
+        let layers = [&self.gate_proj, &self.up_proj];
+        let y = match self.scales.gate {
+            None => gated_down(layers, &self.down_proj, self.activation, x),
+            scale => {
+                let [gate, up] = two(layers, x);
+                self.down_proj.forward(self.activation.activate(scaled(gate, scale)) * up)
             }
         };
-        scaled(self.down_proj.forward(inner), self.scales.mlp_out)
+        scaled(y, self.scales.mlp_out)
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {

@@ -19,7 +19,9 @@ use crate::config::Effect::{Harmless, Only, Read};
 use crate::config::{
     Fields, KnownField, RopeConfig, RopeScaling, layer_windows, sliding_window, yarn_stretch,
 };
-use crate::layers::{Activation, Expert, Linear, Router, announce_all, expert_activations, mixed};
+use crate::layers::{
+    Activation, Expert, Linear, Router, announce_all, expert_activations, mixed, two,
+};
 use crate::{Activations, Error, PassShape};
 
 /// A gpt-oss with its language-modelling head.
@@ -75,7 +77,7 @@ impl GptOssExpert {
     /// Gate and up of tokens, `[1, tokens, intermediate]` each.
     fn gate_up(&self, x: Tensor<3>) -> [Tensor<3>; 2] {
         if let (Some(gate), Some(up)) = (&self.gate_proj, &self.up_proj) {
-            return [gate.forward(x.clone()), up.forward(x)];
+            return two([gate, up], x);
         }
         let both = self.gate_up_proj.as_ref().expect("an expert is made with one or the other");
         let [batch, tokens, inner] = [x.dims()[0], x.dims()[1], self.inner];

@@ -17,7 +17,7 @@ use crate::config::Effect::{self, Read};
 use crate::config::{Fields, KnownField, sliding_window, uniform_windows};
 use crate::layers::{
     Activation, Expert, Linear, Router, Shares, announce_all, correction_of, expert_activations,
-    gated, gated_activations, mixed_with, zeros,
+    gated_activations, gated_down, mixed_with, zeros,
 };
 use crate::{Activations, Error, PassShape};
 
@@ -62,7 +62,7 @@ impl MixtralExpert {
 
 impl Expert for MixtralExpert {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.w2.forward(gated([&self.w1, &self.w3], self.activation, x))
+        gated_down([&self.w1, &self.w3], &self.w2, self.activation, x)
     }
 
     fn layers(&self) -> impl Iterator<Item = &Linear> {

@@ -7,8 +7,9 @@ use burn::tensor::{DType, Device, Distribution, Tensor};
 use outsize_core::{Access, LowRank, Streamed};
 use outsize_kernels::{
     ActivationDtype, ActivationFunction, ConvolutionWindow, FetchedWeight, WeightTensor,
-    WeightTiles, add_linear_in_out, fetched_linear, gated_linear, gated_linear_tiles, has_kernels,
-    is_gpu, linear_qkv, linear_three, linear_tiles, linear_with,
+    WeightTiles, add_linear_in_out, fetched_linear, gated_linear, gated_linear_tiles,
+    gated_mlp_tiles, has_kernels, is_flex, is_gpu, linear_qkv, linear_three, linear_tiles,
+    linear_two_tiles, linear_with,
 };
 
 use super::convolution::{convolved, convolved_parts};
@@ -174,25 +175,77 @@ pub(crate) fn gated<const D: usize>(
     act: ActivationFunction,
     x: &Tensor<D>,
 ) -> Option<Tensor<D>> {
-    let on_gpu = Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device()));
-    if on_gpu || differentiated(x, &gate.weight).is_some() || is_observed(&gate.weight) {
-        return None;
-    }
-    let plain = |layer: &Linear| layer.bias.is_none() && is_plain(&layer.weight);
-    if !has_kernels(&x.device()) || ![gate, up].into_iter().all(plain) {
+    if !are_fused([gate, up], x) {
         return None;
     }
     let (compute, x, weights) = (gate.compute, x.clone(), [&gate.weight, &up.weight]);
-    Some(match weights.into_iter().all(is_held) {
-        true => {
+    match weights.map(is_held) {
+        [true, true] => {
             let [gate, up] = weights.map(whole);
-            gated_linear(compute, x, gate, up, act)
+            Some(gated_linear(compute, x, gate, up, act))
         }
-        false => {
+        [false, false] if !is_interleaved(&up.weight) => None,
+        _ => {
             let [(out, gate), (_, up)] = weights.map(tiles);
-            gated_linear_tiles(compute, x, out, [gate, up], act)
+            Some(gated_linear_tiles(compute, x, out, [gate, up], act))
         }
-    })
+    }
+}
+
+/// Whether a gate and what goes through it are multiplied at once.
+fn are_fused<const D: usize>(layers @ [gate, _]: [&Linear; 2], x: &Tensor<D>) -> bool {
+    let on_gpu = Streamed::of(&gate.weight).is_some_and(|weight| is_gpu(weight.device()));
+    if on_gpu || differentiated(x, &gate.weight).is_some() || is_observed(&gate.weight) {
+        return false;
+    }
+    let plain = |layer: &Linear| layer.bias.is_none() && is_plain(&layer.weight);
+    has_kernels(&x.device()) && layers.into_iter().all(plain)
+}
+
+/// Whether [`gated_mlp`] has operations for these layers: what lies between is not a tensor then.
+pub(crate) fn is_one_mlp<const D: usize>([gate, up, down]: [&Linear; 3], x: &Tensor<D>) -> bool {
+    let come_together = is_held(&gate.weight) || is_held(&up.weight) || is_interleaved(&up.weight);
+    let is_alone = is_plain(&down.weight) && !is_observed(&down.weight) && !down.is_in_out;
+    come_together && is_alone && is_flex(&x.device()) && are_fused([gate, up], x)
+}
+
+/// `down(act(gate(x)) · up(x))` of activations that are packed as they are made.
+pub(crate) fn gated_mlp<const D: usize>(
+    layers @ [gate, _, down]: [&Linear; 3],
+    act: ActivationFunction,
+    x: Tensor<D>,
+) -> Tensor<D> {
+    let [(inner, gated), (_, up), (out, last)] = layers.map(|layer| tiles(&layer.weight));
+    let y = gated_mlp_tiles(gate.compute, x, [inner, out], [gated, up, last], act);
+    biased(y, down.bias.as_ref())
+}
+
+/// What a gate and what goes through it give.
+pub(crate) fn two<const D: usize>([gate, up]: [&Linear; 2], x: Tensor<D>) -> [Tensor<D>; 2] {
+    interleaved([gate, up], &x).unwrap_or_else(|| [gate.forward(x.clone()), up.forward(x)])
+}
+
+/// What a gate and what goes through it give, if their tiles come in turns.
+pub(crate) fn interleaved<const D: usize>(
+    layers @ [gate, up]: [&Linear; 2],
+    x: &Tensor<D>,
+) -> Option<[Tensor<D>; 2]> {
+    let x = entered(x.clone(), &gate.weight);
+    let is_here = has_kernels(&x.device()) && differentiated(&x, &gate.weight).is_none();
+    if !is_here || !is_interleaved(&up.weight) {
+        return None;
+    }
+    let [(out, first), (_, second)] = layers.map(|layer| tiles(&layer.weight));
+    let [first, second] = linear_two_tiles(gate.compute, x.clone(), out, [first, second]);
+    Some([(gate, first), (up, second)].map(|(layer, y)| {
+        let y = with_adapter(layer.compute, y, &x, &layer.weight);
+        biased(y, layer.bias.as_ref())
+    }))
+}
+
+/// Whether the tiles of what goes through a gate come in turns with the gate's.
+fn is_interleaved(up: &Param<Tensor<2>>) -> bool {
+    Streamed::of(up).is_some_and(Streamed::is_interleaved)
 }
 
 /// Whether a weight is all that its layer multiplies.
@@ -243,12 +296,22 @@ pub(crate) fn product<const D: usize>(
     x: Tensor<D>,
     weight: &Param<Tensor<2>>,
 ) -> Tensor<D> {
-    if let Some(streamed) = Streamed::of(weight) {
-        streamed.observe(&x);
-    }
-    match Streamed::of(weight).and_then(Streamed::low_rank) {
-        Some(adapter) => adapted(compute, product_alone(compute, x.clone(), weight), x, adapter),
-        None => product_alone(compute, x, weight),
+    let y = product_alone(compute, x.clone(), weight);
+    with_adapter(compute, y, &x, weight)
+}
+
+/// `x · Wᵀ`, which is `y`, and what an adapter adds to it; `x` is shown to who observes it.
+fn with_adapter<const D: usize>(
+    compute: ActivationDtype,
+    y: Tensor<D>,
+    x: &Tensor<D>,
+    weight: &Param<Tensor<2>>,
+) -> Tensor<D> {
+    let Some(streamed) = Streamed::of(weight) else { return y };
+    streamed.observe(x);
+    match streamed.low_rank() {
+        Some(adapter) => adapted(compute, y, x.clone(), adapter),
+        None => y,
     }
 }
 

@@ -73,17 +73,17 @@ impl Mlp {
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let layers = [&self.gate_proj, &self.up_proj];
         let Some(clamp) = self.clamp else {
-            return self.down_proj.forward(gated(layers, self.activation, x));
+            return gated_down(layers, &self.down_proj, self.activation, x);
         };
         let x = entered(x, &self.gate_proj.weight);
-        let gate = self.gate_proj.forward(x.clone());
+        let [gate, up] = linear::two(layers, x);
         let (gate, limit) = match clamp {
             MlpClamp::Before(limit) | MlpClamp::BeforeAndOneMore(limit) => {
                 (self.activation.activate(gate.clamp_max(limit)), limit)
             }
             MlpClamp::Behind(limit) => (self.activation.activate(gate).clamp_max(limit), limit),
         };
-        let up = self.up_proj.forward(x).clamp(-limit, limit);
+        let up = up.clamp(-limit, limit);
         let up = match clamp {
             MlpClamp::BeforeAndOneMore(_) => up + 1.0,
             MlpClamp::Before(_) | MlpClamp::Behind(_) => up,
@@ -108,14 +108,29 @@ pub(crate) fn gated_activations(gate: &Linear, pass: &PassShape) -> Activations 
     Activations::values(pass.rows() * (hidden as u64 + 3 * inner as u64)).with_unpooled(0)
 }
 
+/// `down(act(gate(x)) · up(x))`: `[batch, tokens, hidden]` f32 to the same.
+pub(crate) fn gated_down(
+    [gate, up]: [&Linear; 2],
+    down: &Linear,
+    act: Activation,
+    x: Tensor<3>,
+) -> Tensor<3> {
+    let x = entered(x, &gate.weight);
+    match linear::is_one_mlp([gate, up, down], &x) {
+        true => linear::gated_mlp([gate, up, down], act.kernel(), x),
+        false => down.forward(gated([gate, up], act, x)),
+    }
+}
+
 /// `act(gate(x)) · up(x)`: `[batch, tokens, hidden]` f32 to `[batch, tokens, inner]`.
-pub(crate) fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> Tensor<3> {
+fn gated([gate, up]: [&Linear; 2], act: Activation, x: Tensor<3>) -> Tensor<3> {
     let kernel = act.kernel();
     let x = entered(x, &gate.weight);
     if let Some(inner) = linear::gated([gate, up], kernel, &x) {
         return inner;
     }
-    if let Some([gate, up]) = linear::both([gate, up], &x) {
+    let both = linear::both([gate, up], &x).or_else(|| linear::interleaved([gate, up], &x));
+    if let Some([gate, up]) = both {
         return act.gate(gate, up);
     }
     let gate = gate.forward(x.clone());

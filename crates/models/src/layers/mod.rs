@@ -103,11 +103,11 @@ pub use layer_norm::LayerNorm;
 pub use learned_frequencies::LearnedFrequencies;
 pub use lightning_attention::{LightningAttention, LightningAttentionConfig};
 pub use linear::Linear;
-pub(crate) use linear::{lazy, ones, three, zeros};
+pub(crate) use linear::{lazy, ones, three, two, zeros};
 pub use mamba::{MambaConfig, MambaMixer, MambaNorms};
 pub use mamba2::{Mamba2Config, Mamba2Mixer, Mamba2Norm};
 pub use mlp::{Mlp, MlpClamp};
-pub(crate) use mlp::{gated, gated_activations};
+pub(crate) use mlp::{gated_activations, gated_down};
 pub use modulation::{AdaLayerNorm, SHIFT_FIRST};
 pub(crate) use modulation::{
     Modulation, Run, add_share, add_share_runs, modulation_parts, names_with_shift_first,

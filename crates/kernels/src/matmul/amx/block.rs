@@ -96,7 +96,7 @@ impl Amx<'_> {
             for row_block in 0..panel.row_blocks() {
                 self.row_block::<PARTS>(operands, panel, row_block, memory);
                 if panel.steps.end == self.layout.steps() {
-                    self.write_row_block(operands, panel, row_block, memory);
+                    self.end_row_block::<PARTS>(operands, panel, row_block, memory);
                 }
             }
         }

@@ -67,7 +67,7 @@ impl Amx<'_> {
         }
         for row_block in 0..panel.row_blocks() {
             // SAFETY: the caller's promises.
-            unsafe { self.write_row_block(operands, panel, row_block, memory) };
+            unsafe { self.end_row_block::<PARTS>(operands, panel, row_block, memory) };
         }
     }
 

@@ -30,6 +30,7 @@ mod blocking;
 mod broadcast;
 mod cache;
 mod in_place;
+mod made;
 mod output;
 mod pack;
 mod product;
@@ -49,10 +50,12 @@ use block::PanelMemory;
 pub(super) use blocking::most_bytes;
 use blocking::{Blocking, PAIRS, is_in_place};
 pub(super) use broadcast::rows;
+pub(super) use made::{Made, made_len, made_rows};
 use pack::Layout;
 pub(crate) use pack::cut;
 pub(crate) use product::{TileProducts, TileRows, TileSums};
 pub(crate) use rounds::rounds;
+pub(super) use tiles::STEP;
 use tiles::{COLUMNS, ROWS, Tiles};
 
 /// Rows of weights in two tiles.
@@ -65,32 +68,43 @@ const BROAD: usize = 4 * PAIR;
 /// Elements of a tile of sums.
 const SUMS: usize = ROWS * COLUMNS;
 
-/// Computes matmuls of `x [m, k]` with weights in bf16, as they are or all packed; all slices have
-/// the lengths that the sizes ask for. `packed` is what this keeps of `x` from one call to the
-/// next. With a `gate` outputs are what goes through it, as
-/// [`gate_in_place`](crate::activation::gate_in_place) computes that.
+/// `x [m, k]` as [`matmuls`] want it.
 ///
 /// # Safety
 ///
 /// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available.
-pub(super) unsafe fn matmuls(
+pub(super) unsafe fn packed(
     compute: ActivationDtype,
     x: &[f32],
+    size: [usize; 2],
+) -> Scratch<bf16> {
+    // SAFETY: the caller's promise.
+    unsafe { pack::packed(&Layout::new(compute, size), x) }
+}
+
+/// Computes matmuls of activations `[m, k]` with weights in bf16, as they are or all packed; all
+/// slices have the lengths that the sizes ask for. With a `gate` outputs are what goes through it,
+/// as [`gate_in_place`](crate::activation::gate_in_place) computes that.
+///
+/// # Safety
+///
+/// [`Isa::AmxBf16`](crate::Isa::AmxBf16) is available, and `x` is [`packed`] for that type and
+/// size.
+pub(super) unsafe fn matmuls(
+    compute: ActivationDtype,
+    x: &[bf16],
     [m, k]: [usize; 2],
-    packed: &mut Option<Scratch<bf16>>,
     gate: Option<Gate>,
     matmuls: &mut [Matmul],
 ) {
     let layout = Layout::new(compute, [m, k]);
-    let loops = Amx { layout, x, gate };
+    let loops = Amx { layout, gate };
     if k == 0 {
         let rows = matmuls.iter_mut().flat_map(|Matmul { n, y, stride, .. }| {
             y.chunks_mut((*stride).max(1)).map(|row| &mut row[..*n])
         });
         return rows.for_each(|row| row.fill(0.0));
     }
-    // SAFETY: the caller's promise.
-    let x = packed.get_or_insert_with(|| unsafe { pack::packed(&layout, x) });
     match matmuls[0].weight.is_packed_bf16() {
         true => super::packed::share(Isa::AmxBf16, loops, x, [m, k], matmuls),
         false => super::small_m::share::<_, bf16>(loops, x, [m, k], matmuls),
@@ -104,14 +118,14 @@ pub(super) struct Gate<'a> {
     /// The weight that it is made with, of as many rows as the other; without one, it is in their
     /// place.
     pub(super) weight: Option<&'a [bf16]>,
+    /// What is made of the outputs, instead of rows of numbers, if it is made with a weight.
+    pub(super) made: Option<Made>,
 }
 
 /// Loops over tiles.
 #[derive(Clone, Copy)]
 struct Amx<'a> {
     layout: Layout,
-    /// Activations as they came.
-    x: &'a [f32],
     gate: Option<Gate<'a>>,
 }
 

@@ -15,6 +15,30 @@ use crate::activation::gate_each;
 use crate::simd::transposed;
 
 impl Amx<'_> {
+    /// What becomes of the sums of a row block that has all steps.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Amx::row_blocks`].
+    #[inline(always)]
+    pub(super) unsafe fn end_row_block<const PARTS: usize>(
+        &self,
+        operands: &Operands<bf16, bf16>,
+        panel: &Panel,
+        row_block: usize,
+        memory: &mut PanelMemory,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe {
+            match self.gate {
+                Some(Gate { function, weight: Some(_), made: Some(made) }) => {
+                    self.make_row_block::<PARTS>(function, made, operands, panel, row_block, memory)
+                }
+                _ => self.write_row_block(operands, panel, row_block, memory),
+            }
+        }
+    }
+
     /// Turns the sums of a row block over into `y`, which is written along its rows.
     ///
     /// # Safety
@@ -59,9 +83,10 @@ impl Amx<'_> {
                     let is_any_nan =
                         || outputs.iter().fold(false, |any, output| any | output.is_nan());
                     if self.layout.parts > 1 && is_any_nan() {
-                        for (column, output) in columns.clone().zip(&mut *outputs) {
+                        let mut x = None;
+                        for (column, output) in columns.clone().zip(outputs) {
                             // SAFETY: the caller's promises.
-                            unsafe { self.again(&operands, row, column, output) };
+                            unsafe { self.again(&operands, [row, column], &mut x, output) };
                         }
                     }
                 }
@@ -76,10 +101,10 @@ impl Amx<'_> {
                     )
                 };
                 match self.gate {
-                    Some(Gate { function, weight: None }) => {
+                    Some(Gate { function, weight: None, .. }) => {
                         gate_each(Isa::AmxBf16, function, y, outputs);
                     }
-                    Some(Gate { function, weight: Some(_) }) => {
+                    Some(Gate { function, weight: Some(_), .. }) => {
                         let gate = &mut gate[..columns.len()];
                         gate_each(Isa::AmxBf16, function, gate, outputs);
                         y.copy_from_slice(gate);
@@ -90,28 +115,30 @@ impl Amx<'_> {
         }
     }
 
-    /// Computes an output again with fused multiply-adds if it is not a number.
+    /// Computes an output again with fused multiply-adds if it is not a number. `x` is the row of
+    /// activations, once it is unpacked.
     ///
     /// # Safety
     ///
     /// That of [`MatmulLoops::region`], for this one output.
     #[cold]
-    unsafe fn again(
+    pub(super) unsafe fn again(
         &self,
         operands: &Operands<bf16, bf16>,
-        row: usize,
-        column: usize,
+        [row, column]: [usize; 2],
+        x: &mut Option<Vec<f32>>,
         output: &mut f32,
     ) {
         if !output.is_nan() {
             return;
         }
         let k = operands.size.k;
-        // SAFETY: this row is in `x`, the other in the weight; all sets of instructions up to AMX
-        // are there.
+        // SAFETY: activations are packed for the layout; the row is in the weight; all sets of
+        // instructions up to AMX are there.
         unsafe {
+            let packed = std::slice::from_raw_parts(operands.x, self.layout.len());
             let one = Operands {
-                x: self.x.as_ptr().add(row * k),
+                x: x.get_or_insert_with(|| self.layout.row(packed, row)).as_ptr(),
                 weight: operands.weight.add(column * k),
                 y: output,
                 size: Size { m: 1, n: 1, k },

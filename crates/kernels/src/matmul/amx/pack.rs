@@ -54,6 +54,11 @@ impl Layout {
         Self { rows, k, parts: compute.parts(), columns: rows.min(COLUMNS) }
     }
 
+    /// Elements of a row.
+    pub(super) fn k(&self) -> usize {
+        self.k
+    }
+
     /// Steps of a row.
     pub(super) fn steps(&self) -> usize {
         self.k.div_ceil(STEP)
@@ -74,8 +79,27 @@ impl Layout {
         row / ROW_BLOCK * self.steps() * self.step(ROW_BLOCK)
     }
 
+    /// Where an element of a row lies in the row block of so many rows that the row is in: in its
+    /// first part; and how far the parts are apart.
+    pub(super) fn place(&self, row: usize, at: usize, rows: usize) -> [usize; 2] {
+        let tile = row % ROW_BLOCK / COLUMNS * self.tile();
+        let pair = (at % STEP / 2 * self.columns + row % COLUMNS) * 2 + at % 2;
+        [at / STEP * self.step(rows) + tile + pair, rows.div_ceil(COLUMNS) * self.tile()]
+    }
+
+    /// The numbers of a row of what is packed, but for those that count as zero.
+    pub(super) fn row(&self, packed: &[bf16], row: usize) -> Vec<f32> {
+        let rows = ROW_BLOCK.min(self.rows - row / ROW_BLOCK * ROW_BLOCK);
+        let block = &packed[self.start(row)..];
+        let number = |at| {
+            let [first, apart] = self.place(row, at, rows);
+            (0..self.parts).map(|part| block[first + part * apart].to_f32()).sum()
+        };
+        (0..self.k).map(number).collect()
+    }
+
     /// Elements of all row blocks.
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let whole = self.rows / ROW_BLOCK * ROW_BLOCK;
         self.start(whole) + self.steps() * self.step(self.rows - whole)
     }
@@ -262,15 +286,11 @@ mod tests {
                 assert_eq!(tiles.as_ptr().align_offset(ROW_BYTES), 0);
                 for (row, x) in x.chunks(k).enumerate() {
                     let tokens = ROW_BLOCK.min(m - row / ROW_BLOCK * ROW_BLOCK);
-                    let (blocks, column) = (tokens.div_ceil(COLUMNS), row % COLUMNS);
                     for at in 0..layout.steps() * STEP {
-                        let step = layout.start(row) + at / STEP * layout.step(tokens);
-                        let pair = (at % STEP / 2 * layout.columns + column) * 2 + at % 2;
-                        let of = |part: usize| {
-                            let tile = (part * blocks + row % ROW_BLOCK / COLUMNS) * layout.tile();
-                            tiles[step + tile + pair].to_f32()
-                        };
-                        let sum: f32 = (0..layout.parts).map(of).sum();
+                        let [first, apart] = layout.place(row, at, tokens);
+                        let place = |part| layout.start(row) + first + part * apart;
+                        let sum: f32 =
+                            (0..layout.parts).map(|part| tiles[place(part)].to_f32()).sum();
                         let x = x.get(at).copied().unwrap_or(0.0);
                         let want = match compute {
                             ActivationDtype::F32 => x,

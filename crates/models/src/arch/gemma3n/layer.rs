@@ -7,7 +7,7 @@ use outsize_kernels::has_kernels;
 
 use super::{Gemma3nAltUp, Gemma3nConfig};
 use crate::layers::{
-    Activation, Linear, RmsNorm, Rotation, SharedAttention, gated, gated_activations,
+    Activation, Linear, RmsNorm, Rotation, SharedAttention, gated_activations, gated_down, two,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, Init, KvCache, PassShape};
@@ -82,18 +82,14 @@ pub struct Gemma3nMlp {
 impl Gemma3nMlp {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let Some(deviations) = self.deviations else {
-            return self.down_proj.forward(gated(
-                [&self.gate_proj, &self.up_proj],
-                self.activation,
-                x,
-            ));
+            let layers = [&self.gate_proj, &self.up_proj];
+            return gated_down(layers, &self.down_proj, self.activation, x);
         };
-        let gate = self.gate_proj.forward(x.clone());
+        let [gate, up] = two([&self.gate_proj, &self.up_proj], x);
         let mean = gate.clone().mean_dim(2);
         let beside = gate - mean;
         let deviation = (beside.clone() * beside.clone()).mean_dim(2).sqrt();
         let gate = relu(beside - deviation * deviations);
-        let up = self.up_proj.forward(x);
         let inner = match has_kernels(&gate.device()) {
             true => outsize_kernels::gated(self.activation.kernel(), gate, up),
             false => self.activation.apply(gate) * up,
@@ -103,8 +99,8 @@ impl Gemma3nMlp {
 
     fn activations(&self, pass: &PassShape) -> Activations {
         let [inner, hidden]: [usize; 2] = self.gate_proj.weight.lazy_shape().dims();
-        // The gate beside its square, and what is left of it.
-        let sparse = Activations::values(pass.rows() * (hidden + 3 * inner) as u64);
+        // The gate beside its square and what is left of it, and what goes through.
+        let sparse = Activations::values(pass.rows() * (hidden + 4 * inner) as u64);
         gated_activations(&self.gate_proj, pass).or(sparse)
     }
 }

@@ -54,6 +54,8 @@ impl Architecture for T5EncoderModel {
 }
 
 impl Component for T5EncoderModel {
+    const INTERLEAVES: bool = true;
+
     fn is_unused(_: &T5Config, tensor: &str) -> bool {
         // Of a whole model.
         ["decoder.", "lm_head."].iter().any(|part| tensor.starts_with(part))

@@ -9,7 +9,7 @@ use super::T5Config;
 use crate::architecture::Init;
 use crate::layers::{
     Activation, Embedding, Linear, PositionBias, QueryPositions, RmsNorm, Scores, attend_all,
-    attend_prompt, attend_with, gated, three,
+    attend_prompt, attend_with, gated_down, three,
 };
 use crate::{Activations, Error, KvCache, PassShape};
 
@@ -212,12 +212,11 @@ impl T5Attention {
 impl T5DenseActDense {
     /// `[batch, tokens, hidden]` f32 to the same.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let inner = match (&self.wi, &self.wi_0, &self.wi_1) {
-            (_, Some(gate), Some(up)) => gated([gate, up], self.activation, x),
-            (Some(wi), ..) => self.activation.activate(wi.forward(x)),
+        match (&self.wi, &self.wi_0, &self.wi_1) {
+            (_, Some(gate), Some(up)) => gated_down([gate, up], &self.wo, self.activation, x),
+            (Some(wi), ..) => self.wo.forward(self.activation.activate(wi.forward(x))),
             _ => unreachable!("a layer has either or"),
-        };
-        self.wo.forward(inner)
+        }
     }
 
     /// What it holds at most, besides the residual stream.
