@@ -250,11 +250,9 @@ impl<C: Component> AnyPart for Part<C> {
         let weights = self.config.weights();
         let products =
             weights.iter().filter(|weight| linear(weight.kind) && weight.shape.len() == 2);
-        let packed = products.map(|weight| {
-            let width = weight.shape[1] as u64;
-            outsize_kernels::matmul::packed_bytes(settings.compute, rows, width)
-        });
-        packed.max().unwrap_or(0)
+        let Some(width) = products.map(|weight| weight.shape[1] as u64).max() else { return 0 };
+        let gated = self.config.gated_width();
+        outsize_kernels::matmul::packed_bytes(settings.compute, rows, width, gated)
     }
 
     fn plan(

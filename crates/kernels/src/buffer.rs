@@ -12,8 +12,6 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Shape, TensorData};
-use half::bf16;
-
 use burn_std::{AccessError, AccessPolicy, AllocationController};
 
 /// Bytes from which on a buffer is kept when it is freed.
@@ -204,14 +202,6 @@ pub(crate) fn with_capacity<X>(len: usize) -> Vec<X> {
 }
 
 impl Buffer {
-    /// The values as twice as many of half as many bits.
-    pub(crate) fn halves(&self) -> &[bf16] {
-        let values: &[f32] = self;
-        // SAFETY: the memory of one holds two, which have no stricter alignment, and all bits are
-        // of either.
-        unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), 2 * values.len()) }
-    }
-
     /// The values' bits.
     pub(crate) fn words(&mut self) -> &mut [u32] {
         let values: &mut [f32] = self;

@@ -15,7 +15,7 @@ use outsize_plan::{DeviceMap, Tree};
 use crate::architecture::class_name;
 use crate::config::{self, COMMON, Fields, MAX_QUOTE, check};
 use crate::layers::UNPACKED_BYTES;
-use crate::weights::gates;
+use crate::weights::{gated_width, gates};
 use crate::{
     ActivationDtype, Architecture, Error, Init, PicturePass, WeightKind, WeightSpec, WeightUse,
 };
@@ -228,7 +228,8 @@ impl<C: Component> ComponentConfig<C> {
     /// of activations: pixels or tokens of all sequences.
     pub fn packed_bytes(&self, compute: ActivationDtype, rows: u64) -> u64 {
         let (mut inputs, mut convolutions) = (0, 0);
-        for weight in self.weights() {
+        let weights = self.weights();
+        for weight in &weights {
             match weight.shape[..] {
                 [_, width] if weight.kind == WeightKind::Linear => inputs = width.max(inputs),
                 [_, _, ..] if weight.kind == WeightKind::Linear => {
@@ -237,8 +238,13 @@ impl<C: Component> ComponentConfig<C> {
                 _ => {}
             }
         }
-        matmul::packed_bytes(compute, rows, inputs as u64)
+        matmul::packed_bytes(compute, rows, inputs as u64, gated_width(&weights))
             .saturating_add(convolutions.saturating_mul(threads() as u64))
+    }
+
+    /// The width of what goes into gated blocks: 0 if there are none.
+    pub fn gated_width(&self) -> u64 {
+        gated_width(&self.weights())
     }
 
     /// What weights in blocks are unpacked to while they are multiplied, in bytes: none if these

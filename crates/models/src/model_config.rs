@@ -19,6 +19,7 @@ use crate::learning_memory::{block_of, full_learning_bytes, learning_bytes};
 use crate::observed_blocks::observing_bytes;
 use crate::registry::{self, Row};
 use crate::stored_layout::StoredLayout;
+use crate::weights::gated_width;
 use crate::{
     ActivationDtype, Activations, CacheOptions, CacheSpec, Decoder, DecoderArchitecture,
     DispatchedDecoder, Error, Init, KvCache, Logits, PassShape, WeightKind, WeightSpec,
@@ -300,7 +301,7 @@ impl ModelConfig {
         let products = weights.iter().filter(|weight| weight.kind == WeightKind::Linear);
         let widest = products.filter_map(|weight| weight.shape.last()).max();
         let widest = widest.map_or(0, |n| *n as u64);
-        let packed = matmul::packed_bytes(compute, rows, widest);
+        let packed = matmul::packed_bytes(compute, rows, widest, gated_width(&weights));
         let panels = match self.quantization {
             Some(_) => matmul::panel_bytes(widest).saturating_mul(threads() as u64),
             None => 0,

@@ -92,6 +92,13 @@ pub(crate) fn gates(weights: &[WeightSpec]) -> HashMap<String, String> {
     names.iter().filter_map(|name| Some((name.to_string(), gate_of(name)?))).collect()
 }
 
+/// What the rows of gates are as wide as, at most: 0 if there are none.
+pub(crate) fn gated_width(weights: &[WeightSpec]) -> u64 {
+    let gated = gates(weights);
+    let widths = weights.iter().filter(|weight| gated.contains_key(&weight.name));
+    widths.filter_map(|weight| weight.shape.last()).max().map_or(0, |width| *width as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,7 +38,7 @@ enum Numbers<'a> {
     Made(Option<Buffer>),
     /// Packed, as tiles are.
     #[cfg(target_arch = "x86_64")]
-    InTiles(Buffer),
+    InTiles(Scratch<bf16>),
 }
 
 impl Numbers<'_> {
@@ -116,10 +116,11 @@ impl<'a> MatmulActivations<'a> {
     fn multiply_in_tiles(&mut self, gate: Option<amx::Gate>, matmuls: &mut [Matmul]) {
         let Self { compute, x, size, packed, .. } = self;
         let x = match x {
-            Numbers::InTiles(tiles) => &tiles.halves()[..amx::made_len(*compute, *size)],
+            Numbers::InTiles(tiles) => &**tiles,
             x => &**packed.get_or_insert_with(|| {
+                let beside = gate.is_some_and(|gate| gate.made.is_some());
                 // SAFETY: this processor has these instructions, as was asserted.
-                unsafe { amx::packed(*compute, x.rows(), *size) }
+                unsafe { amx::packed(*compute, x.rows(), *size, beside) }
             }),
         };
         // SAFETY: as above; these are packed for this type and size.
@@ -132,7 +133,6 @@ impl<'a> MatmulActivations<'a> {
         let Self { compute, size: size @ [m, k], .. } = *self;
         if let Numbers::InTiles(tiles) = &self.x {
             let mut rows = buffer::take(m * k);
-            let tiles = &tiles.halves()[..amx::made_len(compute, size)];
             for (to, row) in rows.chunks_mut(k.max(1)).zip(amx::made_rows(compute, size, tiles)) {
                 to.copy_from_slice(&row);
             }
@@ -278,21 +278,17 @@ impl<'a> MatmulActivations<'a> {
         }
     }
 
-    /// Memory for activations in tiles.
+    /// Memory for activations in tiles, as that of half as many numbers.
     #[cfg(target_arch = "x86_64")]
     fn tiles_to_make(&mut self) -> &mut [f32] {
         if !matches!(self.x, Numbers::InTiles(_)) {
-            let mut tiles = buffer::take(amx::made_len(self.compute, self.size).div_ceil(2));
-            if !self.size[1].is_multiple_of(amx::STEP) {
-                // Behind the last element of each row.
-                tiles.fill(0.0);
-            }
-            self.x = Numbers::InTiles(tiles);
+            self.x = Numbers::InTiles(amx::room(self.compute, self.size));
         }
-        match &mut self.x {
-            Numbers::InTiles(tiles) => tiles,
-            _ => unreachable!("they were just made"),
-        }
+        let Numbers::InTiles(tiles) = &mut self.x else { unreachable!("they were just made") };
+        // SAFETY: an f32 holds two bf16, and all bits are of either.
+        let (before, tiles, after) = unsafe { tiles.align_to_mut() };
+        assert!(before.is_empty() && after.is_empty(), "tiles begin with a cache line");
+        tiles
     }
 
     /// Matmuls with weights that one loop multiplies.

@@ -176,9 +176,21 @@ fn widened(isa: Isa, x: &[f32], size @ [m, _]: [usize; 2], matmuls: &mut [Matmul
 
 /// An upper bound on the bytes that a thread keeps for the activations of its largest matmul so
 /// far, which has so many `rows` of `width`, on this processor; with the weights in tiles, or
-/// widened, that it and its helpers keep.
-pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64) -> u64 {
-    packed_bytes_with(Isa::detected(), compute, rows, width)
+/// widened, that it and its helpers keep. Gated blocks have inputs of the width `gated`, which are
+/// kept beside what is made of them: 0 if there are none.
+pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64, gated: u64) -> u64 {
+    let isa = Isa::detected();
+    let beside = match isa {
+        Isa::AmxBf16 => {
+            let padded = |count: u64| count.checked_next_multiple_of(32).unwrap_or(u64::MAX);
+            let values = padded(rows).saturating_mul(padded(gated));
+            values
+                .saturating_mul(if compute == ActivationDtype::F32 { 6 } else { 2 })
+                .saturating_add(64)
+        }
+        _ => 0,
+    };
+    packed_bytes_with(isa, compute, rows, width).saturating_add(beside)
 }
 
 /// An upper bound on the bytes that a thread keeps for rows of weights in blocks, dequantised or

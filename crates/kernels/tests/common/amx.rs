@@ -32,12 +32,22 @@ pub fn provide() -> Amx {
             eprintln!("SKIPPED: no AMX, and no AVX-512 with bf16, which its loops need even on an emulation");
             return Amx::None;
         }
+        if is_there() {
+            eprintln!("SKIPPED: the system does not permit AMX, which this processor has: no emulation is asked");
+            return Amx::None;
+        }
         eprintln!("AMX: ON AN EMULATION, this processor does not have it");
         install();
         // SAFETY: the handler that was just installed carries out the instructions.
         unsafe { Isa::assume_amx() };
         Amx::Emulation
     })
+}
+
+/// Whether the processor carries the instructions out, for who may use them.
+fn is_there() -> bool {
+    // Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID: AMX-TILE.
+    std::arch::x86_64::__cpuid_count(7, 0).edx >> 24 & 1 == 1
 }
 
 /// What a tile register holds.

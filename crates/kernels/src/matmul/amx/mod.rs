@@ -50,12 +50,11 @@ use block::PanelMemory;
 pub(super) use blocking::most_bytes;
 use blocking::{Blocking, PAIRS, is_in_place};
 pub(super) use broadcast::rows;
-pub(super) use made::{Made, made_len, made_rows};
+pub(super) use made::{Made, made_rows, room};
 use pack::Layout;
 pub(crate) use pack::cut;
 pub(crate) use product::{TileProducts, TileRows, TileSums};
 pub(crate) use rounds::rounds;
-pub(super) use tiles::STEP;
 use tiles::{COLUMNS, ROWS, Tiles};
 
 /// Rows of weights in two tiles.
@@ -68,7 +67,7 @@ const BROAD: usize = 4 * PAIR;
 /// Elements of a tile of sums.
 const SUMS: usize = ROWS * COLUMNS;
 
-/// `x [m, k]` as [`matmuls`] want it.
+/// `x [m, k]` as [`matmuls`] want it, `beside` what is made of it or other activations.
 ///
 /// # Safety
 ///
@@ -77,9 +76,10 @@ pub(super) unsafe fn packed(
     compute: ActivationDtype,
     x: &[f32],
     size: [usize; 2],
+    beside: bool,
 ) -> Scratch<bf16> {
     // SAFETY: the caller's promise.
-    unsafe { pack::packed(&Layout::new(compute, size), x) }
+    unsafe { pack::packed(&Layout::new(compute, size), x, beside) }
 }
 
 /// Computes matmuls of activations `[m, k]` with weights in bf16, as they are or all packed; all

@@ -21,6 +21,7 @@
 
 use std::arch::x86_64::*;
 use std::cell::Cell;
+use std::thread::LocalKey;
 
 use half::bf16;
 
@@ -34,7 +35,12 @@ pub(super) const ROW_BLOCK: usize = 2 * COLUMNS;
 
 thread_local! {
     static PACKED: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
+    /// For the inputs of a gated block, while there is what it makes of them.
+    static BESIDE: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
 }
+
+/// Where packed activations are kept.
+type Home = &'static LocalKey<Cell<Vec<bf16>>>;
 
 /// How the activations of a matmul are packed.
 #[derive(Clone, Copy)]
@@ -105,14 +111,20 @@ impl Layout {
     }
 }
 
+/// Room for activations, in which are some numbers.
+pub(super) fn room(layout: &Layout) -> Scratch<bf16> {
+    Scratch::new(layout.len(), &PACKED)
+}
+
 /// Packs `x [m, k]`; the first tile begins with a cache line, and so do all rows if there are
-/// sixteen columns.
+/// sixteen columns. `beside` others if that is said.
 ///
 /// # Safety
 ///
 /// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
-pub(super) unsafe fn packed(layout: &Layout, x: &[f32]) -> Scratch<bf16> {
-    let mut packed = Scratch::new(layout.len(), &PACKED);
+pub(super) unsafe fn packed(layout: &Layout, x: &[f32], beside: bool) -> Scratch<bf16> {
+    let home: Home = if beside { &BESIDE } else { &PACKED };
+    let mut packed = Scratch::new(layout.len(), home);
     let mut rest = &mut packed[..];
     let (k, steps) = (layout.k, layout.steps());
     let row_blocks = x.chunks((ROW_BLOCK * k).max(1)).map(|x| {
@@ -282,7 +294,7 @@ mod tests {
             for compute in [ActivationDtype::F32, ActivationDtype::Bf16] {
                 let layout = Layout::new(compute, [m, k]);
                 // SAFETY: the processor has the instructions.
-                let tiles = unsafe { packed(&layout, &x) };
+                let tiles = unsafe { packed(&layout, &x, false) };
                 assert_eq!(tiles.as_ptr().align_offset(ROW_BYTES), 0);
                 for (row, x) in x.chunks(k).enumerate() {
                     let tokens = ROW_BLOCK.min(m - row / ROW_BLOCK * ROW_BLOCK);

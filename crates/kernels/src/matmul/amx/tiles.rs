@@ -24,7 +24,7 @@ pub(super) use instructions::{load, load_once, multiply, store, zero};
 pub(super) const ROWS: usize = 16;
 
 /// Elements of a weight row that one tile holds.
-pub(in super::super) const STEP: usize = 32;
+pub(super) const STEP: usize = 32;
 
 /// The most columns of a tile of activations or of sums.
 pub(super) const COLUMNS: usize = 16;
