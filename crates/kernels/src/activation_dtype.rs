@@ -13,7 +13,6 @@ pub enum ActivationDtype {
 
 impl ActivationDtype {
     /// In how many parts of bf16, of which tiles are, a number is multiplied.
-    #[cfg(target_arch = "x86_64")]
     pub(crate) fn parts(self) -> usize {
         match self {
             Self::F32 => 3,

@@ -182,11 +182,8 @@ pub fn packed_bytes(compute: ActivationDtype, rows: u64, width: u64, gated: u64)
     let isa = Isa::detected();
     let beside = match isa {
         Isa::AmxBf16 => {
-            let padded = |count: u64| count.checked_next_multiple_of(32).unwrap_or(u64::MAX);
             let values = padded(rows).saturating_mul(padded(gated));
-            values
-                .saturating_mul(if compute == ActivationDtype::F32 { 6 } else { 2 })
-                .saturating_add(64)
+            values.saturating_mul(2 * compute.parts() as u64).saturating_add(64)
         }
         _ => 0,
     };
@@ -199,9 +196,12 @@ pub fn panel_bytes(columns: u64) -> u64 {
     blocks::panel_bytes(columns).max(packed::panel_bytes(columns))
 }
 
+/// Rows or values in whole tiles or vectors, which begin with a cache line.
+fn padded(count: u64) -> u64 {
+    count.checked_next_multiple_of(32).unwrap_or(u64::MAX)
+}
+
 fn packed_bytes_with(isa: Isa, compute: ActivationDtype, rows: u64, width: u64) -> u64 {
-    // Whole tiles or vectors, which begin with a cache line.
-    let padded = |count: u64| count.checked_next_multiple_of(32).unwrap_or(u64::MAX);
     let small = rows.min(small_m::ROWS as u64).saturating_mul(padded(width));
     let small = small.saturating_mul(4).saturating_add(64);
     let widened = match rows >= small_m::ROWS as u64 {

@@ -184,7 +184,7 @@ pub(crate) fn gated<const D: usize>(
             let [gate, up] = weights.map(whole);
             Some(gated_linear(compute, x, gate, up, act))
         }
-        [false, false] if !is_interleaved(&up.weight) => None,
+        _ if !come_together([gate, up]) => None,
         _ => {
             let [(out, gate), (_, up)] = weights.map(tiles);
             Some(gated_linear_tiles(compute, x, out, [gate, up], act))
@@ -204,9 +204,8 @@ fn are_fused<const D: usize>(layers @ [gate, _]: [&Linear; 2], x: &Tensor<D>) ->
 
 /// Whether [`gated_mlp`] has operations for these layers: what lies between is not a tensor then.
 pub(crate) fn is_one_mlp<const D: usize>([gate, up, down]: [&Linear; 3], x: &Tensor<D>) -> bool {
-    let come_together = is_held(&gate.weight) || is_held(&up.weight) || is_interleaved(&up.weight);
     let is_alone = is_plain(&down.weight) && !is_observed(&down.weight) && !down.is_in_out;
-    come_together && is_alone && is_flex(&x.device()) && are_fused([gate, up], x)
+    come_together([gate, up]) && is_alone && is_flex(&x.device()) && are_fused([gate, up], x)
 }
 
 /// `down(act(gate(x)) · up(x))` of activations that are packed as they are made.
@@ -241,6 +240,11 @@ pub(crate) fn interleaved<const D: usize>(
         let y = with_adapter(layer.compute, y, &x, &layer.weight);
         biased(y, layer.bias.as_ref())
     }))
+}
+
+/// Whether rows of a gate and of what goes through it are in memory at the same time.
+fn come_together([gate, up]: [&Linear; 2]) -> bool {
+    is_held(&gate.weight) || is_held(&up.weight) || is_interleaved(&up.weight)
 }
 
 /// Whether the tiles of what goes through a gate come in turns with the gate's.

@@ -10,10 +10,9 @@ use std::ops::Range;
 use half::bf16;
 
 use super::super::Operands;
-use super::super::pack::Scratch;
 use super::block::PanelMemory;
 use super::blocking::{Panel, pieces};
-use super::pack::{self, Layout, cut};
+use super::pack::{Layout, cut};
 use super::tiles::{COLUMNS, ROW_BYTES, ROWS, STEP};
 use super::{Amx, PAIR, SUMS};
 use crate::activation::gate_each;
@@ -33,16 +32,6 @@ impl Made {
     pub(in super::super) fn new(compute: ActivationDtype, size: [usize; 2], first: usize) -> Self {
         Self { layout: Layout::new(compute, size), first }
     }
-}
-
-/// Room for activations `[m, k]`, in which are zeros where none are made.
-pub(in super::super) fn room(compute: ActivationDtype, size: [usize; 2]) -> Scratch<bf16> {
-    let layout = Layout::new(compute, size);
-    let mut room = pack::room(&layout);
-    if !layout.k().is_multiple_of(STEP) {
-        room.fill(bf16::ZERO);
-    }
-    room
 }
 
 /// Packed activations `[m, k]` as numbers, row after row.

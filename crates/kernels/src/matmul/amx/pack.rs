@@ -21,7 +21,6 @@
 
 use std::arch::x86_64::*;
 use std::cell::Cell;
-use std::thread::LocalKey;
 
 use half::bf16;
 
@@ -38,9 +37,6 @@ thread_local! {
     /// For the inputs of a gated block, while there is what it makes of them.
     static BESIDE: Cell<Vec<bf16>> = const { Cell::new(Vec::new()) };
 }
-
-/// Where packed activations are kept.
-type Home = &'static LocalKey<Cell<Vec<bf16>>>;
 
 /// How the activations of a matmul are packed.
 #[derive(Clone, Copy)]
@@ -111,9 +107,14 @@ impl Layout {
     }
 }
 
-/// Room for activations, in which are some numbers.
-pub(super) fn room(layout: &Layout) -> Scratch<bf16> {
-    Scratch::new(layout.len(), &PACKED)
+/// Room for activations `[m, k]`, in which are zeros where none are made.
+pub(in super::super) fn room(compute: ActivationDtype, size: [usize; 2]) -> Scratch<bf16> {
+    let layout = Layout::new(compute, size);
+    let mut room = Scratch::new(layout.len(), &PACKED);
+    if !layout.k.is_multiple_of(STEP) {
+        room.fill(bf16::ZERO);
+    }
+    room
 }
 
 /// Packs `x [m, k]`; the first tile begins with a cache line, and so do all rows if there are
@@ -123,7 +124,7 @@ pub(super) fn room(layout: &Layout) -> Scratch<bf16> {
 ///
 /// The processor has [`Isa::Avx512Bf16`](crate::Isa::Avx512Bf16).
 pub(super) unsafe fn packed(layout: &Layout, x: &[f32], beside: bool) -> Scratch<bf16> {
-    let home: Home = if beside { &BESIDE } else { &PACKED };
+    let home = if beside { &BESIDE } else { &PACKED };
     let mut packed = Scratch::new(layout.len(), home);
     let mut rest = &mut packed[..];
     let (k, steps) = (layout.k, layout.steps());
