@@ -85,18 +85,19 @@ failed!(
 impl From<outsize::finetune::FinetuneError> for Failure {
     fn from(error: outsize::finetune::FinetuneError) -> Self {
         use outsize::finetune::FinetuneError as Error;
+        use outsize::train::Error as Train;
         let flags = match &error {
             Error::Core(CoreError::Plan(PlanError::TooSmall(_))) => {
                 "--max-memory, --batch, --context"
             }
-            Error::Stopped => return Self::Interrupted,
-            Error::Core(error) => core_flags(error),
+            Error::Stopped | Error::Train(Train::Stopped) => return Self::Interrupted,
+            Error::Core(error) | Error::Train(Train::Core(error)) => core_flags(error),
             Error::Gpu => "--max-memory",
-            Error::Quantized { .. } => {
+            Error::Train(Train::NotFloats { .. }) => {
                 "leave out --full, or `outsize shard --dtype bf16` writes floats"
             }
             Error::Lora(_) => "--target-modules, --adapter",
-            Error::Loss { .. } | Error::Gradients { .. } => "--learning-rate",
+            Error::Train(Train::Loss { .. } | Train::Gradients { .. }) => "--learning-rate",
             _ => "",
         };
         Self::Failed(with_flags(&error, flags))

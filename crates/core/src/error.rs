@@ -117,13 +117,16 @@ pub enum Error {
     },
     /// The module lives on an autodiff device.
     #[error(
-        "parameter `{path}` is on an autodiff device, and a streamed weight has no gradient: \
-         create the module on `device.inner()` for inference"
+        "parameter `{path}` is on an autodiff device: create the module on `device.inner()`. \
+         `Dispatched::backward` gives its gradients"
     )]
     Autodiff {
         /// The parameter's path in the module.
         path: String,
     },
+    /// No parameter decides the result of a pass whose gradients are wanted.
+    #[error("the loss does not depend on any parameter: there are no gradients to give")]
+    NotTracked,
     /// What an adapter adds to a parameter cannot be added.
     #[error("the adapter of `{path}` cannot be used: {reason}")]
     Adapter {

@@ -2,7 +2,8 @@
 
 use crate::tape::{GradientSink, Tape};
 use crate::{Dispatched, Error, PassKind};
-use burn::tensor::Gradients;
+use burn::tensor::{Device, Gradients, Tensor};
+use outsize_kernels::fetching_device;
 use std::sync::Arc;
 
 /// A pass whose gradients somebody takes: see [`Dispatched::run_learning`].
@@ -28,7 +29,46 @@ impl Learning<'_> {
     }
 }
 
+/// Where inputs of a pass belong whose gradients are wanted: see [`Dispatched::backward`].
+pub fn learning_device() -> Device {
+    fetching_device(&Device::flex())
+}
+
 impl<M> Dispatched<M> {
+    /// Runs a pass of an unmodified module forward and backward, and gives the sum of what `loss`
+    /// is. The gradients of all parameters go to `sink` in f32 as the backward pass finds them.
+    ///
+    /// Weights are not held meanwhile: they are read once more where the backward pass needs them,
+    /// but for those of which an operation keeps a copy, as Burn's embedding does of its table.
+    /// Activations are kept as in any training by Burn, on a device with gradient checkpointing. A
+    /// parameter that is used several times hands over several gradients.
+    ///
+    /// Inputs belong on [`learning_device`], so that dropout and the like know that this is
+    /// training. For modules on processors.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); [`Error::Gradient`] with what the sink said; [`Error::NotTracked`];
+    /// [`Error::Misuse`] for a parameter in blocks.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn backward(
+        &self,
+        sink: &Arc<dyn GradientSink>,
+        loss: impl FnOnce(&M) -> Tensor<1>,
+    ) -> Result<f32, Error> {
+        self.run_kind(PassKind::Prefill, |module| {
+            let _recording = self.tape().record_fetching(sink.clone());
+            let loss = loss(module).sum();
+            if !loss.device().is_autodiff() {
+                return Err(Error::NotTracked);
+            }
+            let value = loss.clone().detach().into_scalar();
+            loss.backward();
+            Ok(value)
+        })?
+    }
+
     /// [`run`](Self::run) of a pass in which the module's weights learn: what `pass`
     /// [records](Learning::record) gives gradients, which go to `sink` in f32. For modules on
     /// processors whose weights are floats.

@@ -67,7 +67,7 @@ pub use device::{Devices, gpu};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::Dispatched;
 pub use error::{Error, KeyMismatch};
-pub use learning::Learning;
+pub use learning::{Learning, learning_device};
 pub use load::load;
 pub use location::Location;
 pub use low_rank::LowRank;

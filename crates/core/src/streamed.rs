@@ -116,12 +116,11 @@ impl Reparameterization for Streamed {
     const NAME: &'static str = "streamed";
 
     fn apply<const D: usize>(&self, _placeholder: Tensor<D>) -> Tensor<D> {
-        let value = self.inner.or_raise(self.inner.value());
-        let value = match self.low_rank() {
-            Some(low_rank) => self.inner.adapted(value, &low_rank),
-            None => value,
-        };
-        self.learning(value)
+        match self.inner.tape.values() {
+            Some(values) => self.refetched(&values),
+            None if self.inner.tape.is_recording() => self.leaf(),
+            None => self.used_value(self.value_alone()),
+        }
     }
 }
 
@@ -166,6 +165,14 @@ impl Streamed {
     pub(crate) fn set_low_rank(&self, low_rank: Option<LowRank>) {
         *self.inner.low_rank.write().unwrap_or_else(PoisonError::into_inner) =
             low_rank.map(Box::new);
+    }
+
+    /// The value with what an adapter adds to it, if one does.
+    fn used_value<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
+        match self.low_rank() {
+            Some(low_rank) => self.inner.adapted(value, &low_rank),
+            None => value,
+        }
     }
 
     /// What `Param::val()` is without what an adapter adds.
@@ -319,6 +326,14 @@ impl Inner {
 
     /// The parameter's value, as `Param::val()` should give it.
     fn value<const D: usize>(&self) -> Result<Tensor<D>, Error> {
+        self.value_of(|streamed| streamed)
+    }
+
+    /// The same of what `take` makes of a value that streams, as it lies in the ring.
+    fn value_of<const D: usize>(
+        &self,
+        take: impl FnOnce(Tensor<D>) -> Tensor<D>,
+    ) -> Result<Tensor<D>, Error> {
         self.pass.check(&self.path);
         if let Some(resident) = &self.resident
             && let Some(tensor) = resident.get().and_then(|any| any.downcast_ref::<Tensor<D>>())
@@ -344,6 +359,9 @@ impl Inner {
             _ => return Err(self.refuse("its whole value")),
         };
         let mut tensor = self.shared::<D>(bytes, shape)?;
+        if self.resident.is_none() {
+            tensor = take(tensor);
+        }
         if self.transposed {
             tensor = tensor.swap_dims(0, 1);
         }
@@ -369,6 +387,14 @@ impl Inner {
     fn loaded<const D: usize>(&self, tensor: Tensor<D>) -> Tensor<D> {
         match self.mapper.downcast_ref::<ParamMapper<Tensor<D>>>() {
             Some(mapper) => mapper.on_load(tensor),
+            None => tensor,
+        }
+    }
+
+    /// What it makes of one that is saved.
+    fn saved<const D: usize>(&self, tensor: Tensor<D>) -> Tensor<D> {
+        match self.mapper.downcast_ref::<ParamMapper<Tensor<D>>>() {
+            Some(mapper) => mapper.on_save(tensor),
             None => tensor,
         }
     }

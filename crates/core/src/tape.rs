@@ -2,6 +2,7 @@
 
 use burn::tensor::Gradients;
 use outsize_checkpoint::TensorInfo;
+use outsize_kernels::FetchedValues;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -32,6 +33,8 @@ pub(crate) struct Tape(Mutex<TapeState>);
 struct TapeState {
     /// Nobody while nothing is recorded.
     sink: Option<Arc<dyn GradientSink>>,
+    /// If values are fetched anew for the backward pass rather than kept as leaves.
+    values: Option<Arc<FetchedValues>>,
     leaves: Vec<Leaf>,
     /// Nobody in most passes.
     observer: Option<Arc<dyn InputObserver>>,
@@ -49,6 +52,13 @@ impl Tape {
         Recording(self)
     }
 
+    /// The same; values are fetched anew for the backward pass, and each hands over its own gradient.
+    pub(crate) fn record_fetching(&self, sink: Arc<dyn GradientSink>) -> Recording<'_> {
+        let recording = self.record(sink);
+        self.with(|state| state.values = Some(Arc::default()));
+        recording
+    }
+
     /// Shows inputs from now on, until that is dropped.
     pub(crate) fn show(&self, observer: Arc<dyn InputObserver>) -> Recording<'_> {
         self.with(|state| state.observer = Some(observer));
@@ -62,6 +72,11 @@ impl Tape {
 
     pub(crate) fn is_recording(&self) -> bool {
         self.with(|state| state.sink.is_some())
+    }
+
+    /// How values are fetched anew, if they are.
+    pub(crate) fn values(&self) -> Option<Arc<FetchedValues>> {
+        self.with(|state| state.values.clone())
     }
 
     /// Who takes gradients, if anybody does.

@@ -81,82 +81,10 @@ pub enum FinetuneError {
         /// The file.
         path: PathBuf,
     },
-    /// A saved state is of another training.
-    #[error(
-        "{} has the state of a training with other settings or examples: go on with those, or remove the folder to begin anew",
-        folder.display()
-    )]
-    OtherTraining {
-        /// The folder of states.
-        folder: PathBuf,
-    },
-    /// Only floats can all learn.
-    #[error(
-        "{path} has {what}, and all weights can only learn as safetensors or .bin files of f32, f16 or bf16: let an adapter learn \
-         on it, or take the model's original weights"
-    )]
-    Quantized {
-        /// The model.
-        path: PathBuf,
-        /// What it has.
-        what: String,
-    },
-    /// The disk is too small for what all weights learn in.
-    #[error(
-        "{} needs {needed} bytes of disk for weights, moments of AdamW, gradients and the checkpoint, and {free} are free there",
-        folder.display()
-    )]
-    Disk {
-        /// The folder of states.
-        folder: PathBuf,
-        /// Bytes that are to be written.
-        needed: u64,
-        /// Bytes that are free.
-        free: u64,
-    },
-    /// States in which all weights learn cannot be used.
-    #[error("{} cannot be used to go on: {reason}; remove it to begin anew", folder.display())]
-    States {
-        /// Their folder.
-        folder: PathBuf,
-        /// What is wrong with them.
-        reason: String,
-    },
-    /// A file of states cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    StatesFile {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
-    /// A step failed before it was complete.
-    #[error("a step failed and is not complete: open the model again to go on")]
-    HalfStep,
     /// The caller wanted the work to end.
     #[error("stopped")]
     Stopped,
     /// Ranks are other processes or threads.
     #[error("a model learns in one process: {0} ranks were started")]
     Ranks(usize),
-    /// Gradients are no numbers.
-    #[error(
-        "the gradients of step {step} are not finite: nothing is learned from them; take a smaller learning rate, and \
-         look at the examples"
-    )]
-    Gradients {
-        /// The step, counted from 1.
-        step: usize,
-    },
-    /// The loss is no number.
-    #[error(
-        "the loss of step {step} is {loss}: nothing is learned from it; take a smaller learning rate, and look at the \
-         examples"
-    )]
-    Loss {
-        /// The step, counted from 1.
-        step: usize,
-        /// What it came to.
-        loss: f64,
-    },
 }

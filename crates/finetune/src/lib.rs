@@ -48,7 +48,6 @@ mod opened;
 mod opened_model;
 mod options;
 mod settings;
-mod step_sums;
 mod train;
 mod tuner;
 

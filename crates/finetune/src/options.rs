@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use burn::optim::AdamWConfig;
+use outsize_train::offload::OffloadedAdamW;
 
 use crate::FinetuneError;
 
@@ -110,6 +111,12 @@ impl FinetuneOptions {
             .with_weight_decay(self.weight_decay)
     }
 
+    /// What of it is for weights whose states are on the disk.
+    pub(crate) fn offloaded(&self) -> OffloadedAdamW {
+        let Self { betas, epsilon, weight_decay, max_grad_norm, .. } = *self;
+        OffloadedAdamW { betas, epsilon, weight_decay, max_grad_norm }
+    }
+
     /// Whether all settings are in range.
     ///
     /// # Errors
@@ -123,24 +130,11 @@ impl FinetuneOptions {
                 expected: "it must be a number above 0".into(),
             }),
         };
-        let share = |what, value: f32| match (0.0..1.0).contains(&value) {
-            true => Ok(()),
-            false => Err(FinetuneError::Setting {
-                what,
-                value: value.to_string(),
-                expected: "it must be from 0 to below 1".into(),
-            }),
-        };
         positive("the number of epochs", self.epochs as f64)?;
         positive("the number of batches of a step", self.accumulate as f64)?;
         positive("the learning rate", self.learning_rate)?;
-        positive("epsilon", f64::from(self.epsilon))?;
         self.max_steps.map_or(Ok(()), |most| positive("the most steps", most as f64))?;
-        self.max_grad_norm
-            .map_or(Ok(()), |most| positive("the greatest norm of gradients", most))?;
-        share("the first beta", self.betas[0])?;
-        share("the second beta", self.betas[1])?;
-        share("the weight decay", self.weight_decay)
+        Ok(self.offloaded().check()?)
     }
 }
 

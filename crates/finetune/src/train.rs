@@ -7,11 +7,11 @@ use burn::data::dataloader::batcher::Batcher;
 use burn::tensor::Device;
 use outsize_models::LowRankGradients;
 use outsize_train::data::BatchLoader;
+use outsize_train::offload::StepSums;
 use outsize_train::state::TrainingState;
 use outsize_train::{Accelerator, DataLoaderBuilder, MixedPrecision};
 use serde::{Deserialize, Serialize};
 
-use crate::step_sums::StepSums;
 use crate::{Example, Examples, FinetuneError, FinetuneOptions, Finetuner};
 
 /// The figures of one step.
@@ -105,7 +105,7 @@ impl Finetuner {
             let state = TrainingState::new().model(&mut adapter).optimizer(&mut adamw);
             let loaded = accelerator.resume(state.data_loader(&batches))?;
             if done.get().training != wanted {
-                return Err(FinetuneError::OtherTraining { folder: folder.clone() });
+                return Err(outsize_train::Error::OtherTraining { folder: folder.clone() }.into());
             }
             self.adapter = adapter;
             resumed = loaded.map(|_| done.get().step);
@@ -125,7 +125,7 @@ impl Finetuner {
                 let most = options.max_grad_norm.unwrap_or(f64::INFINITY);
                 let norm = accelerator.clip_grad_norm(&self.adapter, &mut gradients, most);
                 if norm.is_some_and(|norm| !norm.is_finite()) {
-                    return Err(FinetuneError::Gradients { step: step + 1 });
+                    return Err(outsize_train::Error::Gradients { step: step + 1 }.into());
                 }
                 let rate = options.rate(step, steps);
                 self.adapter = adamw.step(rate, self.adapter.clone(), gradients);
@@ -166,7 +166,7 @@ impl Finetuner {
         let found = self.gradients(examples)?;
         let mut progress = done.get();
         let step = progress.step + 1;
-        progress.sums.add(step, found.loss, found.targets, examples)?;
+        add(&mut progress.sums, step, found.loss, found.targets, examples)?;
         Ok(found)
     }
 
@@ -187,6 +187,18 @@ impl Finetuner {
             self.lora.to_json()
         )
     }
+}
+
+/// Adds the loss of the examples of a batch to the sums of its step, which is counted from 1.
+pub(crate) fn add(
+    sums: &mut StepSums,
+    step: usize,
+    loss: f64,
+    targets: usize,
+    examples: &[Example],
+) -> Result<(), FinetuneError> {
+    let longest = examples.iter().map(|example| example.tokens.len()).max().unwrap_or(0);
+    Ok(sums.add(step, loss, targets, longest * examples.len())?)
 }
 
 /// The examples in batches, in the order that a seed draws for each epoch.

@@ -21,6 +21,7 @@
 //! | [`fetched_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
 //! | [`head_scores`], [`TokenScore`] | how likely tokens are under such a head, or by logits |
 //! | [`fetched`] | the first over Flex's own tensors |
+//! | [`FetchedValues`] | values that are fetched anew, for Burn's own operations |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
 //! | [`gpu`] | GPUs, and weights on them as stored |
 //! | [`loss_extension`] | the same over Flex's own tensors |
@@ -76,6 +77,7 @@ mod device;
 mod exp;
 pub mod extension;
 pub mod fetched;
+mod fetched_value;
 pub mod gpu;
 pub mod gradient;
 pub mod group_norm;
@@ -118,6 +120,7 @@ pub use device::{has_kernels, index_dtype, is_flex, is_gpu};
 pub use fetched::{
     FetchedOperand, FetchedWeight, GRADIENT_PIECE, GradientRows, WeightTiles, fetched_linear,
 };
+pub use fetched_value::{FetchedValue, FetchedValues, fetching_device};
 pub use head_loss::{
     FetchedHead, HEAD_TOKENS, HeadGradient, HeadLoss, head_gradient, head_loss, head_scores,
 };

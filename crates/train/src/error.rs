@@ -99,6 +99,103 @@ pub enum Error {
         /// What is wrong.
         fault: Box<StateFault>,
     },
+    /// The checkpoint, the plan or a read failed.
+    #[error(transparent)]
+    Core(#[from] outsize_core::Error),
+    /// A small file beside the weights cannot be used.
+    #[error(transparent)]
+    ConfigFile(#[from] outsize_checkpoint::ConfigFileError),
+    /// Only floats can learn.
+    #[error(
+        "{} has {what}, and weights can only learn in f32, f16 or bf16: take the original weights, or let an adapter \
+         learn on these",
+        path.display()
+    )]
+    NotFloats {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What it has.
+        what: String,
+    },
+    /// Passes that learn change a running statistic, and it is not kept.
+    #[error(
+        "`{path}` is a running statistic, such as a BatchNorm's, and it would not be kept: use a norm without such, or \
+         train with all weights in memory"
+    )]
+    RunningStatistic {
+        /// Its path in the module.
+        path: String,
+    },
+    /// The disk is too small for what weights learn in.
+    #[error(
+        "{} needs {needed} bytes of disk for weights, moments of AdamW, gradients and the checkpoint, and {free} are free there",
+        folder.display()
+    )]
+    Disk {
+        /// The folder of states.
+        folder: PathBuf,
+        /// Bytes that are to be written.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
+    /// States on the disk in which weights learn cannot be used.
+    #[error("{} cannot be used to go on: {reason}; remove it to begin anew", folder.display())]
+    OffloadedStates {
+        /// Their folder.
+        folder: PathBuf,
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// A file of such states cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    OffloadedFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// States are of another training.
+    #[error(
+        "{} has the state of a training with other settings or examples: go on with those, or remove the folder to begin anew",
+        folder.display()
+    )]
+    OtherTraining {
+        /// The folder of states.
+        folder: PathBuf,
+    },
+    /// A step failed before it was complete.
+    #[error("a step failed and is not complete: open the model again to go on")]
+    HalfStep,
+    /// A step was asked for without gradients.
+    #[error("there are no gradients of step {step}: call `backward` before `step`")]
+    NoGradients {
+        /// The step, counted from 1.
+        step: usize,
+    },
+    /// Gradients are no numbers.
+    #[error(
+        "the gradients of step {step} are not finite: nothing is learned from them; take a smaller learning rate, and \
+         look at the examples"
+    )]
+    Gradients {
+        /// The step, counted from 1.
+        step: usize,
+    },
+    /// The loss is no number.
+    #[error(
+        "the loss of step {step} is {loss}: nothing is learned from it; take a smaller learning rate, and look at the \
+         examples"
+    )]
+    Loss {
+        /// The step, counted from 1.
+        step: usize,
+        /// What it came to.
+        loss: f64,
+    },
+    /// The caller wanted the work to end.
+    #[error("stopped")]
+    Stopped,
     /// A setting cannot be met.
     #[error("{0}")]
     Setting(String),

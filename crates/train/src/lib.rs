@@ -34,6 +34,7 @@
 //! | [`accelerator`] | [`Accelerator`]: backward, accumulation, clipping, collectives, processes |
 //! | [`communicator`] | how ranks exchange bytes and sum gradients |
 //! | [`data`] | which rank reads which items |
+//! | [`offload`] | weights and optimizer states on the disk, for modules bigger than memory |
 //! | [`state`] | saving and resuming |
 //! | [`tracking`] | metrics to files and services |
 #![forbid(unsafe_code)]
@@ -45,6 +46,7 @@ mod error;
 mod gradients;
 mod loss_scaler;
 mod memory;
+pub mod offload;
 mod optimizer;
 mod panic;
 mod scheduler;

@@ -3,7 +3,9 @@
 use super::Streamed;
 use crate::{Access, Error};
 use burn::tensor::{DType, Tensor};
-use outsize_kernels::{FetchedOperand, FetchedWeight, GradientRows, WeightTiles};
+use outsize_kernels::{
+    FetchedOperand, FetchedValue, FetchedValues, FetchedWeight, GradientRows, WeightTiles,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,27 +21,41 @@ impl Streamed {
         FetchedOperand { weight: Arc::new(MatrixRows { matrix: self.clone(), rows }), in_out }
     }
 
-    /// A value of the parameter as the pass may use it: a leaf of the graph, if the pass is
-    /// recorded.
-    pub(super) fn learning<const D: usize>(&self, value: Tensor<D>) -> Tensor<D> {
-        let inner = &self.inner;
-        if !inner.tape.is_recording() {
-            return value;
-        }
-        self.check_learns();
-        // The graph holds it until the backward pass ends: of what streams, a copy, so that the
-        // ring is free.
-        let leaf = leaf(if self.is_resident() { value } else { copied(&value) });
+    /// The value, of a pass that is recorded: a leaf of the graph, which holds it until the backward
+    /// pass ends.
+    pub(super) fn leaf<const D: usize>(&self) -> Tensor<D> {
+        self.check_is_float();
+        let leaf = leaf(self.value_beside_ring());
         let (of_leaf, parameter) = (leaf.clone(), self.clone());
-        inner.tape.add_leaf(Box::new(move |found| {
+        self.inner.tape.add_leaf(Box::new(move |found| {
             if let Some(gradient) = of_leaf.grad_remove(found) {
-                parameter.add_gradient(0, &values(gradient));
+                parameter.add_value_gradient(gradient);
             }
         }));
         leaf
     }
 
-    /// [Rows](Self::rows) that were looked up, as the pass may use them, likewise.
+    /// The same for Burn's own operations, fetched anew for the backward pass.
+    pub(super) fn refetched<const D: usize>(&self, values: &FetchedValues) -> Tensor<D> {
+        self.check_is_float();
+        values.value(self.clone())
+    }
+
+    /// The value, and if it streams a copy of it, so that the ring is free whoever holds that.
+    fn value_beside_ring<const D: usize>(&self) -> Tensor<D> {
+        // Of a value that is held elsewhere too, Burn makes another.
+        let copied = |value: Tensor<D>| value.clone() * 1.0;
+        self.used_value(self.inner.or_raise(self.inner.value_of(copied)))
+    }
+
+    /// Adds the gradient of the value as `Param::val()` gives it.
+    fn add_value_gradient<const D: usize>(&self, gradient: Tensor<D>) {
+        let gradient = self.inner.saved(gradient);
+        let stored = if self.inner.transposed { gradient.swap_dims(0, 1) } else { gradient };
+        self.add_gradient(0, &values(stored));
+    }
+
+    /// [Rows](Self::rows) that were looked up, as the pass may use them: a leaf, if it is recorded.
     pub fn learning_rows(&self, ids: &[usize], rows: Tensor<2>) -> Tensor<2> {
         let tape = &self.inner.tape;
         if !tape.is_recording() {
@@ -85,10 +101,18 @@ impl Streamed {
         }
     }
 
-    /// Refuses weights that have no gradient as they are stored.
+    /// Refuses weights whose values are not floats as they are stored.
+    fn check_is_float(&self) {
+        if self.inner.in_blocks {
+            self.inner.refuse_use("learns it, and it is stored in blocks");
+        }
+    }
+
+    /// Refuses weights whose rows are not rows as they are stored.
     fn check_learns(&self) {
-        if self.inner.in_blocks || self.inner.transposed {
-            self.inner.refuse_use("learns it, and it is not stored as the floats that it is");
+        self.check_is_float();
+        if self.inner.transposed {
+            self.inner.refuse_use("learns rows of it, and it is stored the other way round");
         }
     }
 }
@@ -98,13 +122,18 @@ fn leaf<const D: usize>(value: Tensor<D>) -> Tensor<D> {
     value.cast(DType::F32).autodiff().detach().require_grad()
 }
 
-fn copied<const D: usize>(value: &Tensor<D>) -> Tensor<D> {
-    // Of a value that is held elsewhere too, Burn makes another.
-    value.clone() * 1.0
-}
-
 fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().iter().collect()
+}
+
+impl<const D: usize> FetchedValue<D> for Streamed {
+    fn fetch(&self) -> Tensor<D> {
+        self.value_beside_ring().cast(DType::F32)
+    }
+
+    fn add_gradient(&self, gradient: Tensor<D>) {
+        self.add_value_gradient(gradient);
+    }
 }
 
 impl GradientRows for Streamed {

@@ -47,6 +47,11 @@ impl<M: Specimen> Stored<M> {
         Checkpoint::open(&self.paths[&dtype]).unwrap()
     }
 
+    /// The module with its values.
+    pub fn module(&self) -> &M {
+        &self.module
+    }
+
     /// What Burn itself computes.
     pub fn expected(&mut self, seed: u64) -> Vec<u32> {
         let module = &self.module;

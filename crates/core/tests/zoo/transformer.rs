@@ -20,7 +20,7 @@ pub struct Encoders {
 
 impl Specimen for Encoders {
     fn new(device: &Device) -> Self {
-        let config = TransformerEncoderConfig::new(WIDTH, 48, 4, 2);
+        let config = TransformerEncoderConfig::new(WIDTH, 48, 4, 2).with_dropout(0.0);
         Self { last: config.init(device), first: config.with_norm_first(true).init(device) }
     }
 
@@ -41,7 +41,7 @@ pub struct Decoders {
 
 impl Specimen for Decoders {
     fn new(device: &Device) -> Self {
-        let config = TransformerDecoderConfig::new(WIDTH, 48, 4, 2);
+        let config = TransformerDecoderConfig::new(WIDTH, 48, 4, 2).with_dropout(0.0);
         Self { last: config.init(device), first: config.with_norm_first(true).init(device) }
     }
 
@@ -72,8 +72,11 @@ pub struct Attentions {
 impl Specimen for Attentions {
     fn new(device: &Device) -> Self {
         Self {
-            own: MultiHeadAttentionConfig::new(WIDTH, 4).with_quiet_softmax(true).init(device),
-            cross: CrossAttentionConfig::new(WIDTH, 24, 4, 2, 8).init(device),
+            own: MultiHeadAttentionConfig::new(WIDTH, 4)
+                .with_dropout(0.0)
+                .with_quiet_softmax(true)
+                .init(device),
+            cross: CrossAttentionConfig::new(WIDTH, 24, 4, 2, 8).with_dropout(0.0).init(device),
         }
     }
 

@@ -10,11 +10,11 @@ use outsize_generate::byte_level_tokenizer;
 use outsize_models::ModelConfig;
 use outsize_train::Accelerator;
 use outsize_train::data::LoaderState;
+use outsize_train::offload::OffloadedStates;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::layout::Layout;
-use super::opened::OpenedFullFinetune;
-use super::states::{Progress, States};
+use super::opened::{OpenedFullFinetune, layout};
 use super::tuner::FullFinetuner;
 use crate::train::batches;
 use crate::{Example, Examples, FinetuneError, FinetuneOptions, finetune};
@@ -44,7 +44,7 @@ impl Place {
         let builder = finetune(self.at("model")).context(20).batch_size(1).stop(stop.clone());
         let mut opened = builder.full(self.at(states)).open().unwrap();
         opened.layout = opened.layout.divided(20_000);
-        assert!(opened.layout.groups.len() > 5);
+        assert!(opened.layout.files() > 5);
         opened
     }
 
@@ -103,17 +103,17 @@ fn a_step_that_was_cut_off_anywhere_goes_on_to_the_same_bits() {
         let mut tuner = place.opened("parts", &stop).build().unwrap();
         stop.store(true, Ordering::Relaxed);
         tuner.states.begin(tuner.describes(&examples, &options)).unwrap();
-        let gradients = Arc::new(tuner.states.gradients().unwrap());
         let first = LoaderState::default();
-        assert!(!tuner.add_gradients(&loader, first, 3, &gradients).unwrap());
-        assert_eq!(tuner.states.progress.batch, batch);
+        assert!(tuner.add_gradients(&loader, first, 3).unwrap().is_none());
+        assert_eq!(progress(&place.at("parts"))["batch"], batch);
     }
     let mut tuner = place.tuner("parts").unwrap();
-    let gradients = Arc::new(tuner.states.gradients().unwrap());
-    assert!(tuner.add_gradients(&loader, LoaderState::default(), 3, &gradients).unwrap());
-    let update = tuner.begin_update(&options, options.rate(0, 6), &gradients).unwrap();
+    let sums = tuner.add_gradients(&loader, LoaderState::default(), 3).unwrap().unwrap();
+    let adamw = options.offloaded();
+    let update = tuner.states.begin_update(&adamw, options.rate(0, 6), sums).unwrap();
     // Killed after each of the files of it.
-    for group in 0..=tuner.states.layout.groups.len() {
+    let files = place.opened("none", &Arc::default()).layout.files();
+    for group in 0..=files {
         let states = format!("killed-{group}");
         copied(&place.at("parts"), &place.at(&states));
         let mut killed = place.tuner(&states).unwrap();
@@ -121,17 +121,21 @@ fn a_step_that_was_cut_off_anywhere_goes_on_to_the_same_bits() {
         killed.train(&examples, &options, |step| same.push((step.loss, step.grad_norm))).unwrap();
         assert_eq!(same, steps, "{group}");
         assert!(place.learned(&killed, &format!("of-{states}")) == want, "{group}");
-        if group < tuner.states.layout.groups.len() {
-            tuner.update_group(&options, update, &gradients, group).unwrap();
+        if group < files {
+            tuner.states.update_group(&adamw, update, group).unwrap();
         }
     }
 }
 
-fn with_progress(folder: &Path, change: impl Fn(&mut Progress)) {
-    let path = folder.join("progress.json");
-    let mut progress = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    change(&mut progress);
-    fs::write(&path, serde_json::to_vec(&progress).unwrap()).unwrap();
+/// What a folder of states says of how far its training has come.
+fn progress(folder: &Path) -> Value {
+    serde_json::from_slice(&fs::read(folder.join("progress.json")).unwrap()).unwrap()
+}
+
+fn with_progress(folder: &Path, field: &str, value: Value) {
+    let mut progress = progress(folder);
+    progress[field] = value;
+    fs::write(folder.join("progress.json"), progress.to_string()).unwrap();
 }
 
 #[test]
@@ -166,13 +170,13 @@ fn states_that_do_not_fit_are_refused() {
         file.set_len(file.metadata().unwrap().len() - 1).unwrap();
     });
     refused("group-00001.safetensors", &|folder| fs::remove_file(group(folder)).unwrap());
-    refused("has made 1 steps of 2", &|folder| with_progress(folder, |progress| progress.step = 2));
+    refused("has made 1 steps of 2", &|folder| with_progress(folder, "step", json!(2)));
     refused("gradients are not all there", &|folder| {
-        with_progress(folder, |progress| progress.batch = 1);
+        with_progress(folder, "batch", json!(1));
         fs::write(folder.join("gradients"), "x").unwrap();
     });
     refused("with other settings or examples", &|folder| {
-        with_progress(folder, |progress| progress.training = Some("another".into()));
+        with_progress(folder, "training", json!("another"));
     });
     // Of a model with other shapes.
     let other = Place::new("phi");
@@ -187,7 +191,7 @@ fn files_of_gguf_are_refused_though_they_are_floats() {
     let path = models.join("fixtures/gguf-llama-f16/model.gguf");
     let text = read_optional_text(&path.join("config.json"), CONFIG_LIMIT).unwrap().unwrap();
     let config = ModelConfig::from_json(&text).unwrap();
-    let error = Layout::new(&config, &Checkpoint::open(path).unwrap()).unwrap_err();
+    let error = layout(&config, &Checkpoint::open(path).unwrap()).unwrap_err();
     assert!(error.to_string().contains("GGUF"), "{error}");
 }
 
@@ -195,7 +199,7 @@ fn files_of_gguf_are_refused_though_they_are_floats() {
 fn a_disk_that_is_too_small_is_refused_before_anything_is_written() {
     let place = Place::new("llama");
     let opened = place.opened("states", &Arc::default());
-    let error = States::open(
+    let error = OffloadedStates::open(
         &place.at("states"),
         &Checkpoint::open(place.at("model")).unwrap(),
         opened.layout,

@@ -8,9 +8,8 @@ use outsize_checkpoint::TensorInfo;
 use outsize_core::GradientSink;
 use outsize_models::{BatchLoss, DispatchedDecoder, Init};
 use outsize_plan::DeviceMap;
+use outsize_train::offload::OffloadedStates;
 
-use super::layout::STATES;
-use super::states::States;
 use crate::opened_model::OpenedModel;
 use crate::tuner::{Evaluation, batch, mean_loss};
 use crate::{Example, Examples, FinetuneError};
@@ -20,7 +19,7 @@ use crate::{Example, Examples, FinetuneError};
 #[derive(Debug)]
 pub struct FullFinetuner {
     pub(super) model: OpenedModel,
-    pub(super) states: States,
+    pub(super) states: OffloadedStates,
     map: DeviceMap,
     /// None while a step changes what it reads.
     dispatched: Option<DispatchedDecoder>,
@@ -31,7 +30,7 @@ pub struct FullFinetuner {
 impl FullFinetuner {
     pub(super) fn new(
         model: OpenedModel,
-        states: States,
+        states: OffloadedStates,
         map: DeviceMap,
     ) -> Result<Self, FinetuneError> {
         let mut tuner = Self { model, states, map, dispatched: None, bytes_read: 0 };
@@ -44,10 +43,8 @@ impl FullFinetuner {
         self.release();
         let weights = self.states.weights()?;
         let config = &self.model.config;
-        let is_weight = |tensor: &&TensorInfo| !STATES.iter().any(|end| tensor.name.ends_with(end));
-        let tensors: Vec<_> = weights.tensors().iter().filter(is_weight).cloned().collect();
-        let mut options = config.options(&tensors);
-        options.ignore.extend(STATES.map(str::to_owned));
+        let mut options = config.options(&OffloadedStates::weight_tensors(&weights));
+        options.ignore.extend(OffloadedStates::NOT_WEIGHTS.map(str::to_owned));
         let device = burn::tensor::Device::flex();
         let init = Init { compute: self.model.settings.compute, ..Init::new(&device) };
         self.dispatched = Some(config.dispatch(&init, &weights, &self.map, &options)?);
@@ -63,7 +60,7 @@ impl FullFinetuner {
 
     /// The model, dispatched over the weights as they are now.
     fn dispatched(&self) -> Result<&DispatchedDecoder, FinetuneError> {
-        self.dispatched.as_ref().ok_or(FinetuneError::HalfStep)
+        Ok(self.dispatched.as_ref().ok_or(outsize_train::Error::HalfStep)?)
     }
 
     /// The sum of the cross-entropies of the targets of some examples. Its gradients go to `sink`,
@@ -103,12 +100,12 @@ impl FullFinetuner {
 
     /// Steps that the weights have made, by this process or others before.
     pub fn steps(&self) -> usize {
-        self.states.progress.step
+        self.states.steps()
     }
 
     /// Values that learn.
     pub fn parameter_count(&self) -> u64 {
-        self.states.layout.values()
+        self.states.values()
     }
 
     /// Tokens of the longest example.
@@ -125,6 +122,23 @@ impl FullFinetuner {
     pub fn bytes_read(&self) -> u64 {
         let now = self.dispatched.as_ref().map_or(0, |model| model.watch()().bytes_read);
         self.bytes_read + now
+    }
+
+    /// Writes the model as a checkpoint: its weights as they are now under the names and in the
+    /// types that they had, other tensors as they were, and the files beside them. The folder
+    /// appears complete or not at all; it must not exist, or be empty. Gives the names of files
+    /// that were not copied, as they are too large or lead out of the folder.
+    ///
+    /// # Errors
+    /// A folder that cannot be written.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<Vec<String>, FinetuneError> {
+        let model = &self.model.checkpoint;
+        // A head that is the table once more learns as that does.
+        let tied = self.model.config.stored_head(model.tensors());
+        let table = |tensor: &TensorInfo| {
+            tied.filter(|[_, head]| head.name == tensor.name).map(|[table, _]| table)
+        };
+        Ok(self.states.save(model, folder, table)?)
     }
 
     /// Removes what the training has written in its folder of states; the folder too, if nothing

@@ -6,6 +6,7 @@ mod common;
 mod state_common;
 
 mod loader;
+mod offload;
 mod parity;
 mod precision;
 mod ranks;

@@ -9,13 +9,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outsize_checkpoint::{Checkpoint, TensorInfo};
 use outsize_core::GradientSink;
 
-use super::layout::Layout;
-use crate::FinetuneError;
+use super::layout::OffloadLayout;
+use crate::Error;
 
 /// Values that are read at once.
 const PIECE: usize = 1 << 20;
 
 /// Sums of gradients in f32, of tensor after tensor.
+#[derive(Debug)]
 pub(super) struct GradientFile {
     path: PathBuf,
     file: Mutex<File>,
@@ -24,6 +25,7 @@ pub(super) struct GradientFile {
 }
 
 /// Where a tensor's gradient is.
+#[derive(Debug)]
 struct Place {
     /// Its first value, among all.
     first: u64,
@@ -35,7 +37,7 @@ struct Place {
 
 impl GradientFile {
     /// The file at `path` for the tensors of `weights`; what is in it stays.
-    pub fn open(path: PathBuf, layout: &Layout, weights: &Checkpoint) -> io::Result<Self> {
+    pub fn open(path: PathBuf, layout: &OffloadLayout, weights: &Checkpoint) -> io::Result<Self> {
         let options = &mut File::options();
         let file = options.read(true).write(true).create(true).truncate(false).open(&path)?;
         let learning = layout.tensors.iter().filter(|tensor| tensor.learns);
@@ -93,14 +95,14 @@ impl GradientFile {
     }
 
     /// An error with the file's name.
-    pub fn failed(&self, source: io::Error) -> FinetuneError {
+    pub fn failed(&self, source: io::Error) -> Error {
         failed(&self.path, source)
     }
 }
 
 /// An error of a file of states.
-pub(super) fn failed(path: &Path, source: io::Error) -> FinetuneError {
-    FinetuneError::StatesFile { path: path.to_owned(), source }
+pub(super) fn failed(path: &Path, source: io::Error) -> Error {
+    Error::OffloadedFile { path: path.to_owned(), source }
 }
 
 impl GradientSink for GradientFile {
@@ -112,11 +114,16 @@ impl GradientSink for GradientFile {
             return Err(io::Error::other("it has more values than its tensor"));
         }
         let mut file = self.file();
-        let mut values = vec![0.0; gradient.len()];
-        read_values(&mut file, place.first + first, &mut values)?;
-        values.iter_mut().zip(gradient).for_each(|(sum, more)| *sum += more);
-        file.seek(SeekFrom::Start((place.first + first) * 4))?;
-        file.write_all(bytemuck::cast_slice(&values))
+        let mut values = vec![0.0; PIECE.min(gradient.len())];
+        for (piece, gradient) in gradient.chunks(PIECE).enumerate() {
+            let first = place.first + first + (piece * PIECE) as u64;
+            let values = &mut values[..gradient.len()];
+            read_values(&mut file, first, values)?;
+            values.iter_mut().zip(gradient).for_each(|(sum, more)| *sum += more);
+            file.seek(SeekFrom::Start(first * 4))?;
+            file.write_all(bytemuck::cast_slice(values))?;
+        }
+        Ok(())
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo, TensorSpec};
-use outsize_models::ModelConfig;
+use outsize_core::StoredParameter;
 
-use crate::FinetuneError;
+use crate::Error;
 
 /// The least that a file of several tensors holds, if there is more, in bytes.
 const LEAST_GROUP: u64 = 256 << 20;
@@ -35,16 +35,17 @@ pub(super) struct LearningTensor {
     pub gradient: u64,
 }
 
-/// Which tensors learn, and how they are divided among files.
+/// Which tensors of a checkpoint learn, and how what is kept of them is divided among files.
 #[derive(Debug, Clone)]
-pub(super) struct Layout {
-    /// In the order of the model's checkpoint.
-    pub tensors: Vec<LearningTensor>,
+pub struct OffloadLayout {
+    /// In the order of the checkpoint.
+    pub(super) tensors: Vec<LearningTensor>,
     /// Those of each file.
-    pub groups: Vec<Range<usize>>,
+    pub(super) groups: Vec<Range<usize>>,
 }
 
 impl LearningTensor {
+    /// How many there are in it, if it learns.
     pub fn values(&self) -> u64 {
         self.info.len / self.info.dtype.size() as u64
     }
@@ -78,39 +79,42 @@ impl LearningTensor {
 
     /// Bytes of all that is kept of it.
     fn bytes(&self) -> u64 {
-        let copies = match (self.learns, self.info.dtype) {
+        let more = match (self.learns, self.info.dtype) {
             (false, _) => 0,
-            (true, Dtype::F32) => 2,
-            (true, _) => 3,
+            (true, Dtype::F32) => self.values().saturating_mul(4 * 2),
+            (true, _) => self.values().saturating_mul(4 * 3),
         };
-        self.info.len.saturating_add(self.values().saturating_mul(4 * copies))
+        self.info.len.saturating_add(more)
     }
 }
 
-impl Layout {
-    /// That of a model whose weights are floats.
-    pub fn new(config: &ModelConfig, checkpoint: &Checkpoint) -> Result<Self, FinetuneError> {
-        let refused = |what| {
-            let path = checkpoint.folder().to_owned();
-            Err(FinetuneError::Quantized { path, what })
-        };
-        // Such a file is all of a model. What of it is floats may be in an order of its own.
-        if checkpoint.folder().is_file() {
-            return refused("weights as GGUF orders them".to_owned());
-        }
-        let folder = checkpoint.folder().to_string_lossy();
-        let mut learns: HashMap<String, bool> = HashMap::new();
-        for parameter in config.stored_parameters(&folder, checkpoint.tensors())? {
-            let tensor = parameter.weight.data();
+impl OffloadLayout {
+    /// That of parameters, and of whether each learns. What does not learn may be of any type.
+    ///
+    /// # Errors
+    /// [`Error::NotFloats`] for a parameter that learns and is not stored as floats.
+    pub fn new(
+        checkpoint: &Checkpoint,
+        parameters: impl IntoIterator<Item = (StoredParameter, bool)>,
+    ) -> Result<Self, Error> {
+        let mut learning: HashMap<String, bool> = HashMap::new();
+        for (parameter, learns) in parameters {
+            let weight = &parameter.weight;
+            let tensor = weight.data();
             let is_float = matches!(tensor.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16);
-            if !parameter.weight.format().is_plain() || !is_float {
-                return refused(format!("{} in {}", tensor.name, tensor.dtype));
+            if learns && !(weight.format().is_plain() && is_float) {
+                return Err(Error::NotFloats {
+                    path: checkpoint.folder().to_owned(),
+                    what: format!("{} in {}", tensor.name, tensor.dtype),
+                });
             }
-            *learns.entry(tensor.name.clone()).or_default() |= config.learns(&parameter.path);
+            for tensor in weight.tensors() {
+                *learning.entry(tensor.name.clone()).or_default() |= learns;
+            }
         }
         let mut gradient = 0;
         let tensors = checkpoint.tensors().iter().filter_map(|info| {
-            let learns = *learns.get(&info.name)?;
+            let learns = *learning.get(&info.name)?;
             let tensor = LearningTensor { info: info.clone(), learns, gradient };
             gradient += if learns { tensor.values() } else { 0 };
             Some(tensor)
@@ -143,26 +147,31 @@ impl Layout {
         learning.map(LearningTensor::values).fold(0, u64::saturating_add)
     }
 
+    /// How many files there are.
+    pub fn files(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Bytes of a file.
-    pub fn group_bytes(&self, group: &Range<usize>) -> u64 {
+    pub(super) fn group_bytes(&self, group: &Range<usize>) -> u64 {
         self.tensors[group.clone()].iter().map(LearningTensor::bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes of the largest file.
-    pub fn largest_group(&self) -> u64 {
+    pub(super) fn largest_group(&self) -> u64 {
         self.groups.iter().map(|group| self.group_bytes(group)).max().unwrap_or(0)
     }
 
     /// Bytes that a training holds on the disk at most: weights and moments, what a step writes
     /// beside them, and gradients.
-    pub fn disk_bytes(&self) -> u64 {
+    pub(super) fn disk_bytes(&self) -> u64 {
         let groups = self.groups.iter().map(|group| self.group_bytes(group));
         let states = groups.fold(0, u64::saturating_add);
         states.saturating_add(self.largest_group()).saturating_add(self.values().saturating_mul(4))
     }
 
     /// What the file of a group holds.
-    pub fn specs(&self, group: usize) -> Vec<TensorSpec> {
+    pub(super) fn specs(&self, group: usize) -> Vec<TensorSpec> {
         let tensors = &self.tensors[self.groups[group].clone()];
         let step = TensorSpec::new(step_name(group), Dtype::I64, []);
         tensors.iter().flat_map(LearningTensor::specs).chain([step]).collect()

@@ -9,15 +9,15 @@ use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 
 use super::adamw::{AdamWStep, Values};
 use super::gradient_file::{GradientFile, failed};
-use super::layout::{FIRST_MOMENT, Layout, LearningTensor, SECOND_MOMENT, step_name};
-use crate::FinetuneError;
+use super::layout::{FIRST_MOMENT, LearningTensor, OffloadLayout, SECOND_MOMENT, step_name};
+use crate::Error;
 
 /// Values of a tensor that are in memory at once.
 const PIECE: u64 = 1 << 18;
 
 /// What a step takes in memory, in bytes: of each value the weight, two moments, the gradient, and
 /// the weight as passes read it.
-pub(super) const STEP_BYTES: u64 = PIECE * 20;
+pub const OFFLOADED_STEP_BYTES: u64 = PIECE * 20;
 
 /// The file in which a group's next state is written.
 const NEXT: &str = ".next";
@@ -26,7 +26,7 @@ const NEXT: &str = ".next";
 pub(super) struct GroupStep<'a> {
     /// The group's file alone: once it is replaced, nobody holds its bytes on the disk.
     pub weights: &'a Checkpoint,
-    pub layout: &'a Layout,
+    pub layout: &'a OffloadLayout,
     pub gradients: &'a GradientFile,
     pub adamw: AdamWStep,
     /// How many steps it will have made.
@@ -35,7 +35,7 @@ pub(super) struct GroupStep<'a> {
 
 impl GroupStep<'_> {
     /// Makes the step of a group, unless it was made before: then nothing is changed.
-    pub fn make(&self, group: usize) -> Result<(), FinetuneError> {
+    pub fn make(&self, group: usize) -> Result<(), Error> {
         let marker = info(self.weights, &step_name(group))?;
         if steps(self.weights, marker)? == self.step {
             return Ok(());
@@ -64,7 +64,7 @@ impl GroupStep<'_> {
         fs::rename(&next, path).map_err(|cause| failed(path, cause))
     }
 
-    fn change(&self, tensor: &LearningTensor, out: &mut NextFile<'_>) -> Result<(), FinetuneError> {
+    fn change(&self, tensor: &LearningTensor, out: &mut NextFile<'_>) -> Result<(), Error> {
         let (name, master) = (&tensor.info.name, tensor.master());
         let names = [master.clone(), tensor.named(FIRST_MOMENT), tensor.named(SECOND_MOMENT)];
         let [weight, first, second] = names.map(|name| info(self.weights, &name));
@@ -98,7 +98,7 @@ impl GroupStep<'_> {
         Ok(())
     }
 
-    fn copy(&self, tensor: &LearningTensor, out: &mut NextFile<'_>) -> Result<(), FinetuneError> {
+    fn copy(&self, tensor: &LearningTensor, out: &mut NextFile<'_>) -> Result<(), Error> {
         let info = info(self.weights, &tensor.info.name)?;
         for start in (0..info.len).step_by(PIECE as usize) {
             let mut bytes = vec![0; PIECE.min(info.len - start) as usize];
@@ -116,7 +116,7 @@ struct NextFile<'a> {
 }
 
 impl NextFile<'_> {
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FinetuneError> {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let moved = self.file.seek(SeekFrom::Start(offset));
         let written = moved.and_then(|_| self.file.write_all(bytes));
         written.map_err(|cause| failed(self.path, cause))
@@ -127,15 +127,15 @@ impl NextFile<'_> {
 pub(super) fn info<'c>(
     weights: &'c Checkpoint,
     name: &str,
-) -> Result<&'c TensorInfo, FinetuneError> {
-    weights.get(name).ok_or_else(|| FinetuneError::States {
+) -> Result<&'c TensorInfo, Error> {
+    weights.get(name).ok_or_else(|| Error::OffloadedStates {
         folder: weights.folder().to_owned(),
         reason: format!("it has no tensor {name:?}"),
     })
 }
 
 /// The number of steps that a group has made.
-pub(super) fn steps(weights: &Checkpoint, marker: &TensorInfo) -> Result<u64, FinetuneError> {
+pub(super) fn steps(weights: &Checkpoint, marker: &TensorInfo) -> Result<u64, Error> {
     let mut bytes = [0; 8];
     weights.read_at(marker, 0, &mut bytes).map_err(outsize_core::Error::from)?;
     Ok(u64::from_le_bytes(bytes))

@@ -1,7 +1,57 @@
 //! AdamW, value by value ([Loshchilov and Hutter, 2017](https://arxiv.org/abs/1711.05101)), as
 //! `torch.optim.AdamW` computes it.
 
-use crate::FinetuneOptions;
+use crate::Error;
+
+/// How weights learn whose states are on the disk: the settings of AdamW, as `torch.optim.AdamW` has
+/// them but for the decay, which is none unless said.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OffloadedAdamW {
+    /// The betas.
+    pub betas: [f32; 2],
+    /// The epsilon.
+    pub epsilon: f32,
+    /// What a weight loses of itself in a step, times the learning rate.
+    pub weight_decay: f32,
+    /// The greatest norm of the gradients of a step; none for any.
+    pub max_grad_norm: Option<f64>,
+}
+
+impl Default for OffloadedAdamW {
+    fn default() -> Self {
+        Self { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.0, max_grad_norm: None }
+    }
+}
+
+impl OffloadedAdamW {
+    /// Whether all settings are in range.
+    ///
+    /// # Errors
+    /// One that is not.
+    pub fn check(&self) -> Result<(), Error> {
+        let refused = |what: &str, value: &dyn std::fmt::Display, expected: &str| {
+            Err(Error::Setting(format!("{what} is {value}, but it must be {expected}")))
+        };
+        for (name, share) in [
+            ("the first beta", self.betas[0]),
+            ("the second beta", self.betas[1]),
+            ("the weight decay", self.weight_decay),
+        ] {
+            if !(0.0..1.0).contains(&share) {
+                return refused(name, &share, "from 0 to below 1");
+            }
+        }
+        if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
+            return refused("epsilon", &self.epsilon, "a number above 0");
+        }
+        match self.max_grad_norm {
+            Some(most) if !(most.is_finite() && most > 0.0) => {
+                refused("the greatest norm of gradients", &most, "a number above 0")
+            }
+            _ => Ok(()),
+        }
+    }
+}
 
 /// What a step of AdamW multiplies with.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,7 +76,7 @@ pub(super) struct Values<'a> {
 
 impl AdamWStep {
     /// Step `step`, counted from 1.
-    pub fn new(options: &FinetuneOptions, step: usize, rate: f64, scale: f64) -> Self {
+    pub fn new(options: &OffloadedAdamW, step: usize, rate: f64, scale: f64) -> Self {
         let [first, second] = options.betas.map(exact);
         let power = |beta: f64| 1.0 - beta.powf(step as f64);
         Self {
@@ -70,7 +120,7 @@ mod tests {
         // p = torch.tensor([0.5, -2.0, 3.0]); AdamW([p], lr=0.1, betas=(0.9, 0.95), eps=1e-8,
         // weight_decay=0.1); gradients [1, -4, 0.5] and [-2, 1, 0.25].
         let options =
-            FinetuneOptions { betas: [0.9, 0.95], weight_decay: 0.1, ..FinetuneOptions::default() };
+            OffloadedAdamW { betas: [0.9, 0.95], weight_decay: 0.1, ..OffloadedAdamW::default() };
         let mut weights = [0.5, -2.0, 3.0];
         let (mut first_moments, mut second_moments) = ([0.0; 3], [0.0; 3]);
         for (step, gradients) in [(1, [2.0, -8.0, 1.0]), (2, [-4.0, 2.0, 0.5])] {

@@ -1,0 +1,120 @@
+//! Gradients of all kinds, whatever streams, are those that Burn gives with all weights in memory.
+
+use crate::common::options;
+use crate::specimen::{DTYPES, Specimen, Stored, least};
+use crate::{convolution, norm, recurrent, structure, transformer};
+use burn::module::{ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Tensor};
+use outsize_checkpoint::TensorInfo;
+use outsize_core::{GradientSink, dispatch, learning_device, tree};
+use outsize_plan::infer;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// Sums of gradients, by tensor.
+#[derive(Default)]
+struct Sums(Mutex<HashMap<String, Vec<f32>>>);
+
+impl GradientSink for Sums {
+    fn add(&self, tensor: &TensorInfo, start: u64, gradient: &[f32]) -> io::Result<()> {
+        let mut sums = self.0.lock().unwrap();
+        let count = tensor.shape.iter().product();
+        let sum = sums.entry(tensor.name.clone()).or_insert_with(|| vec![0.0; count]);
+        let sum = &mut sum[start as usize..][..gradient.len()];
+        sum.iter_mut().zip(gradient).for_each(|(sum, more)| *sum += more);
+        Ok(())
+    }
+}
+
+/// What Burn finds, by path, as it is saved.
+struct Found {
+    path: Vec<String>,
+    gradients: Gradients,
+    by_path: HashMap<String, Vec<f32>>,
+}
+
+impl ModuleVisitor for Found {
+    fn enter_module(&mut self, name: &str, _container_type: &str) {
+        self.path.push(name.to_string());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container_type: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let Some(gradient) = param.val().grad(&self.gradients) else { return };
+        let (_, _, mapper) = param.clone().consume();
+        let gradient = mapper.on_save(gradient).into_data().try_to_vec().unwrap();
+        self.by_path.insert(self.path.join("."), gradient);
+    }
+}
+
+fn loss<M: Specimen>(module: &M, seed: u64) -> Tensor<1> {
+    module.pass(seed).square().sum()
+}
+
+/// By how much gradients may be off, relative to the largest of a parameter.
+fn check<M: Specimen>(tolerance: f32) {
+    let stored = Stored::<M>::new();
+    for dtype in DTYPES {
+        let checkpoint = stored.checkpoint(dtype);
+        let tree = tree(&M::new(&Device::flex()), &checkpoint, &options(None)).unwrap();
+        let options = options(Some(least(&tree, &options(None))));
+        let map = infer(&tree, &options.budget, &options.plan()).unwrap();
+        let model = dispatch(M::new(&Device::flex()), &checkpoint, &map, &options).unwrap();
+        for seed in [1, 2, 1] {
+            let module = stored.module().clone().to_device(&learning_device()).train();
+            let burn = loss(&module, seed);
+            let value: f32 = burn.clone().into_scalar();
+            let gradients = burn.backward();
+            let mut found = Found { path: Vec::new(), gradients, by_path: HashMap::new() };
+            module.visit(&mut found);
+            assert!(!found.by_path.is_empty());
+
+            let sums = Arc::new(Sums::default());
+            let sink: Arc<dyn GradientSink> = sums.clone();
+            let learned = model.backward(&sink, |module| loss(module, seed)).unwrap();
+            assert_eq!(learned.to_bits(), value.to_bits(), "the loss of input {seed}");
+            let sums = sums.0.lock().unwrap();
+            for (path, want) in &found.by_path {
+                let sum = sums.get(path).unwrap_or_else(|| panic!("no gradient of {path}"));
+                let largest = want.iter().fold(0.0, |most: f32, one| most.max(one.abs()));
+                let off = sum.iter().zip(want).map(|(sum, want)| (sum - want).abs());
+                let off = off.fold(0.0, f32::max);
+                assert!(
+                    off <= tolerance * largest,
+                    "{path}, input {seed}: off by {off} of {largest}"
+                );
+            }
+        }
+        assert_eq!(model.stats().overflows, 0);
+    }
+}
+
+macro_rules! gradients {
+    ($($name:ident: $specimen:ty, $tolerance:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            check::<$specimen>($tolerance);
+        }
+    )*};
+}
+
+/// What comes of the order in which the gradients of many uses are summed.
+const OTHER_ORDER: f32 = 1e-6;
+
+gradients! {
+    encoders: transformer::Encoders, 0.0;
+    decoders: transformer::Decoders, 0.0;
+    attentions: transformer::Attentions, 0.0;
+    convolutions: convolution::Plain, 0.0;
+    transposed_convolutions: convolution::Transposed, 0.0;
+    norms: norm::Norms, 0.0;
+    lstms: recurrent::Lstms, OTHER_ORDER;
+    grus: recurrent::Grus, OTHER_ORDER;
+    containers: structure::Containers, 0.0;
+    sharing: structure::Sharing, 0.0;
+    oddities: structure::Oddities, 0.0;
+}
