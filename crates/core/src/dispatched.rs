@@ -3,7 +3,7 @@ use crate::slots::Slots;
 use crate::tape::Tape;
 use crate::{Error, LowRank, Streamed};
 use outsize_plan::DeviceMap;
-use outsize_stream::{Stats, Stream};
+use outsize_stream::{ChunkId, Stats, Stream};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -29,6 +29,10 @@ pub struct Dispatched<M> {
     map: DeviceMap,
     attached: Attached,
 }
+
+/// The order in which a pass asks for weights: see [`Dispatched::pass_order`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassOrder(Vec<ChunkId>);
 
 /// What the handles of a dispatched module share.
 pub(crate) struct Attached {
@@ -155,6 +159,18 @@ impl<M> Dispatched<M> {
 
     pub(crate) fn tape(&self) -> &Tape {
         &self.attached.tape
+    }
+
+    /// The order in which the last pass asked for weights.
+    pub fn pass_order(&self) -> PassOrder {
+        PassOrder(self.attached.stream.order())
+    }
+
+    /// Expects the next pass to ask for weights in this order, which is that of the same module
+    /// with the same map, dispatched before: what it will need is then read ahead from its first
+    /// pass on.
+    pub fn expect(&self, order: PassOrder) {
+        self.attached.stream.expect(order.0);
     }
 
     /// Where everything lives.

@@ -65,7 +65,7 @@ pub use account::{
 };
 pub use device::{Devices, gpu};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
-pub use dispatched::Dispatched;
+pub use dispatched::{Dispatched, PassOrder};
 pub use error::{Error, KeyMismatch};
 pub use learning::{Learning, learning_device};
 pub use load::load;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use burn::tensor::Tensor;
-use outsize_core::{Dispatched, GradientSink, InputObserver, LowRank, PassKind};
+use outsize_core::{Dispatched, GradientSink, InputObserver, LowRank, PassKind, PassOrder};
 use outsize_plan::DeviceMap;
 use outsize_stream::Stats;
 
@@ -186,6 +186,16 @@ impl DispatchedDecoder {
     /// is dropped.
     pub fn watch(&self) -> impl Fn() -> Stats + Send + use<> {
         self.model.watch()
+    }
+
+    /// The order in which the last pass asked for weights.
+    pub fn pass_order(&self) -> PassOrder {
+        self.model.pass_order()
+    }
+
+    /// Expects the next pass to ask for weights in this order: see [`Dispatched::expect`].
+    pub fn expect(&self, order: PassOrder) {
+        self.model.expect(order);
     }
 
     fn prefill<R>(&self, pass: impl FnOnce(&dyn Decoder) -> R) -> Result<R, outsize_core::Error> {

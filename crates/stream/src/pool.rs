@@ -277,6 +277,14 @@ impl Pool {
         chunks.iter().all(|id| matches!(state.slots.get(*id), Some(Slot::Ready(_))))
     }
 
+    pub(crate) fn order(&self) -> Vec<ChunkId> {
+        self.lock().schedule.order().to_vec()
+    }
+
+    pub(crate) fn expect(&self, order: Vec<ChunkId>) {
+        self.reschedule(|schedule| schedule.expect(order));
+    }
+
     pub(crate) fn end_pass(&self) {
         self.reschedule(Schedule::end_pass);
     }
@@ -293,7 +301,7 @@ impl Pool {
         self.reschedule(Schedule::abandon_pass);
     }
 
-    fn reschedule(&self, change: fn(&mut Schedule)) {
+    fn reschedule(&self, change: impl FnOnce(&mut Schedule)) {
         let mut state = self.lock();
         state.settled = false;
         change(&mut state.schedule);

@@ -188,6 +188,17 @@ impl Schedule {
         Some(self.order[at])
     }
 
+    /// What a pass is expected to ask for, in order.
+    pub(crate) fn order(&self) -> &[ChunkId] {
+        &self.order
+    }
+
+    /// Expects the next pass to ask for these, in this order.
+    pub(crate) fn expect(&mut self, mut order: Vec<ChunkId>) {
+        order.retain(|chunk| self.uses.get(*chunk).is_some_and(Option::is_none));
+        self.learn(order);
+    }
+
     /// Ends a pass: what it asked for is what the next one is expected to ask for.
     pub(crate) fn end_pass(&mut self) {
         self.announce(Vec::new());
@@ -252,6 +263,20 @@ mod tests {
         schedule.end_pass();
         assert_eq!(coming(&schedule), [(0, 2), (1, 0)]);
         assert_eq!(schedule.distance(1), None);
+    }
+
+    #[test]
+    fn expects_what_another_schedule_has_seen() {
+        let new = || Schedule::new(vec![false, false, true], vec![0, 1, 2]);
+        let mut seen = new();
+        [0, 1, 2, 1, 0].into_iter().for_each(|chunk| seen.asked(chunk));
+        seen.end_pass();
+        let mut schedule = new();
+        schedule.expect(seen.order().to_vec());
+        assert_eq!(coming(&schedule), [(0, 0), (1, 1), (2, 1), (3, 0)]);
+        // What it has not, and what is not scheduled, is left out.
+        schedule.expect(vec![1, 2, 7]);
+        assert_eq!(coming(&schedule), [(0, 1)]);
     }
 
     #[test]

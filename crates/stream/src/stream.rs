@@ -150,6 +150,17 @@ impl Stream {
         self.pool.are_ready(chunks)
     }
 
+    /// The order in which the next pass is expected to ask for chunks.
+    pub fn order(&self) -> Vec<ChunkId> {
+        self.pool.order()
+    }
+
+    /// Expects the next pass to ask for chunks in this order, which another stream of the same
+    /// chunks has [seen](Self::order).
+    pub fn expect(&self, order: Vec<ChunkId>) {
+        self.pool.expect(order);
+    }
+
     /// Ends a pass: the order in which chunks were asked for since the last one becomes the
     /// schedule.
     pub fn end_pass(&self) {

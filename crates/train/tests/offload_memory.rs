@@ -6,18 +6,19 @@ use std::process::Command;
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
-use outsize_core::{Names, Options, learning_device, memory_overhead, process_bytes, save};
+use outsize_core::{Layout, Names, Options, learning_device, memory_overhead, process_bytes, save};
 use outsize_plan::Budget;
 use outsize_train::Error;
 use outsize_train::offload::{OffloadedTraining, offloaded};
 
 const WIDTH: usize = 1024;
 const LAYERS: usize = 48;
-const IDS: usize = 4096;
+const WIDE: usize = 8 * WIDTH;
+const IDS: usize = 1024;
 
 /// What a pass over 32 ids keeps of each layer: what goes into its norm and its product, and what
-/// comes of these; and the table, which Burn's embedding keeps.
-const ACTIVATIONS: u64 = (32 * WIDTH * LAYERS * 6 * 4 + IDS * WIDTH * 4) as u64;
+/// comes of these; the same of what is wide; and the table, which Burn's embedding keeps.
+const ACTIVATIONS: u64 = (4 * (32 * (6 * WIDTH * LAYERS + 4 * WIDE) + IDS * WIDTH)) as u64;
 
 #[derive(Module, Debug)]
 struct Layer {
@@ -25,11 +26,13 @@ struct Layer {
     linear: Linear,
 }
 
-/// 220 MB of weights: 880 with their gradients and moments.
+/// 270 MB of weights: 1,080 with their gradients and moments.
 #[derive(Module, Debug)]
 struct Deep {
     table: Embedding,
     layers: Vec<Layer>,
+    up: Linear,
+    down: Linear,
 }
 
 impl Deep {
@@ -41,6 +44,8 @@ impl Deep {
         Self {
             table: EmbeddingConfig::new(IDS, WIDTH).init(device),
             layers: (0..LAYERS).map(layer).collect(),
+            up: LinearConfig::new(WIDTH, WIDE).init(device),
+            down: LinearConfig::new(WIDE, WIDTH).init(device),
         }
     }
 
@@ -50,14 +55,19 @@ impl Deep {
         let x = self.layers.iter().fold(self.table.forward(ids), |x, layer| {
             x.clone() + activation::relu(layer.linear.forward(layer.norm.forward(x)))
         });
-        (x - 1.0).square().mean()
+        (self.down.forward(activation::relu(self.up.forward(x))) - 1.0).square().mean()
     }
 }
 
-fn training(place: &Path, budget: &str) -> Result<OffloadedTraining<Deep>, Error> {
+fn names(layout: &str) -> Names {
+    Names::new(if layout == "pytorch" { Layout::PyTorch } else { Layout::Burn })
+}
+
+fn training(place: &Path, layout: &str, budget: &str) -> Result<OffloadedTraining<Deep>, Error> {
     let options = Options {
         budget: Budget::parse(budget).unwrap(),
         needs: memory_overhead(process_bytes(0), ACTIVATIONS),
+        names: names(layout),
         ..Options::default()
     };
     offloaded(place.join("model"), place.join("states")).options(options).open(Deep::new)
@@ -68,13 +78,14 @@ fn child() {
     let Ok(place) = std::env::var("OUTSIZE_CHILD") else {
         return; // an ordinary test run: this is no test of its own
     };
-    let budget = std::env::var("OUTSIZE_CHILD_BUDGET").unwrap();
+    let [budget, layout] = ["BUDGET", "LAYOUT"]
+        .map(|name| std::env::var(format!("OUTSIZE_CHILD_{name}")).unwrap());
     outsize_stream::return_freed_memory();
-    let mut training = training(Path::new(&place), &budget).unwrap();
+    let mut training = training(Path::new(&place), &layout, &budget).unwrap();
     let mut losses = Vec::new();
     for _ in 0..2 {
         losses.push(training.backward(Deep::loss).unwrap());
-        training.step(1e-3).unwrap();
+        training.step(1e-5).unwrap();
     }
     assert!(losses[1] < losses[0], "{losses:?}");
     println!("peak={}", outsize_machine::peak_rss().unwrap());
@@ -82,27 +93,30 @@ fn child() {
 
 #[test]
 fn a_module_learns_within_the_least_budget() {
-    let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    save(&Deep::new(&Device::flex()), place.path().join("model"), &Names::default(), 1 << 30)
-        .unwrap();
-    let least = match training(place.path(), "cpu=1").unwrap_err() {
-        Error::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(shortfall))) => {
-            shortfall.least
-        }
-        other => panic!("{other}"),
-    };
-    // Less than the weights take.
-    assert!(least < 200_000_000, "{least}");
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args(["child", "--exact", "--nocapture"])
-        .env("OUTSIZE_CHILD", place.path())
-        .env("OUTSIZE_CHILD_BUDGET", format!("cpu={least}"))
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
-    let peak = said.lines().find_map(|line| line.split_once("peak=")?.1.parse::<u64>().ok());
-    let peak = peak.unwrap_or_else(|| panic!("{said}"));
-    println!("{peak} of {least}");
-    assert!(peak <= least, "{peak} bytes for a budget of {least}");
+    for layout in ["burn", "pytorch"] {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let model = place.path().join("model");
+        save(&Deep::new(&Device::flex()), model, &names(layout), 1 << 30).unwrap();
+        let least = match training(place.path(), layout, "cpu=1").unwrap_err() {
+            Error::Core(outsize_core::Error::Plan(outsize_plan::Error::TooSmall(shortfall))) => {
+                shortfall.least
+            }
+            other => panic!("{other}"),
+        };
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["child", "--exact", "--nocapture"])
+            .env("OUTSIZE_CHILD", place.path())
+            .env("OUTSIZE_CHILD_BUDGET", format!("cpu={least}"))
+            .env("OUTSIZE_CHILD_LAYOUT", layout)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
+        let peak = said.lines().find_map(|line| line.split_once("peak=")?.1.parse::<u64>().ok());
+        let peak = peak.unwrap_or_else(|| panic!("{said}"));
+        println!("{layout}: {peak} of {least}");
+        assert!(peak <= least, "{layout}: {peak} bytes for a budget of {least}");
+        // Honest also means not far above.
+        assert!(peak >= least / 2, "{layout}: {peak} bytes for a budget of {least}");
+    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use outsize_checkpoint::TensorInfo;
-use outsize_core::GradientSink;
+use outsize_core::{GradientSink, PassOrder};
 use outsize_models::{BatchLoss, DispatchedDecoder, Init};
 use outsize_plan::DeviceMap;
 use outsize_train::offload::OffloadedStates;
@@ -23,6 +23,8 @@ pub struct FullFinetuner {
     map: DeviceMap,
     /// None while a step changes what it reads.
     dispatched: Option<DispatchedDecoder>,
+    /// In which order the one before it was asked for weights.
+    order: Option<PassOrder>,
     /// Read by those before it.
     bytes_read: u64,
 }
@@ -33,7 +35,7 @@ impl FullFinetuner {
         states: OffloadedStates,
         map: DeviceMap,
     ) -> Result<Self, FinetuneError> {
-        let mut tuner = Self { model, states, map, dispatched: None, bytes_read: 0 };
+        let mut tuner = Self { model, states, map, dispatched: None, order: None, bytes_read: 0 };
         tuner.dispatch()?;
         Ok(tuner)
     }
@@ -47,7 +49,9 @@ impl FullFinetuner {
         options.ignore.extend(OffloadedStates::NOT_WEIGHTS.map(str::to_owned));
         let device = burn::tensor::Device::flex();
         let init = Init { compute: self.model.settings.compute, ..Init::new(&device) };
-        self.dispatched = Some(config.dispatch(&init, &weights, &self.map, &options)?);
+        let model = config.dispatch(&init, &weights, &self.map, &options)?;
+        self.order.take().into_iter().for_each(|order| model.expect(order));
+        self.dispatched = Some(model);
         Ok(())
     }
 
@@ -55,6 +59,7 @@ impl FullFinetuner {
     pub(super) fn release(&mut self) {
         if let Some(model) = self.dispatched.take() {
             self.bytes_read += model.watch()().bytes_read;
+            self.order = Some(model.pass_order());
         }
     }
 

@@ -16,8 +16,8 @@ use super::training::OffloadedTraining;
 use crate::Error;
 
 /// How often a parameter is in memory while its gradient is made, in f32: as it is used, its
-/// gradient, and what products turn over of both.
-const COPIES: u64 = 4;
+/// gradient, and what is turned over of either.
+const COPIES: u64 = 3;
 
 /// A module that is to be opened for its weights to learn: see [`offloaded`].
 #[must_use = "a builder does nothing until it opens"]

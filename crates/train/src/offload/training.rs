@@ -85,13 +85,16 @@ impl<M: Module> OffloadedTraining<M> {
     /// Makes the step that is pending, and begins to read the weights that it makes.
     pub(super) fn update(&mut self) -> Result<(), Error> {
         // What it reads is replaced.
-        if let Some(module) = self.dispatched.take() {
+        let order = self.dispatched.take().map(|module| {
             self.bytes_read += module.stats().bytes_read;
-        }
+            module.pass_order()
+        });
         self.states.update(&self.adamw)?;
         let weights = self.states.weights()?;
         let module = (self.init)(&Device::flex());
-        self.dispatched = Some(dispatch(module, &weights, &self.map, &self.options)?);
+        let module = dispatch(module, &weights, &self.map, &self.options)?;
+        order.into_iter().for_each(|order| module.expect(order));
+        self.dispatched = Some(module);
         Ok(())
     }
 
