@@ -157,7 +157,7 @@ impl<M> Dispatched<M> {
         Ok(())
     }
 
-    pub(crate) fn tape(&self) -> &Tape {
+    pub(crate) fn tape(&self) -> &Arc<Tape> {
         &self.attached.tape
     }
 

@@ -1,5 +1,6 @@
 //! Passes in which a dispatched module's own weights learn.
 
+use crate::activation_checkpoint::Running;
 use crate::tape::{GradientSink, Tape};
 use crate::{Dispatched, Error, PassKind};
 use burn::tensor::{Device, Gradients, Tensor};
@@ -44,7 +45,8 @@ impl<M> Dispatched<M> {
     /// parameter that is used several times hands over several gradients.
     ///
     /// Inputs belong on [`learning_device`], so that dropout and the like know that this is
-    /// training. For modules on processors.
+    /// training. For modules on processors. A module that calls
+    /// [`activation_checkpoint`](crate::activation_checkpoint) keeps fewer activations.
     ///
     /// # Errors
     /// As [`run`](Self::run); [`Error::Gradient`] with what the sink said; [`Error::NotTracked`];
@@ -59,6 +61,7 @@ impl<M> Dispatched<M> {
     ) -> Result<f32, Error> {
         self.run_kind(PassKind::Prefill, |module| {
             let _recording = self.tape().record_fetching(sink.clone());
+            let _running = Running::begin(self.tape().clone());
             let loss = loss(module).sum();
             if !loss.device().is_autodiff() {
                 return Err(Error::NotTracked);

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod account;
+mod activation_checkpoint;
 mod convert;
 mod device;
 mod dispatch;
@@ -63,6 +64,7 @@ pub use account::{
     LEAST_RING, LONGEST_PASS, PROCESS_BYTES, gpu_overhead, longest_pass, many_parameters_bytes,
     memory_overhead, process_bytes, upload_bytes, with_longest_passes,
 };
+pub use activation_checkpoint::activation_checkpoint;
 pub use device::{Devices, gpu};
 pub use dispatch::{dispatch, load_checkpoint_and_dispatch};
 pub use dispatched::{Dispatched, PassOrder};

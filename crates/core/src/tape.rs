@@ -52,7 +52,8 @@ impl Tape {
         Recording(self)
     }
 
-    /// The same; values are fetched anew for the backward pass, and each hands over its own gradient.
+    /// The same; values are fetched anew for the backward pass, and each hands over its own
+    /// gradient.
     pub(crate) fn record_fetching(&self, sink: Arc<dyn GradientSink>) -> Recording<'_> {
         let recording = self.record(sink);
         self.with(|state| state.values = Some(Arc::default()));
@@ -68,6 +69,36 @@ impl Tape {
     /// Who is shown inputs, if anybody is.
     pub(crate) fn observer(&self) -> Option<Arc<dyn InputObserver>> {
         self.with(|state| state.observer.clone())
+    }
+
+    /// Does work of which nothing is recorded.
+    pub(crate) fn paused<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.with_state(TapeState::default(), work)
+    }
+
+    /// Does work whose values are those of a graph of its own.
+    pub(crate) fn nested<R>(&self, work: impl FnOnce() -> R) -> R {
+        let sink = self.sink();
+        self.with_state(
+            TapeState { sink, values: Some(Arc::default()), ..Default::default() },
+            work,
+        )
+    }
+
+    /// Does work with another state, however it ends.
+    fn with_state<R>(&self, state: TapeState, work: impl FnOnce() -> R) -> R {
+        struct Back<'a>(&'a Tape, Option<TapeState>);
+        impl Drop for Back<'_> {
+            fn drop(&mut self) {
+                if let Some(state) = self.1.take() {
+                    // Dropped without the lock.
+                    let _left = self.0.with(|now| std::mem::replace(now, state));
+                }
+            }
+        }
+        let before = self.with(|now| std::mem::replace(now, state));
+        let _back = Back(self, Some(before));
+        work()
     }
 
     pub(crate) fn is_recording(&self) -> bool {

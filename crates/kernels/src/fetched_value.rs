@@ -55,15 +55,17 @@ impl FetchedValues {
     /// more then.
     pub fn value<const D: usize>(&self, value: impl FetchedValue<D>) -> Tensor<D> {
         let now = flex(value.fetch());
-        let before = {
-            // Nothing under the lock can panic.
-            let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let farther = Dispatch::farther(last.clone().into_dispatch());
-            *last = Tensor::from_dispatch(farther);
-            last.clone()
-        };
         let value = ValueOperand(Arc::new(OfRank(value)));
-        Tensor::from_dispatch(Dispatch::fetched_value(before.into_dispatch(), value, now))
+        let before = self.farther().into_dispatch();
+        Tensor::from_dispatch(Dispatch::fetched_value(before, value, now))
+    }
+
+    /// A tensor that is farther from the roots of the graph than what was computed before it.
+    pub(crate) fn farther(&self) -> Tensor<1> {
+        // Nothing under the lock can panic.
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = Tensor::from_dispatch(Dispatch::farther(last.clone().into_dispatch()));
+        last.clone()
     }
 }
 
@@ -92,7 +94,7 @@ impl<const D: usize, V: FetchedValue<D>> FetchedPrimitive for OfRank<D, V> {
     }
 }
 
-fn flex<const D: usize>(value: Tensor<D>) -> FlexTensor {
+pub(crate) fn flex<const D: usize>(value: Tensor<D>) -> FlexTensor {
     value.try_into_primitive::<Flex>().expect("fetched values are on Flex")
 }
 

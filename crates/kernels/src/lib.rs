@@ -21,7 +21,7 @@
 //! | [`fetched_linear`], [`head_loss()`] | products with weights that are fetched anew, and the loss under such a head |
 //! | [`head_scores`], [`TokenScore`] | how likely tokens are under such a head, or by logits |
 //! | [`fetched`] | the first over Flex's own tensors |
-//! | [`FetchedValues`] | values that are fetched anew, for Burn's own operations |
+//! | [`FetchedValues`] | values that are fetched anew, and blocks that are computed anew, for Burn's own operations |
 //! | [`cross_entropy()`] | what a language model learns from, over Burn tensors |
 //! | [`gpu`] | GPUs, and weights on them as stored |
 //! | [`loss_extension`] | the same over Flex's own tensors |
@@ -100,6 +100,7 @@ pub mod peak;
 mod picture;
 pub mod picture_extension;
 mod quants;
+mod recomputed;
 pub mod rotary;
 mod simd;
 mod state_matrix;
@@ -143,6 +144,7 @@ pub use picture::{
     add_convolution, attend_pixels, convolution_into, convolution_tiles, gate_halves, group_norm,
     group_sums, normalize_groups, unwritten, upsample_nearest,
 };
+pub use recomputed::RecomputedBlock;
 pub use rotary::RotaryPairs;
 pub use state_matrix::{LinearAttentionHeads, STATE_COLUMNS};
 pub use state_rows::StateRows;

@@ -78,8 +78,8 @@ fn child() {
     let Ok(place) = std::env::var("OUTSIZE_CHILD") else {
         return; // an ordinary test run: this is no test of its own
     };
-    let [budget, layout] = ["BUDGET", "LAYOUT"]
-        .map(|name| std::env::var(format!("OUTSIZE_CHILD_{name}")).unwrap());
+    let [budget, layout] =
+        ["BUDGET", "LAYOUT"].map(|name| std::env::var(format!("OUTSIZE_CHILD_{name}")).unwrap());
     outsize_stream::return_freed_memory();
     let mut training = training(Path::new(&place), &layout, &budget).unwrap();
     let mut losses = Vec::new();

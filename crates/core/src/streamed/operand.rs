@@ -2,7 +2,7 @@
 
 use super::Streamed;
 use crate::{Access, Error};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, TensorData};
 use outsize_kernels::{
     FetchedOperand, FetchedValue, FetchedValues, FetchedWeight, GradientRows, WeightTiles,
 };
@@ -21,8 +21,8 @@ impl Streamed {
         FetchedOperand { weight: Arc::new(MatrixRows { matrix: self.clone(), rows }), in_out }
     }
 
-    /// The value, of a pass that is recorded: a leaf of the graph, which holds it until the backward
-    /// pass ends.
+    /// The value, of a pass that is recorded: a leaf of the graph, which holds it until the
+    /// backward pass ends.
     pub(super) fn leaf<const D: usize>(&self) -> Tensor<D> {
         self.check_is_float();
         let leaf = leaf(self.value_beside_ring());
@@ -52,7 +52,8 @@ impl Streamed {
     fn add_value_gradient<const D: usize>(&self, gradient: Tensor<D>) {
         let gradient = self.inner.saved(gradient);
         let stored = if self.inner.transposed { gradient.swap_dims(0, 1) } else { gradient };
-        self.add_gradient(0, &values(stored));
+        let stored = values(stored);
+        self.add_gradient(0, floats(&stored));
     }
 
     /// [Rows](Self::rows) that were looked up, as the pass may use them: a leaf, if it is recorded.
@@ -89,6 +90,7 @@ impl Streamed {
     fn add_row_gradients(&self, ids: &[usize], gradient: Tensor<2>) {
         let [_, width] = gradient.dims();
         let gradient = values(gradient);
+        let gradient = floats(&gradient);
         let row = |at: usize| &gradient[at * width..(at + 1) * width];
         let mut order: Vec<usize> = (0..ids.len()).collect();
         order.sort_by_key(|at| ids[*at]);
@@ -122,8 +124,13 @@ fn leaf<const D: usize>(value: Tensor<D>) -> Tensor<D> {
     value.cast(DType::F32).autodiff().detach().require_grad()
 }
 
-fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().iter().collect()
+/// The values of a gradient, which is in f32 unless an operation has cast it.
+fn values<const D: usize>(gradient: Tensor<D>) -> TensorData {
+    gradient.cast(DType::F32).into_data()
+}
+
+fn floats(values: &TensorData) -> &[f32] {
+    values.as_slice().expect("they are in f32, in main memory")
 }
 
 impl<const D: usize> FetchedValue<D> for Streamed {

@@ -1,12 +1,20 @@
 //! Gradients of all kinds, whatever streams, are those that Burn gives with all weights in memory.
 
-use crate::common::options;
+use crate::common::{Numbers, flat, folder, options};
 use crate::specimen::{DTYPES, Specimen, Stored, least};
 use crate::{convolution, norm, recurrent, structure, transformer};
-use burn::module::{ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{
+    Dropout, DropoutConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear,
+    LinearConfig, Lstm, LstmConfig,
+};
+use burn::tensor::activation::relu;
 use burn::tensor::{Device, Gradients, Tensor};
 use outsize_checkpoint::TensorInfo;
-use outsize_core::{GradientSink, dispatch, learning_device, tree};
+use outsize_core::{
+    GradientSink, Names, activation_checkpoint, dispatch, learning_device,
+    load_checkpoint_and_dispatch, save, tree,
+};
 use outsize_plan::infer;
 use std::collections::HashMap;
 use std::io;
@@ -102,6 +110,86 @@ macro_rules! gradients {
     )*};
 }
 
+/// Blocks whose activations are computed once more: of a table, of layers, within each other, and
+/// one that what went before has no gradient through.
+#[derive(Module, Debug)]
+struct Recomputed {
+    table: Embedding,
+    layers: Vec<Linear>,
+    lstm: Lstm,
+    last: Linear,
+}
+
+impl Specimen for Recomputed {
+    fn new(device: &Device) -> Self {
+        Self {
+            table: EmbeddingConfig::new(20, 32).init(device),
+            layers: (0..4).map(|_| LinearConfig::new(32, 32).init(device)).collect(),
+            lstm: LstmConfig::new(32, 32, true).init(device),
+            last: LinearConfig::new(32, 32).init(device),
+        }
+    }
+
+    fn pass(&self, seed: u64) -> Tensor<1> {
+        let mut numbers = Numbers(seed);
+        let table = self.table.clone();
+        let ids = numbers.ids([2, 5], 20);
+        let scale = numbers.tensor([2, 5, 1]);
+        let mut x: Tensor<3> =
+            activation_checkpoint(scale, move |scale| table.forward(ids.clone()) * scale);
+        for layers in self.layers.chunks(2) {
+            let layers = layers.to_vec();
+            x = activation_checkpoint(x, move |x| {
+                let [outer, inner] = [&layers[0], &layers[1]].map(Clone::clone);
+                let y = activation_checkpoint(x.clone(), move |x| relu(inner.forward(x)));
+                x + outer.forward(y)
+            });
+        }
+        let lstm = self.lstm.clone();
+        // Another rank comes of it.
+        let x: Tensor<2> =
+            activation_checkpoint(x, move |x| lstm.forward(x, None).0.sum_dim(1).squeeze_dim(1));
+        flat(self.last.forward(x))
+    }
+}
+
+/// What is left out at random is the same whenever a block is computed.
+#[test]
+fn a_block_draws_the_same_numbers_again() {
+    #[derive(Module, Debug)]
+    struct Dropping {
+        gain: LayerNorm,
+        dropout: Dropout,
+    }
+    let new = || Dropping {
+        gain: LayerNormConfig::new(256).init(&Device::flex()),
+        dropout: DropoutConfig::new(0.5).init(),
+    };
+    let (_dir, path) = folder();
+    save(&new(), &path, &Names::default(), 1 << 20).unwrap();
+    let model = load_checkpoint_and_dispatch(new(), &path, &options(None)).unwrap();
+    let mut losses = Vec::new();
+    for _ in 0..3 {
+        let sums = Arc::new(Sums::default());
+        let sink: Arc<dyn GradientSink> = sums.clone();
+        let loss = |module: &Dropping| {
+            let module = module.clone();
+            let x: Tensor<2> = Tensor::zeros([1, 256], &learning_device());
+            // Beta's gradients are the factors that dropout multiplied by.
+            let y = activation_checkpoint(x, move |x| {
+                module.dropout.forward(module.gain.forward(x) + 1.0)
+            });
+            y.sum()
+        };
+        let loss = model.backward(&sink, loss).unwrap();
+        let factors: f32 = sums.0.lock().unwrap()["gain.beta"].iter().sum();
+        assert_eq!(factors, loss);
+        losses.push(loss);
+    }
+    losses.dedup();
+    assert!(losses.len() > 1, "the same numbers in all passes: {losses:?}");
+}
+
 /// What comes of the order in which the gradients of many uses are summed.
 const OTHER_ORDER: f32 = 1e-6;
 
@@ -117,4 +205,5 @@ gradients! {
     containers: structure::Containers, 0.0;
     sharing: structure::Sharing, 0.0;
     oddities: structure::Oddities, 0.0;
+    recomputed: Recomputed, OTHER_ORDER;
 }

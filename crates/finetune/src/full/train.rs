@@ -70,8 +70,8 @@ impl FullFinetuner {
         Ok(Finetuned { steps: self.steps(), of: steps, resumed, loss })
     }
 
-    /// Adds the gradients of the batches of a step, but for those that are there, and gives the sums
-    /// of all. Nothing if the caller wants the work to end: those that are there are kept.
+    /// Adds the gradients of the batches of a step, but for those that are there, and gives the
+    /// sums of all. Nothing if the caller wants the work to end: those that are there are kept.
     pub(super) fn add_gradients(
         &mut self,
         batches: &ShardedLoader<Vec<Example>>,

@@ -3,8 +3,8 @@
 
 use crate::Error;
 
-/// How weights learn whose states are on the disk: the settings of AdamW, as `torch.optim.AdamW` has
-/// them but for the decay, which is none unless said.
+/// How weights learn whose states are on the disk: the settings of AdamW, as `torch.optim.AdamW`
+/// has them but for the decay, which is none unless said.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OffloadedAdamW {
     /// The betas.

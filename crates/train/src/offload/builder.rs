@@ -33,10 +33,7 @@ pub struct OffloadedBuilder {
 /// memory budget. Weights, AdamW's moments and gradients are in the folder `states`, and stay there
 /// until they are [removed](OffloadedTraining::remove_states): the same training goes on from
 /// there.
-pub fn offloaded(
-    checkpoint: impl Into<PathBuf>,
-    states: impl Into<PathBuf>,
-) -> OffloadedBuilder {
+pub fn offloaded(checkpoint: impl Into<PathBuf>, states: impl Into<PathBuf>) -> OffloadedBuilder {
     OffloadedBuilder {
         checkpoint: checkpoint.into(),
         states: states.into(),

@@ -156,8 +156,8 @@ impl OffloadedStates {
         }
     }
 
-    /// Before gradients of the next step are added: of how many batches they are there, and the sums
-    /// of these. None are there any more if the process ends before they are
+    /// Before gradients of the next step are added: of how many batches they are there, and the
+    /// sums of these. None are there any more if the process ends before they are
     /// [kept](Self::keep_batches).
     ///
     /// # Errors
@@ -325,9 +325,7 @@ fn gradients(
 /// Refuses what does not fit on the disk, before hours are spent on it.
 fn require_room(folder: &Path, needed: u64) -> Result<(), Error> {
     match volume(folder).free.filter(|free| free.value < needed) {
-        Some(free) => {
-            Err(Error::Disk { folder: folder.to_owned(), needed, free: free.value })
-        }
+        Some(free) => Err(Error::Disk { folder: folder.to_owned(), needed, free: free.value }),
         None => Ok(()),
     }
 }

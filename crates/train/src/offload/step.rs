@@ -124,10 +124,7 @@ impl NextFile<'_> {
 }
 
 /// A tensor that the layout says.
-pub(super) fn info<'c>(
-    weights: &'c Checkpoint,
-    name: &str,
-) -> Result<&'c TensorInfo, Error> {
+pub(super) fn info<'c>(weights: &'c Checkpoint, name: &str) -> Result<&'c TensorInfo, Error> {
     weights.get(name).ok_or_else(|| Error::OffloadedStates {
         folder: weights.folder().to_owned(),
         reason: format!("it has no tensor {name:?}"),

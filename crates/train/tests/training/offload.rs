@@ -149,11 +149,8 @@ fn learned_by_burn(place: &Place, names: &Names, steps: usize) -> Vec<Vec<f32>> 
     let checkpoint = Checkpoint::open(place.at("model")).unwrap();
     let device = learning_device();
     let mut module = load(Mixed::new(&device), &checkpoint, &options).unwrap();
-    let mut optimizer = AdamWConfig::new()
-        .with_beta_2(0.999)
-        .with_epsilon(1e-8)
-        .with_weight_decay(0.1)
-        .init();
+    let mut optimizer =
+        AdamWConfig::new().with_beta_2(0.999).with_epsilon(1e-8).with_weight_decay(0.1).init();
     for step in 0..steps {
         let loss = (module.loss(2 * step) + module.loss(2 * step + 1)) / 2.0;
         let gradients = GradientsParams::from_grads(loss.backward(), &module);
