@@ -1,6 +1,5 @@
 //! Blocks of a pass whose activations are computed once more instead of kept.
 
-use crate::learning::learning_device;
 use crate::tape::Tape;
 use burn::tensor::{Device, Distribution, GradientCheckpointingStrategy, Int, Tensor};
 use outsize_kernels::RecomputedBlock;
@@ -61,7 +60,7 @@ pub fn activation_checkpoint<const D: usize, const E: usize>(
     let (seed, next) = (drawn(), drawn());
     let x = learning(input.clone().inner());
     let y = tape.paused(|| seeded(seed, || block(x)));
-    device().seed(next);
+    Device::flex().seed(next);
     values.recomputed(input, y.inner(), Block { block, tape, seed })
 }
 
@@ -82,30 +81,26 @@ where
         let next = drawn();
         let mut found = self.tape.nested(|| {
             let y = seeded(self.seed, || (self.block)(x.clone()));
-            device().seed(next);
+            Device::flex().seed(next);
             (y * learning(gradient)).sum().backward()
         });
         x.grad_remove(&mut found).unwrap_or_else(|| x.zeros_like().inner())
     }
 }
 
-fn device() -> Device {
-    learning_device().inner()
-}
-
-/// The value on [`learning_device`].
+/// The value on [`learning_device`](crate::learning_device).
 fn learning<const D: usize>(value: Tensor<D>) -> Tensor<D> {
     value.autodiff().with_gradient_checkpointing_strategy(GradientCheckpointingStrategy::Balanced)
 }
 
 fn seeded<R>(seed: u64, work: impl FnOnce() -> R) -> R {
-    device().seed(seed);
+    Device::flex().seed(seed);
     work()
 }
 
 /// A number that Burn's generator gives.
 fn drawn() -> u64 {
     let half = Distribution::Uniform(0.0, f64::from(i32::MAX));
-    let halves = Tensor::<1, Int>::random([2], half, &device()).into_data();
+    let halves = Tensor::<1, Int>::random([2], half, &Device::flex()).into_data();
     halves.iter::<i64>().fold(0, |number, half| number << 31 | half as u64)
 }
