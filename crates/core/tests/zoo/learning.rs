@@ -190,6 +190,42 @@ fn a_block_draws_the_same_numbers_again() {
     assert!(losses.len() > 1, "the same numbers in all passes: {losses:?}");
 }
 
+/// Takes so many gradients, and fails then.
+struct Failing(Mutex<usize>);
+
+impl GradientSink for Failing {
+    fn add(&self, _tensor: &TensorInfo, _start: u64, _gradient: &[f32]) -> io::Result<()> {
+        let mut left = self.0.lock().unwrap();
+        *left = left.checked_sub(1).ok_or_else(|| io::Error::other("the disk is full"))?;
+        Ok(())
+    }
+}
+
+/// A pass that ends in the middle of its backward pass, within a block too, leaves nothing.
+#[test]
+fn what_a_sink_says_is_returned_and_the_next_pass_is_as_ever() {
+    let stored = Stored::<Recomputed>::new();
+    let checkpoint = stored.checkpoint(DTYPES[0]);
+    let new = || Recomputed::new(&Device::flex());
+    let least = least(&tree(&new(), &checkpoint, &options(None)).unwrap(), &options(None));
+    let path = checkpoint.files()[0].path();
+    let model = load_checkpoint_and_dispatch(new(), path, &options(Some(least))).unwrap();
+    let passes = |sink: &Arc<dyn GradientSink>| model.backward(sink, |module| loss(module, 1));
+    let sums = || {
+        let sums = Arc::new(Sums::default());
+        let sink: Arc<dyn GradientSink> = sums.clone();
+        passes(&sink).unwrap();
+        sums.0.lock().unwrap().clone()
+    };
+    let wanted = sums();
+    for taken in [0, 1, 3, 9, 40] {
+        let failing: Arc<dyn GradientSink> = Arc::new(Failing(Mutex::new(taken)));
+        let error = passes(&failing).unwrap_err();
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert!(sums() == wanted, "after {taken}");
+    }
+}
+
 /// What comes of the order in which the gradients of many uses are summed.
 const OTHER_ORDER: f32 = 1e-6;
 
