@@ -1,7 +1,9 @@
 //! How a module is opened whose weights learn on the disk.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -85,30 +87,24 @@ impl OffloadedBuilder {
         let checkpoint = Checkpoint::open(checkpoint).map_err(outsize_core::Error::from)?;
         let module = init(&Device::flex());
         let parameters = parameters(&module);
-        let is_float = |parameter: &&Parameter| parameter.kind == Kind::Float;
-        if let Some(statistic) = parameters.iter().filter(is_float).find(|it| !it.streams) {
+        let floats: Vec<_> = parameters.iter().filter(|it| it.kind == Kind::Float).collect();
+        if let Some(statistic) = floats.iter().find(|it| !it.streams) {
             return Err(Error::RunningStatistic { path: statistic.path.clone() });
         }
-        let learning = |path: &str| {
-            let named = parameters.iter().filter(is_float).any(|it| it.path == path);
-            named && learns(path)
-        };
-        let values = |parameter: &Parameter| parameter.shape.iter().product::<usize>() as u64;
-        let largest = parameters.iter().filter(is_float).map(values).max().unwrap_or(0);
         let needs = &mut options.needs;
-        let copies = largest.saturating_mul(4 * COPIES);
-        needs.activations = needs.activations.saturating_add(copies).max(OFFLOADED_STEP_BYTES);
+        needs.activations =
+            needs.activations.saturating_add(copies_bytes(&floats)).max(OFFLOADED_STEP_BYTES);
+        let map = plan(&module, &checkpoint, &options)?;
+        let floats: HashSet<&str> = floats.iter().map(|it| it.path.as_str()).collect();
         let stored = stored_parameters(&parameters, &(&checkpoint).into(), &options)?;
         let stored = stored.into_iter().map(|it| {
-            let learns = learning(&it.path);
+            let learns = floats.contains(it.path.as_str()) && learns(&it.path);
             (it, learns)
         });
         let layout = OffloadLayout::new(&checkpoint, stored)?;
-        let map = plan(&module, &checkpoint, &options)?;
         let output = checkpoint.total_bytes();
         let stop = options.stop.clone();
-        let go_on =
-            || !stop.as_ref().is_some_and(|stop| stop.load(std::sync::atomic::Ordering::Relaxed));
+        let go_on = || !stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
         let mut states = OffloadedStates::open(&states, &checkpoint, layout, output, go_on)?;
         states.begin(format!("{adamw:?}, a module of {folder:?}"))?;
         options.ignore.extend(OffloadedStates::NOT_WEIGHTS.map(str::to_owned));
@@ -127,6 +123,12 @@ impl OffloadedBuilder {
         training.update()?;
         Ok(training)
     }
+}
+
+/// What the largest parameter takes while its gradient is made, in bytes.
+fn copies_bytes(floats: &[&Parameter]) -> u64 {
+    let values = |it: &&Parameter| it.shape.iter().product::<usize>() as u64;
+    floats.iter().map(values).max().unwrap_or(0).saturating_mul(4 * COPIES)
 }
 
 impl fmt::Debug for OffloadedBuilder {
