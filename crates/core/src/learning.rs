@@ -1,8 +1,10 @@
 //! Passes in which a dispatched module's own weights learn.
 
 use crate::activation_checkpoint::Running;
+use crate::running_state::{settle, values};
 use crate::tape::{GradientSink, Tape};
 use crate::{Dispatched, Error, PassKind};
+use burn::module::Module;
 use burn::tensor::{Device, Gradients, Tensor};
 use outsize_kernels::fetching_device;
 use std::sync::Arc;
@@ -33,6 +35,20 @@ impl Learning<'_> {
 /// Where inputs of a pass belong whose gradients are wanted: see [`Dispatched::backward`].
 pub fn learning_device() -> Device {
     fetching_device(&Device::flex())
+}
+
+impl<M: Module> Dispatched<M> {
+    /// The running statistics of the module, such as a BatchNorm's, as passes on
+    /// [`learning_device`] have left them: by their paths, in f32.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn running_statistics(&self) -> Result<Vec<(String, Vec<f32>)>, Error> {
+        self.run(|module| {
+            settle(module);
+            values(module)
+        })
+    }
 }
 
 impl<M> Dispatched<M> {

@@ -117,15 +117,6 @@ pub enum Error {
         /// What it has.
         what: String,
     },
-    /// Passes that learn change a running statistic, and it is not kept.
-    #[error(
-        "`{path}` is a running statistic, such as a BatchNorm's, and it would not be kept: use a norm without such, or \
-         train with all weights in memory"
-    )]
-    RunningStatistic {
-        /// Its path in the module.
-        path: String,
-    },
     /// The disk is too small for what weights learn in.
     #[error(
         "{} needs {needed} bytes of disk for weights, moments of AdamW, gradients and the checkpoint, and {free} are free there",

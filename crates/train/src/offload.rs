@@ -40,7 +40,7 @@ mod training;
 
 pub use adamw::OffloadedAdamW;
 pub use builder::{OffloadedBuilder, offloaded};
-pub use layout::OffloadLayout;
+pub use layout::{LearningRole, OffloadLayout};
 pub use progress::{PendingStep, StepSums};
 pub use states::OffloadedStates;
 pub use step::OFFLOADED_STEP_BYTES;

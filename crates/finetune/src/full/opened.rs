@@ -6,7 +6,7 @@ use outsize_checkpoint::Checkpoint;
 use outsize_core::{Planning, many_parameters_bytes, memory_overhead};
 use outsize_models::ModelConfig;
 use outsize_plan::DeviceMap;
-use outsize_train::offload::{OFFLOADED_STEP_BYTES, OffloadLayout, OffloadedStates};
+use outsize_train::offload::{LearningRole, OFFLOADED_STEP_BYTES, OffloadLayout, OffloadedStates};
 
 use super::tuner::FullFinetuner;
 use crate::memory::{full_pass_bytes, infer_learning};
@@ -85,8 +85,11 @@ pub(super) fn layout(
     let folder = checkpoint.folder().to_string_lossy();
     let parameters = config.stored_parameters(&folder, checkpoint.tensors())?.into_iter();
     let parameters = parameters.map(|parameter| {
-        let learns = config.learns(&parameter.path);
-        (parameter, learns)
+        let role = match config.learns(&parameter.path) {
+            true => LearningRole::Learns,
+            false => LearningRole::Fixed,
+        };
+        (parameter, role)
     });
     Ok(OffloadLayout::new(checkpoint, parameters)?)
 }

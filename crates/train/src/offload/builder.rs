@@ -1,6 +1,6 @@
 //! How a module is opened whose weights learn on the disk.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use outsize_checkpoint::Checkpoint;
 use outsize_core::{Kind, Options, Parameter, parameters, plan, stored_parameters};
 
 use super::adamw::OffloadedAdamW;
-use super::layout::OffloadLayout;
+use super::layout::{LearningRole, OffloadLayout};
 use super::states::OffloadedStates;
 use super::step::OFFLOADED_STEP_BYTES;
 use super::training::OffloadedTraining;
@@ -61,7 +61,7 @@ impl OffloadedBuilder {
     }
 
     /// Says which parameters learn, by their paths in the module; all of them unless said. The
-    /// others take no place for moments.
+    /// others take no place for moments, and running statistics among them stay as they are.
     pub fn learns(mut self, learns: impl Fn(&str) -> bool + 'static) -> Self {
         self.learns = Box::new(learns);
         self
@@ -75,8 +75,7 @@ impl OffloadedBuilder {
     /// # Errors
     /// A checkpoint that does not fit the module, or has something else than floats of what learns;
     /// how many bytes of budget would do; how many bytes of disk are needed, and how many are free;
-    /// states that are broken, or of another training; [`Error::RunningStatistic`]; a setting out
-    /// of range.
+    /// states that are broken, or of another training; a setting out of range.
     pub fn open<M: Module>(
         self,
         init: impl Fn(&Device) -> M + 'static,
@@ -88,19 +87,25 @@ impl OffloadedBuilder {
         let module = init(&Device::flex());
         let parameters = parameters(&module);
         let floats: Vec<_> = parameters.iter().filter(|it| it.kind == Kind::Float).collect();
-        if let Some(statistic) = floats.iter().find(|it| !it.streams) {
-            return Err(Error::RunningStatistic { path: statistic.path.clone() });
-        }
         let needs = &mut options.needs;
         needs.activations =
             needs.activations.saturating_add(copies_bytes(&floats)).max(OFFLOADED_STEP_BYTES);
         let map = plan(&module, &checkpoint, &options)?;
-        let floats: HashSet<&str> = floats.iter().map(|it| it.path.as_str()).collect();
+        let floats = floats.iter().filter(|it| learns(&it.path)).map(|it| {
+            // Burn changes what it does not let through the hook.
+            let role = if it.streams { LearningRole::Learns } else { LearningRole::Statistic };
+            (it.path.as_str(), role)
+        });
+        let roles: HashMap<&str, LearningRole> = floats.collect();
         let stored = stored_parameters(&parameters, &(&checkpoint).into(), &options)?;
         let stored = stored.into_iter().map(|it| {
-            let learns = floats.contains(it.path.as_str()) && learns(&it.path);
-            (it, learns)
+            let role = roles.get(it.path.as_str()).copied().unwrap_or(LearningRole::Fixed);
+            (it, role)
         });
+        let stored: Vec<_> = stored.collect();
+        let statistics = stored.iter().filter(|(_, role)| *role == LearningRole::Statistic);
+        let statistics = statistics.map(|(it, _)| (it.path.clone(), it.weight.data().name.clone()));
+        let statistics = statistics.collect();
         let layout = OffloadLayout::new(&checkpoint, stored)?;
         let output = checkpoint.total_bytes();
         let stop = options.stop.clone();
@@ -114,6 +119,7 @@ impl OffloadedBuilder {
             adamw,
             checkpoint,
             states,
+            statistics,
             map,
             dispatched: None,
             sums: None,

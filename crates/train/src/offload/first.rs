@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::gradient_file::failed;
 use super::layout::{
-    FIRST_MOMENT, LearningTensor, OffloadLayout, SECOND_MOMENT, file_name, step_name,
+    FIRST_MOMENT, LearningRole, LearningTensor, OffloadLayout, SECOND_MOMENT, file_name, step_name,
 };
 use crate::Error;
 
@@ -72,7 +72,7 @@ fn write_tensor(
     };
     let copied = write(&tensor.info.name, false);
     copied.map_err(outsize_core::Error::from)?;
-    if !tensor.learns {
+    if tensor.role != LearningRole::Learns {
         return Ok(());
     }
     if tensor.info.dtype != Dtype::F32 {

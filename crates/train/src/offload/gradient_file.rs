@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outsize_checkpoint::{Checkpoint, TensorInfo};
 use outsize_core::GradientSink;
 
-use super::layout::OffloadLayout;
+use super::layout::{LearningRole, OffloadLayout};
 use crate::Error;
 
 /// Values that are read at once.
@@ -21,7 +21,9 @@ pub(super) struct GradientFile {
     path: PathBuf,
     file: Mutex<File>,
     places: HashMap<String, Place>,
+    /// How many gradients there are, and how many values with what statistics become.
     values: u64,
+    all: u64,
 }
 
 /// Where a tensor's gradient is.
@@ -40,8 +42,7 @@ impl GradientFile {
     pub fn open(path: PathBuf, layout: &OffloadLayout, weights: &Checkpoint) -> io::Result<Self> {
         let options = &mut File::options();
         let file = options.read(true).write(true).create(true).truncate(false).open(&path)?;
-        let learning = layout.tensors.iter().filter(|tensor| tensor.learns);
-        let places = learning.filter_map(|tensor| {
+        let places = layout.of_role(LearningRole::Learns).filter_map(|tensor| {
             let info = weights.get(&tensor.info.name)?;
             let place = Place {
                 first: tensor.gradient,
@@ -52,7 +53,13 @@ impl GradientFile {
             Some((info.name.clone(), place))
         });
         let places = places.collect();
-        Ok(Self { path, file: Mutex::new(file), places, values: layout.values() })
+        Ok(Self {
+            path,
+            file: Mutex::new(file),
+            places,
+            values: layout.values(),
+            all: layout.changing(),
+        })
     }
 
     fn file(&self) -> MutexGuard<'_, File> {
@@ -64,12 +71,12 @@ impl GradientFile {
     pub fn clear(&self) -> io::Result<()> {
         let file = self.file();
         file.set_len(0)?;
-        file.set_len(self.values * 4)
+        file.set_len(self.all * 4)
     }
 
     /// Whether it has as many gradients as there are.
     pub fn is_whole(&self) -> io::Result<bool> {
-        Ok(self.file().metadata()?.len() == self.values * 4)
+        Ok(self.file().metadata()?.len() == self.all * 4)
     }
 
     /// Waits until all of it is on the disk.
@@ -80,6 +87,13 @@ impl GradientFile {
     /// Fills `out` with gradients from one on.
     pub fn read(&self, first: u64, out: &mut [f32]) -> io::Result<()> {
         read_values(&mut self.file(), first, out)
+    }
+
+    /// Writes what values become from one on.
+    pub fn write(&self, first: u64, values: &[f32]) -> io::Result<()> {
+        let mut file = self.file();
+        file.seek(SeekFrom::Start(first * 4))?;
+        file.write_all(bytemuck::cast_slice(values))
     }
 
     /// The sum of the squares of all gradients.

@@ -24,14 +24,25 @@ pub(super) const STEP: &str = ".outsize_step";
 /// The ends of the names of all that is no weight.
 pub(super) const STATES: [&str; 4] = [MASTER, FIRST_MOMENT, SECOND_MOMENT, STEP];
 
+/// What a training does with a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LearningRole {
+    /// It stays as it is, and may be of any type.
+    Fixed,
+    /// Passes change it, and say after each step what it has become: a running statistic.
+    Statistic,
+    /// It has a gradient.
+    Learns,
+}
+
 /// A tensor of the model.
 #[derive(Debug, Clone)]
 pub(super) struct LearningTensor {
     /// As the model's checkpoint has it.
     pub info: TensorInfo,
-    /// Whether it learns.
-    pub learns: bool,
-    /// Where its gradient begins among those of all, in values.
+    /// What the training does with it.
+    pub role: LearningRole,
+    /// Where its gradient, or what it becomes, begins among those of all, in values.
     pub gradient: u64,
 }
 
@@ -45,7 +56,7 @@ pub struct OffloadLayout {
 }
 
 impl LearningTensor {
-    /// How many there are in it, if it learns.
+    /// How many there are in it, unless it is fixed.
     pub fn values(&self) -> u64 {
         self.info.len / self.info.dtype.size() as u64
     }
@@ -67,7 +78,7 @@ impl LearningTensor {
         let TensorInfo { name, dtype, shape, .. } = &self.info;
         let spec = |name, dtype| TensorSpec::new(name, dtype, shape.clone());
         let mut specs = vec![spec(name.clone(), *dtype)];
-        if self.learns {
+        if self.role == LearningRole::Learns {
             if *dtype != Dtype::F32 {
                 specs.push(spec(self.master(), Dtype::F32));
             }
@@ -79,47 +90,52 @@ impl LearningTensor {
 
     /// Bytes of all that is kept of it.
     fn bytes(&self) -> u64 {
-        let more = match (self.learns, self.info.dtype) {
-            (false, _) => 0,
-            (true, Dtype::F32) => self.values().saturating_mul(4 * 2),
-            (true, _) => self.values().saturating_mul(4 * 3),
+        let more = match (self.role, self.info.dtype) {
+            (LearningRole::Learns, Dtype::F32) => self.values().saturating_mul(4 * 2),
+            (LearningRole::Learns, _) => self.values().saturating_mul(4 * 3),
+            _ => 0,
         };
         self.info.len.saturating_add(more)
     }
 }
 
 impl OffloadLayout {
-    /// That of parameters, and of whether each learns. What does not learn may be of any type.
+    /// That of parameters and their roles.
     ///
     /// # Errors
-    /// [`Error::NotFloats`] for a parameter that learns and is not stored as floats.
+    /// [`Error::NotFloats`] for a parameter that changes and is not stored as floats.
     pub fn new(
         checkpoint: &Checkpoint,
-        parameters: impl IntoIterator<Item = (StoredParameter, bool)>,
+        parameters: impl IntoIterator<Item = (StoredParameter, LearningRole)>,
     ) -> Result<Self, Error> {
-        let mut learning: HashMap<String, bool> = HashMap::new();
-        for (parameter, learns) in parameters {
+        let mut roles: HashMap<String, LearningRole> = HashMap::new();
+        for (parameter, role) in parameters {
             let weight = &parameter.weight;
             let tensor = weight.data();
             let is_float = matches!(tensor.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16);
-            if learns && !(weight.format().is_plain() && is_float) {
+            if role != LearningRole::Fixed && !(weight.format().is_plain() && is_float) {
                 return Err(Error::NotFloats {
                     path: checkpoint.folder().to_owned(),
                     what: format!("{} in {}", tensor.name, tensor.dtype),
                 });
             }
             for tensor in weight.tensors() {
-                *learning.entry(tensor.name.clone()).or_default() |= learns;
+                let of_tensor = roles.entry(tensor.name.clone()).or_insert(role);
+                *of_tensor = role.max(*of_tensor);
             }
         }
-        let mut gradient = 0;
         let tensors = checkpoint.tensors().iter().filter_map(|info| {
-            let learns = *learning.get(&info.name)?;
-            let tensor = LearningTensor { info: info.clone(), learns, gradient };
-            gradient += if learns { tensor.values() } else { 0 };
-            Some(tensor)
+            let role = *roles.get(&info.name)?;
+            Some(LearningTensor { info: info.clone(), role, gradient: 0 })
         });
-        let tensors: Vec<_> = tensors.collect();
+        let mut tensors: Vec<_> = tensors.collect();
+        let mut next = 0;
+        for role in [LearningRole::Learns, LearningRole::Statistic] {
+            for tensor in tensors.iter_mut().filter(|tensor| tensor.role == role) {
+                tensor.gradient = next;
+                next += tensor.values();
+            }
+        }
         let bytes = tensors.iter().map(LearningTensor::bytes);
         let limit = LEAST_GROUP.max(bytes.fold(0, u64::saturating_add) / MOST_GROUPS);
         let layout = Self { tensors, groups: Vec::new() };
@@ -143,8 +159,17 @@ impl OffloadLayout {
 
     /// Values that learn.
     pub fn values(&self) -> u64 {
-        let learning = self.tensors.iter().filter(|tensor| tensor.learns);
-        learning.map(LearningTensor::values).fold(0, u64::saturating_add)
+        self.of_role(LearningRole::Learns).map(LearningTensor::values).fold(0, u64::saturating_add)
+    }
+
+    /// Values that learn or are statistics.
+    pub(super) fn changing(&self) -> u64 {
+        let statistics = self.of_role(LearningRole::Statistic).map(LearningTensor::values);
+        statistics.fold(self.values(), u64::saturating_add)
+    }
+
+    pub(super) fn of_role(&self, role: LearningRole) -> impl Iterator<Item = &LearningTensor> {
+        self.tensors.iter().filter(move |tensor| tensor.role == role)
     }
 
     /// How many files there are.
@@ -167,7 +192,9 @@ impl OffloadLayout {
     pub(super) fn disk_bytes(&self) -> u64 {
         let groups = self.groups.iter().map(|group| self.group_bytes(group));
         let states = groups.fold(0, u64::saturating_add);
-        states.saturating_add(self.largest_group()).saturating_add(self.values().saturating_mul(4))
+        states
+            .saturating_add(self.largest_group())
+            .saturating_add(self.changing().saturating_mul(4))
     }
 
     /// What the file of a group holds.

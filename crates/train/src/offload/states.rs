@@ -1,6 +1,7 @@
 //! The folder in which all weights learn: weights, AdamW's moments, gradients, and how far the
 //! training has come.
 
+use std::collections::HashMap;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use outsize_machine::volume;
 use super::adamw::{AdamWStep, OffloadedAdamW};
 use super::first::{INDEX, write_first};
 use super::gradient_file::{GradientFile, failed};
-use super::layout::{OffloadLayout, STATES, file_name, step_name};
+use super::layout::{LearningRole, OffloadLayout, STATES, file_name, step_name};
 use super::progress::{PendingStep, Progress, StepSums};
 use super::step::{GroupStep, info, steps};
 use crate::Error;
@@ -184,6 +185,24 @@ impl OffloadedStates {
         self.progress.sums = sums;
         self.progress.batch = batches;
         self.save_progress()
+    }
+
+    /// Says what statistics have become, by the names of their tensors, before a step
+    /// [begins](Self::begin_update).
+    ///
+    /// # Errors
+    /// [`Error::OffloadedStates`] unless these are all of them; a file that cannot be written.
+    pub fn set_statistics(&self, values: &HashMap<String, Vec<f32>>) -> Result<(), Error> {
+        for tensor in self.layout.of_role(LearningRole::Statistic) {
+            let name = &tensor.info.name;
+            let now = values.get(name).filter(|now| now.len() as u64 == tensor.values());
+            let Some(now) = now else {
+                return Err(broken(&self.folder, format!("{name} is another statistic in it")));
+            };
+            let written = self.gradients.write(tensor.gradient, now);
+            written.map_err(|cause| self.gradients.failed(cause))?;
+        }
+        Ok(())
     }
 
     /// Says what the next step is to make of its gradients, which are complete. From now on it is

@@ -9,7 +9,9 @@ use outsize_checkpoint::{Checkpoint, Dtype, TensorInfo};
 
 use super::adamw::{AdamWStep, Values};
 use super::gradient_file::{GradientFile, failed};
-use super::layout::{FIRST_MOMENT, LearningTensor, OffloadLayout, SECOND_MOMENT, step_name};
+use super::layout::{
+    FIRST_MOMENT, LearningRole, LearningTensor, OffloadLayout, SECOND_MOMENT, step_name,
+};
 use crate::Error;
 
 /// Values of a tensor that are in memory at once.
@@ -53,9 +55,10 @@ impl GroupStep<'_> {
         let mut out =
             NextFile { file: write().map_err(|cause| failed(&next, cause))?, path: &next };
         for tensor in &self.layout.tensors[self.layout.groups[group].clone()] {
-            match tensor.learns {
-                true => self.change(tensor, &mut out)?,
-                false => self.copy(tensor, &mut out)?,
+            match tensor.role {
+                LearningRole::Learns => self.change(tensor, &mut out)?,
+                LearningRole::Statistic => self.replace(tensor, &mut out)?,
+                LearningRole::Fixed => self.copy(tensor, &mut out)?,
             }
         }
         out.write(marker.offset, &self.step.to_le_bytes())?;
@@ -93,6 +96,22 @@ impl GroupStep<'_> {
             if let Some(info) = narrow {
                 let bytes = narrowed(&pieces[0], info.dtype);
                 out.write(info.offset + start * 2, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what a statistic has become.
+    fn replace(&self, tensor: &LearningTensor, out: &mut NextFile<'_>) -> Result<(), Error> {
+        let info = info(self.weights, &tensor.info.name)?;
+        for start in (0..tensor.values()).step_by(PIECE as usize) {
+            let mut values = vec![0.0; PIECE.min(tensor.values() - start) as usize];
+            let read = self.gradients.read(tensor.gradient + start, &mut values);
+            read.map_err(|cause| self.gradients.failed(cause))?;
+            let offset = info.offset + start * info.dtype.size() as u64;
+            match info.dtype {
+                Dtype::F32 => out.write(offset, bytemuck::cast_slice(&values))?,
+                narrow => out.write(offset, &narrowed(&values, narrow))?,
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! A Burn module all of whose weights learn within a budget.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 
@@ -25,6 +26,8 @@ pub struct OffloadedTraining<M> {
     /// What the training began with.
     pub(super) checkpoint: Checkpoint,
     pub(super) states: OffloadedStates,
+    /// The tensors of running statistics, by their paths in the module.
+    pub(super) statistics: HashMap<String, String>,
     pub(super) map: DeviceMap,
     /// None while a step changes what it reads.
     pub(super) dispatched: Option<Dispatched<M>>,
@@ -76,6 +79,12 @@ impl<M: Module> OffloadedTraining<M> {
     pub fn step(&mut self, learning_rate: f64) -> Result<OffloadedStep, Error> {
         let step = self.steps() + 1;
         let sums = self.sums.take().ok_or(Error::NoGradients { step })?;
+        if !self.statistics.is_empty() {
+            let now = self.dispatched()?.running_statistics()?.into_iter();
+            let now = now
+                .filter_map(|(path, values)| Some((self.statistics.get(&path)?.clone(), values)));
+            self.states.set_statistics(&now.collect())?;
+        }
         let update = self.states.begin_update(&self.adamw, learning_rate, sums)?;
         self.update()?;
         let (loss, grad_norm) = (self.states.last().mean(), update.norm);
