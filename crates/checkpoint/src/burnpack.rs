@@ -14,7 +14,7 @@ use crate::fault::HeaderFault;
 use crate::file::{ShardFile, open_regular, read_vec};
 use crate::header::HeaderEntry;
 use crate::masquerade;
-use crate::text::shortened;
+use crate::text::message;
 
 pub use self::fault::BurnpackFault;
 
@@ -127,8 +127,8 @@ fn detail(error: ciborium::de::Error<std::io::Error>) -> String {
     match error {
         Io(_) => "it ends early".to_owned(),
         Syntax(at) => format!("byte {at} of it is not CBOR"),
-        Semantic(Some(at), what) => format!("{} at byte {at} of it", shortened(&what)),
-        Semantic(None, what) => shortened(&what),
+        Semantic(Some(at), what) => format!("{} at byte {at} of it", message(&what)),
+        Semantic(None, what) => message(&what),
         RecursionLimitExceeded => "its values lie too deep in one another".to_owned(),
     }
 }

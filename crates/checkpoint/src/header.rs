@@ -9,7 +9,7 @@ use crate::dtype::{Dtype, UnknownDtype};
 use crate::fault::HeaderFault;
 use crate::json::{Notes, Text, twice, within};
 use crate::masquerade;
-use crate::text::{name_fault, quoted, shortened};
+use crate::text::{message, name_fault, quoted, shortened};
 
 /// Bytes that the headers of all shards may have together: ten times those of the largest real
 /// checkpoints. What is kept of them in memory is in proportion.
@@ -86,7 +86,7 @@ impl Header {
             return Err(HeaderFault::NotAnObject);
         }
         let Claims { metadata, mut tensors } = serde_json::from_slice(json)
-            .map_err(|error| HeaderFault::Json { detail: shortened(&error.to_string()) })?;
+            .map_err(|error| HeaderFault::Json { detail: message(&error.to_string()) })?;
         tensors.sort_unstable_by(|(one, _), (other, _)| one.0.cmp(&other.0));
         if let Some([(name, _), _]) =
             tensors.array_windows().find(|[(one, _), (other, _)]| one.0 == other.0)

@@ -12,7 +12,7 @@ use crate::fault::IndexFault;
 use crate::file::{open_regular, read_exact_at};
 use crate::json::{Text, within};
 use crate::masquerade;
-use crate::text::{name_fault, quoted, shortened};
+use crate::text::{message, name_fault, quoted, shortened};
 
 /// Bytes that an index may have. One of a million tensors is about this large.
 const MAX_INDEX: u64 = 100_000_000;
@@ -45,7 +45,7 @@ impl<'a> Index<'a> {
             return Err(IndexFault::OtherFormat { what, advice });
         }
         let Contents { weight_map, .. } = serde_json::from_slice(json)
-            .map_err(|error| IndexFault::Json { detail: shortened(&error.to_string()) })?;
+            .map_err(|error| IndexFault::Json { detail: message(&error.to_string()) })?;
         let RingLayout { shards: positions, mut tensors } = weight_map;
         if tensors.is_empty() {
             return Err(IndexFault::Empty);

@@ -11,7 +11,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::text::{quoted, shortened};
+use crate::text::{message, quoted};
 
 /// Entries that a header's notes may have. Real ones have a few dozen.
 const MAX_NOTES: usize = 100_000;
@@ -55,7 +55,7 @@ impl<'de> Deserialize<'de> for Notes {
 
 /// Says in which entry an error is.
 pub(crate) fn within<E: serde::de::Error>(name: &str, error: E) -> E {
-    E::custom(format!("{}: {}", quoted(name), shortened(&error.to_string())))
+    E::custom(format!("{}: {}", quoted(name), message(&error.to_string())))
 }
 
 /// Says that a name came before.

@@ -42,6 +42,12 @@ pub(crate) fn quoted(name: &str) -> String {
     shortened(&format!("{:?}", shortened(name)))
 }
 
+/// A parser's message, which may repeat what it parsed: escaped, and the middle left out if it is
+/// very long.
+pub(crate) fn message(text: &str) -> String {
+    plain(&shortened(text))
+}
+
 /// A text of which the middle is left out if it is very long.
 pub(crate) fn shortened(text: &str) -> String {
     let Some((cut, _)) = text.char_indices().nth(MOST) else {

@@ -115,6 +115,7 @@ fn what_is_wrong_is_said() {
     said(&long, &["over the limit of 104857600"]);
     said(&replaced(&valid, b"tensors", b"tensorz"), &["metadata is not valid", "tensors"]);
     said(&replaced(&valid, b"BF16", b"BF17"), &["\"b\": unknown variant `BF17`, expected"]);
+    said(&replaced(&valid, b"BF16", b"B\x1b16"), &["\"b\": unknown variant `B\\u{1b}16`"]);
     said(&replaced(&valid, b"cF32", b"cF64"), &["\"a.weight\" should have 48 bytes", "has 24"]);
     said(&replaced(&valid, b"scalar", b"\nalars"), &["control characters"]);
     let twice = packed(vec![tensor("a", DType::U8, &[2]), tensor("b", DType::U8, &[2])]);

@@ -94,7 +94,7 @@ impl<M> Dispatched<M> {
     ///
     /// # Errors
     /// As [`run`](Self::run); [`Error::Gradient`] with what the sink said; [`Error::Misuse`] for a
-    /// parameter in blocks, or stored with its axes the other way round.
+    /// parameter in blocks, and for rows of one that is stored the other way round.
     ///
     /// # Panics
     /// As there.

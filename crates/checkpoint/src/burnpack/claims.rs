@@ -9,7 +9,7 @@ use super::BurnpackFault;
 use crate::dtype::Dtype;
 use crate::header::Shape;
 use crate::json::Notes;
-use crate::text::{name_fault, quoted, shortened};
+use crate::text::{message, name_fault, quoted};
 
 /// The metadata. Scalars beside the tensors, such as an optimizer's, belong to no module.
 #[derive(Deserialize)]
@@ -112,7 +112,7 @@ impl<'de> Deserialize<'de> for Tensors {
 /// `Semantic(None, "what is wrong")`.
 fn in_tensor<E: serde::de::Error>(name: &str, error: &E) -> E {
     let shown = error.to_string();
-    let what = shown.strip_prefix("Semantic(").and_then(|shown| shown.split_once(", "));
-    let what = what.and_then(|(_, text)| serde_json::from_str(text.strip_suffix(')')?).ok());
-    E::custom(format!("{}: {}", quoted(name), shortened(&what.unwrap_or(shown))))
+    let what = shown.strip_prefix("Semantic(").and_then(|shown| shown.split_once(", \""));
+    let what = what.and_then(|(_, text)| Some(text.strip_suffix("\")")?.replace("\\\"", "\"")));
+    E::custom(format!("{}: {}", quoted(name), message(&what.unwrap_or(shown))))
 }
