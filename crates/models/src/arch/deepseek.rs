@@ -7,6 +7,7 @@
 mod absent;
 mod axk2;
 mod config;
+mod dots3;
 mod hunyuan;
 mod indexer;
 mod linear;
@@ -56,6 +57,8 @@ impl RmsFeedForward for RmsMoE {
         ("deepseek_v3", "DeepseekV3"),
         ("kimi_k2", "DeepseekV3"),
         ("dots1", "Dots1"),
+        (dots3::DOTS3, "Dots3NoteText"),
+        (dots3::DOTS3_TEXT, "Dots3NoteText"),
         ("glm4_moe", "Glm4Moe"),
         ("glm4v_moe", "Glm4vMoeText"),
         ("glm46v", "Glm4vMoeText"),
@@ -97,6 +100,7 @@ impl RmsFeedForward for RmsMoE {
             "mistral3" => Some(&gemma3::NAMES),
             "mistral_large4" => Some(&mistral::LARGE_PARTS),
             "kimi_k25" => Some(&KIMI_NAMES),
+            dots3::DOTS3 => Some(&dots3::NAMES),
             "glm4v_moe" | "glm46v" => Some(&qwen_vl::NAMES),
             "step3p7" => Some(&step3p7::NAMES),
             "minimax_m3_vl" => Some(&minimax_m3::NAMES),

@@ -201,6 +201,7 @@ fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
         scale: scale * softmax_stretch(fields, &config.rope)?,
         epsilon: 1e-6,
         latent_scale: Some((hidden / rank as f64).sqrt()),
+        norms_rotated: false,
         has_sinks: false,
         gate: LatentGate::None,
         scales_queries: false,

@@ -135,7 +135,7 @@ fn indexer(
 }
 
 /// A list of zeros and ones.
-fn flags(fields: &Fields<'_>, field: &str, layers: usize) -> Result<Vec<bool>, Error> {
+pub(super) fn flags(fields: &Fields<'_>, field: &str, layers: usize) -> Result<Vec<bool>, Error> {
     let flag = |value: &Value| match value.as_u64() {
         Some(0) => Some(false),
         Some(1) => Some(true),

@@ -66,6 +66,8 @@ pub struct RmsConfig {
     pub mixers: Vec<LayerMixer>,
     /// The sizes of attention over a compressed cache, if it is that.
     pub latent_attention: Option<LatentAttentionConfig>,
+    /// The same of layers with a sliding window, if they have others.
+    pub local_latent: Option<LatentAttentionConfig>,
     /// Of each layer, which tokens it sees, if an indexer chooses them.
     pub choices: Vec<LatentChoice>,
     /// Of each layer, whose keys and values it looks at, if these are compressed.
@@ -243,7 +245,8 @@ impl RmsConfig {
 
     /// The sizes of attention over a compressed cache in the block of that number, if it is that.
     pub(super) fn latent(&self, index: usize) -> Option<LatentAttentionConfig> {
-        let latent = self.latent_attention?;
+        let local = self.local_latent.filter(|_| self.windows[index].is_some());
+        let latent = local.or(self.latent_attention)?;
         let latent = LatentAttentionConfig { source: self.latent_sources[index], ..latent };
         Some(match self.learned_frequencies && !self.rotated_layers[index] {
             true => LatentAttentionConfig { plain: latent.query(), rotated: 0, ..latent },
@@ -259,7 +262,7 @@ impl RmsConfig {
     ) -> Either<Attention, LatentAttention> {
         match self.latent(index) {
             Some(latent) => {
-                let (hidden, heads) = (self.hidden_size, self.num_attention_heads);
+                let (hidden, heads) = (self.hidden_size, self.heads(index));
                 let attention =
                     LatentAttention::new(hidden, heads, latent, self.attention_in_bias, init);
                 Either::Other(attention.choosing(hidden, self.choices[index], init))

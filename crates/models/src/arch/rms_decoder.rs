@@ -254,6 +254,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Mistral3ForConditionalGeneration",
         "MistralLarge4ForConditionalGeneration",
         "InternVLForConditionalGeneration",
+        "Dots3NoteForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",
         "Step3p7ForConditionalGeneration",

@@ -48,8 +48,11 @@ pub struct LatentAttentionConfig {
     pub scale: f64,
     /// What the norms of compressed queries, keys and values add.
     pub epsilon: f64,
-    /// What keys and values are made of is multiplied by this once it is normed, in LongCat-Flash.
+    /// What keys and values are made of is multiplied by this once it is normed, in LongCat-Flash
+    /// and dots3-note.
     pub latent_scale: Option<f64>,
+    /// Whether the rotated part of keys is normed before it is rotated.
+    pub norms_rotated: bool,
     /// Whether each head has a [sink](super::Attention::sinks).
     pub has_sinks: bool,
     /// What multiplies what comes of each head.
@@ -133,6 +136,8 @@ pub struct LatentAttention {
     pub kv_a_proj_with_mqa: Option<Linear>,
     /// `[rank]`.
     pub kv_a_layernorm: Option<RmsNorm>,
+    /// `[rotated]`: of the part of keys that is rotated.
+    pub k_rope_only_layernorm: Option<RmsNorm>,
     /// What makes keys and values.
     pub kv_b_proj: HeadMatrices,
     /// `[hidden, heads · value]`.
@@ -179,6 +184,8 @@ impl LatentAttention {
             }),
             kv_a_proj_with_mqa: is_source.then(|| Linear::new(hidden, config.seen(), bias, init)),
             kv_a_layernorm: is_source.then(|| norm(rank)),
+            k_rope_only_layernorm: (is_source && config.norms_rotated)
+                .then(|| norm(config.rotated)),
             kv_b_proj: HeadMatrices::new(heads, &config, init),
             o_proj: Linear::new(heads * value, hidden, bias, init),
             sinks: has_sinks.then(|| zeros(heads, &init.device)),
@@ -336,7 +343,11 @@ impl LatentAttention {
             None => latent,
         };
         let turned = (rotated > 0).then(|| {
-            let turned = part(rank, rotated).reshape([batch, tokens, 1, rotated]);
+            let turned = match &self.k_rope_only_layernorm {
+                Some(norm) => norm.forward(part(rank, rotated)),
+                None => part(rank, rotated),
+            };
+            let turned = turned.reshape([batch, tokens, 1, rotated]);
             rope::rotated(rotation, turned)
         });
         std::iter::once(latent).chain(turned).collect()

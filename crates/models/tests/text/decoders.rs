@@ -74,10 +74,18 @@ fn rounded_activations_stay_near_the_reference_logits() {
             assert!(difference(&found, &expected.logits) > TOLERANCE, "{name}");
             // A token near a tie goes to another expert than without rounding, or sees another
             // token.
-            let chooses =
-                ["_dsa", "_v32", "hy_v4", "minimax_m3", "deepseek_v4", "mistral_large4", "axk2"]
-                    .iter()
-                    .any(|it| name.contains(it));
+            let chooses = [
+                "_dsa",
+                "_v32",
+                "hy_v4",
+                "minimax_m3",
+                "deepseek_v4",
+                "mistral_large4",
+                "axk2",
+                "dots3_note",
+            ]
+            .iter()
+            .any(|it| name.contains(it));
             // In tiles one does of this model, whose states then remember it.
             let in_tiles = outsize_kernels::Isa::detected() == outsize_kernels::Isa::AmxBf16;
             let chooses = chooses || in_tiles && name == "jamba-published-bf16";

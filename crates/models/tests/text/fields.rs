@@ -31,6 +31,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<ArceeForCausalLm>("nanochat"),
         of::<ArceeForCausalLm>("jais2"),
         of::<DeepseekForCausalLm>("kolibri1"),
+        of::<DeepseekForCausalLm>("dots3_note_text"),
+        ("dots3_note-published-bf16", DeepseekForCausalLm::fields("dots3_note")),
         of::<DeepseekForCausalLm>("flint"),
         of::<LlamaForCausalLm>("ministral"),
         of::<LlamaForCausalLm>("internlm3"),
@@ -147,7 +149,13 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         | "ffn_config" => value.is_object(),
         // All that it may say has a default.
         "text_config" => {
-            let all = ["mistral_large4", "hy_v4_vl", "muse_glimmer", "muse_spark"];
+            let all = [
+                "mistral_large4",
+                "hy_v4_vl",
+                "muse_glimmer",
+                "muse_spark",
+                "dots3_note-published-bf16",
+            ];
             all.contains(&name) && value.is_object()
         }
         // In files of older versions: those of newer ones have it in `rope_parameters`.
@@ -164,12 +172,17 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
             name == "glm_moe_dsa"
         }
         // Of others: they list which layers have experts.
-        "first_k_dense_replace" => ["deepseek_v32", "glm_moe_dsa", "axk1", "axk2"].contains(&name),
+        "first_k_dense_replace" => {
+            ["deepseek_v32", "glm_moe_dsa", "axk1", "axk2", "dots3_note_text"].contains(&name)
+        }
+        // Of files as they were published first, which do not list sizes of each layer.
+        "moe_layer_freq" | "sliding_window_size" => name == "dots3_note_text",
+        "use_sliding_window" => name.starts_with("dots3_note"),
         // One of these is a number that it may be.
         "kda_lower_bound" => value.is_number(),
         // Other names of fields that are there.
         "num_attention_heads" | "num_hidden_layers" => name == "bloom",
-        _ => false,
+        _ => field.starts_with("swa_") && name == "dots3_note_text",
     }
 }
 
@@ -359,6 +372,32 @@ fn what_does_not_fit_together_is_refused_by_name() {
             json!({"sparse_attention_config": {"sparse_init_block": 1}}),
             "text_config.sparse_attention_config.sparse_init_block",
         ),
+        (
+            "dots3_note_text",
+            "layer_types",
+            json!(["indexed_attention", "sliding_attention", "full_attention"]),
+            "layer_types",
+        ),
+        (
+            "dots3_note_text",
+            "per_layer_config",
+            json!({"0": {"head_dim": 8}}),
+            "per_layer_config.0",
+        ),
+        (
+            "dots3_note_text",
+            "per_layer_config",
+            json!({"1": {"qk_rope_head_dim": 7}}),
+            "per_layer_config.1.head_dim",
+        ),
+        ("dots3_note-published-bf16", "swa_head_dim", json!(15), "swa_head_dim"),
+        (
+            "dots3_note-published-bf16",
+            "swa_num_key_value_heads",
+            json!(1),
+            "swa_num_key_value_heads",
+        ),
+        ("dots3_note-published-bf16", "moe_layer_freq", json!([0, 2, 1]), "moe_layer_freq"),
         ("hy_v4", "swiglu_limit", json!(0), "swiglu_limit"),
         ("deepseek_v4", "swiglu_limit", json!(0), "swiglu_limit"),
         ("deepseek_v4", "num_key_value_heads", json!(2), "num_key_value_heads"),
@@ -658,6 +697,20 @@ fn axk2_has_the_defaults_of_transformers() {
     assert_eq!((routing.per_token, routing.scale, routing.groups), (8, 2.5, None));
     assert_eq!((read.max_position_embeddings, read.rms_norm_eps), (131_072, 1e-6));
     assert_eq!(read.latent_attention.unwrap().indexer.unwrap().heads, 16);
+}
+
+#[test]
+fn dots3_note_has_the_defaults_of_transformers() {
+    // `Dots3NoteTextConfig()` of transformers 5.25, with the corrections of experts' scores.
+    let config = ModelConfig::from_json(r#"{"model_type": "dots3_note_text"}"#).unwrap();
+    assert_eq!(config.parameter_count(), 279_551_718_016 + 11_520);
+    let read = config.of::<DeepseekForCausalLm>().unwrap();
+    let seen: Vec<_> = (0..46).filter(|layer| read.windows[*layer].is_none()).take(4).collect();
+    assert_eq!((seen, read.windows[2]), (vec![0, 1, 5, 9], Some(512)));
+    assert_eq!((read.rope.theta, read.local_rope.as_ref().unwrap().theta), (8e7, 5e4));
+    assert_eq!((read.max_position_embeddings, read.rms_norm_eps), (524_288, 1e-5));
+    let routing = read.experts.unwrap().routing;
+    assert_eq!((routing.per_token, routing.scale, routing.groups), (8, 1.0, None));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What `transformers` takes where a field of these models is absent.
 
 use super::super::rms_config::{DEFAULTS, RmsDefaults};
+use super::dots3::DOTS3_TEXT;
 use super::hunyuan::HY_V4_PART;
 use super::mistral::LARGE;
 
@@ -84,6 +85,27 @@ impl Absent {
                 scale: 1.0,
                 normalized: false,
                 groups: (1, 1),
+                ..v3
+            },
+            DOTS3_TEXT => Self {
+                sizes: RmsDefaults {
+                    sizes: &[
+                        ("vocab_size", 152_064),
+                        ("hidden_size", 5120),
+                        ("intermediate_size", 13_824),
+                        ("num_hidden_layers", 46),
+                        ("num_attention_heads", 128),
+                    ],
+                    max_position_embeddings: 524_288,
+                    rms_norm_eps: 1e-5,
+                    rope_theta: 8e7,
+                    ..DEFAULTS
+                },
+                moe_intermediate_size: 1536,
+                dense: 1,
+                scale: 1.0,
+                groups: (1, 1),
+                latent: LatentWidths { query_rank: Some(1024), ..v3.latent },
                 ..v3
             },
             "glm4_moe" | GLM_V => Self {

@@ -14,6 +14,7 @@ use super::super::{
 };
 use super::absent::{Absent, GLM_V, LatentWidths};
 use super::axk2::{self, AXK2, AXK2_NAMES};
+use super::dots3::{self, DOTS3, DOTS3_FIELDS, DOTS3_PARTS, DOTS3_TEXT};
 use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES, HY_V4_PART, is_hy_v4};
 use super::indexer::{self, GLM_INDEXER, INDEXER};
 use super::linear;
@@ -81,6 +82,10 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         }
         "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
         "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
+        DOTS3 => {
+            &[DOTS3_PARTS, DOTS3_FIELDS, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS]
+        }
+        DOTS3_TEXT => &[DOTS3_FIELDS, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
         "mistral4" => MISTRAL4,
         "mistral3" | "mistral_large4" => &[mistral3::MULTIMODAL],
         "kimi_k25" => &[KIMI_IMAGES],
@@ -108,6 +113,9 @@ pub(in super::super) fn read(
         return read_text_part(model_type, fields);
     }
     match model_type {
+        DOTS3 if fields.get("text_config").is_some() => return read_text_part(model_type, fields),
+        // As it is published.
+        DOTS3 => return read(DOTS3_TEXT, fields),
         "afmoe" => return afmoe::read(fields),
         "laguna" => return laguna::read(fields),
         "kolibri1" => return kolibri1::read(fields),
@@ -145,9 +153,11 @@ pub(in super::super) fn read(
         for field in ["n_routed_experts", "n_shared_experts"] {
             fields.size(field, MAX_EXPERTS)?;
         }
-    } else if config.latent_attention.is_some_and(|latent| latent.indexer.is_some()) {
+    } else if model_type != DOTS3_TEXT
+        && config.latent_attention.is_some_and(|latent| latent.indexer.is_some())
+    {
         indexer::check_layer_types(fields, config.num_hidden_layers)?;
-    } else if model_type != "exaone_moe" && !is_linear {
+    } else if model_type != "exaone_moe" && model_type != DOTS3_TEXT && !is_linear {
         // All layers see everything, whatever else a file may ask for.
         layer_windows(fields, None, config.windows.clone())?;
     }
@@ -167,7 +177,8 @@ pub(in super::super) fn read(
     let dense = dense_layers(fields, "first_k_dense_replace", absent.dense)?;
     config.sparse_layers = match fields.get("mlp_layer_types") {
         Some(kinds) => listed_layers(fields, kinds, layers)?,
-        _ => (0..layers).map(|layer| layer >= dense).collect(),
+        None if model_type == DOTS3_TEXT => dots3::sparse_layers(fields, layers, dense)?,
+        None => (0..layers).map(|layer| layer >= dense).collect(),
     };
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
@@ -177,7 +188,14 @@ pub(in super::super) fn read(
         }
         _ => "n_shared_experts",
     };
-    let shared = shared_width(fields, field, absent.shared, inner)?;
+    let of_shared = match model_type {
+        DOTS3_TEXT => {
+            let names = ["moe_shared_expert_intermediate_size", "shared_experts_intermediate_size"];
+            fields.size_or(field_of(fields, names)?, 1536, MAX_INTERMEDIATE)?
+        }
+        _ => inner,
+    };
+    let shared = shared_width(fields, field, absent.shared, of_shared)?;
     let field = match is_hy {
         true => field_of(fields, ["router_scaling_factor", "routed_scaling_factor"])?,
         false => "routed_scaling_factor",
@@ -287,13 +305,14 @@ fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Er
         "mistral3" => ("mistral4", MISTRAL4_TEXT),
         "mistral_large4" => (LARGE, LARGE_TEXT),
         "kimi_k25" => ("kimi_k2", KIMI_TEXT),
+        DOTS3 => (DOTS3_TEXT, DOTS3_OF_PARTS),
         _ => (GLM_V, GLM_V_TEXT),
     };
     check(&text, tables)?;
     let config = read(text_type, &text)?;
-    // That of the whole model counts, in Mistral Large 4 where it says nothing too; where both are
-    // looked at, either.
-    let tied = text_type != LARGE && config.tie_word_embeddings;
+    // That of the whole model counts, in Mistral Large 4 and dots3 where it says nothing too; where
+    // both are looked at, either.
+    let tied = ![LARGE, DOTS3_TEXT].contains(&text_type) && config.tie_word_embeddings;
     let tied = fields.flag_or("tie_word_embeddings", tied)?
         || (text_type == GLM_V && config.tie_word_embeddings);
     Ok(RmsConfig { tie_word_embeddings: tied, ..config })
@@ -343,7 +362,8 @@ fn with_latent_attention(
     }
     // Of Sarvam it was published as something else, which does not count; nor does either of
     // Hunyuan 4. That of others may be of linear attention.
-    let is_other = ["sarvam_mla", "kimi_linear", "bailing_hybrid"].contains(&model_type);
+    let is_other = ["sarvam_mla", "kimi_linear", "bailing_hybrid", DOTS3_TEXT];
+    let is_other = is_other.contains(&model_type);
     if config.head_dim != head && !is_other && !is_hy {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
     }
@@ -352,6 +372,8 @@ fn with_latent_attention(
     let config = match model_type {
         "mistral4" => with_growth(fields, config, head)?,
         LARGE => with_large_layers(fields, config)?,
+        // Each kind of layers has its own.
+        DOTS3_TEXT => config,
         _ => config.with_rope(fields)?,
     };
     let field = "q_lora_rank";
@@ -361,7 +383,7 @@ fn with_latent_attention(
         None => query_rank.filter(|_| !fields.has(field)),
     };
     let indexer = match model_type {
-        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" | HY_V4_PART | "axk2" | LARGE => {
+        "deepseek_v32" | "glm_moe_dsa" | "hy_v4" | HY_V4_PART | "axk2" | LARGE | DOTS3_TEXT => {
             Some(indexer::read(model_type, fields, rotated, config.rms_norm_eps)?)
         }
         _ => None,
@@ -378,11 +400,12 @@ fn with_latent_attention(
         value: width("v_head_dim", value)?,
         apart: fields.flag_or("kv_b_apart", false)?,
         scale,
-        epsilon: match is_large || model_type == HY_V4_PART {
+        epsilon: match is_large || [HY_V4_PART, DOTS3_TEXT].contains(&model_type) {
             true => config.rms_norm_eps,
             false => 1e-6,
         },
         latent_scale: None,
+        norms_rotated: false,
         has_sinks: is_hy,
         gate: match model_type {
             _ if is_hy => LatentGate::Values,
@@ -393,8 +416,11 @@ fn with_latent_attention(
         source: KeyValueSource::OWN,
         indexer,
     };
+    let config = match model_type {
+        DOTS3_TEXT => dots3::with_layers(fields, config, latent)?,
+        _ => RmsConfig { latent_attention: Some(latent), ..config },
+    };
     Ok(RmsConfig {
-        latent_attention: Some(latent),
         logit_softcap: match is_large {
             true => gemma::softcap(fields, "final_logit_softcapping", 30.0)?,
             false => None,
@@ -448,7 +474,6 @@ pub(in super::super) fn softmax_stretch(
 const SHARED: &[KnownField] = &[
     ("attention_bias", Read),
     ("moe_intermediate_size", Read),
-    ("moe_layer_freq", Effect::ONE),
     ("n_group", Read),
     ("n_routed_experts", Read),
     ("n_shared_experts", Read),
@@ -504,6 +529,9 @@ const LARGE_TEXT: &[&[KnownField]] = &[
     FIELDS,
     COMMON,
 ];
+
+const DOTS3_OF_PARTS: &[&[KnownField]] =
+    &[DOTS3_FIELDS, TEXT_PART, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
 
 const SOFTMAX: &[KnownField] = &[("scoring_func", Only(&["\"softmax\""]))];
 
@@ -562,7 +590,9 @@ const SARVAM_MOE: &[KnownField] = &[
     ("use_rmsnorm", Effect::ON),
 ];
 
-const DENSE_FIRST: &[KnownField] = &[("first_k_dense_replace", Read)];
+/// Which layers have experts: all but the first ones.
+const DENSE_FIRST: &[KnownField] =
+    &[("first_k_dense_replace", Read), ("moe_layer_freq", Effect::ONE)];
 
 pub(in super::super) const ROPE: &[KnownField] = &[("rope_interleave", Read)];
 
@@ -583,7 +613,12 @@ const GLM: &[KnownField] = &[("partial_rotary_factor", Read), ("use_qk_norm", Re
 const EXAONE: &[KnownField] = &[("mlp_layer_types", Read), ("num_shared_experts", Read)];
 
 /// All layers have experts, whatever it says.
-const SOLAR: &[KnownField] = &[("first_k_dense_replace", Harmless)];
+const SOLAR: &[KnownField] =
+    &[("first_k_dense_replace", Harmless), ("moe_layer_freq", Effect::ONE)];
 
-const GLM_LITE: &[KnownField] =
-    &[("first_k_dense_replace", Effect::ONE), ("mlp_layer_types", Read), ("rope_interleave", Read)];
+const GLM_LITE: &[KnownField] = &[
+    ("first_k_dense_replace", Effect::ONE),
+    ("mlp_layer_types", Read),
+    ("moe_layer_freq", Effect::ONE),
+    ("rope_interleave", Read),
+];

@@ -25,6 +25,7 @@ pub(super) const HY: &[KnownField] = &[
     ("enable_moe_fp32_combine", Harmless),
     ("first_k_dense_replace", Effect::ONE),
     ("mlp_layer_types", Read),
+    ("moe_layer_freq", Effect::ONE),
     ("moe_router_enable_expert_bias", Effect::ON),
     ("moe_router_use_sigmoid", Effect::ON),
     ("num_shared_experts", Read),
@@ -56,6 +57,7 @@ pub(super) const HY_V4: &[KnownField] = &[
     ("hc_magnitude", Read),
     ("hc_mult", Read),
     ("indexer_types", Read),
+    ("moe_layer_freq", Effect::ONE),
     // What weights began with.
     ("learnable_sink_init", Harmless),
     ("swiglu_limit", Read),

@@ -3,6 +3,7 @@
 use outsize_kernels::RotaryPairs;
 use serde_json::Value;
 
+use super::dots3::DOTS3_TEXT;
 use super::hunyuan::{HY_V4_PART, is_hy_v4};
 use super::mistral::LARGE;
 use crate::Error;
@@ -33,7 +34,7 @@ pub(super) fn read(
         heads: fields.size_or("index_n_heads", heads, MAX_HEADS)?,
         head_dim,
         top_k: fields.size_or("index_topk", 2048, MAX_POSITIONS)?,
-        pairs: match is_glm || model_type == HY_V4_PART {
+        pairs: match is_glm || [HY_V4_PART, DOTS3_TEXT].contains(&model_type) {
             true => RotaryPairs::Interleaved,
             false => RotaryPairs::Halves,
         },

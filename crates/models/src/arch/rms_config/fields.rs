@@ -117,6 +117,7 @@ impl RmsConfig {
             branch_scales: BranchScales::default(),
             mixers: vec![LayerMixer::Attention; num_hidden_layers],
             latent_attention: None,
+            local_latent: None,
             choices: vec![LatentChoice::Own; num_hidden_layers],
             latent_sources: vec![KeyValueSource::OWN; num_hidden_layers],
             learned_frequencies: false,

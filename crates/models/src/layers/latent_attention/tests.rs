@@ -45,6 +45,7 @@ fn sees_the_same(top_k: usize, layers: &[(KeyValueSource, LatentChoice)]) {
         scale: 5.0,
         epsilon: 1e-6,
         latent_scale: None,
+        norms_rotated: false,
         has_sinks: false,
         gate: LatentGate::None,
         scales_queries: false,
