@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::conv::{Conv1d, Conv1dConfig};
 use burn::nn::{
     BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, Gelu, LayerNorm, LayerNormConfig,
@@ -63,7 +63,8 @@ struct Place(TempDir);
 impl Place {
     fn new(names: &Names) -> Self {
         let place = Self(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
-        save(&Mixed::new(&Device::flex()), place.at("model"), names, 1 << 30).unwrap();
+        let module = Mixed::new(&Device::flex()).map(&mut Drawn(0));
+        save(&module, place.at("model"), names, 1 << 30).unwrap();
         place
     }
 
@@ -123,6 +124,24 @@ fn tensors(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let checkpoint = Checkpoint::open(folder).unwrap();
     let tensors = checkpoint.tensors().iter();
     tensors.map(|it| (it.name.clone(), checkpoint.read(it).unwrap())).collect()
+}
+
+/// Gives parameters the same values in every run, by how many had some before: from -0.1 to 0.1.
+struct Drawn(u64);
+
+impl ModuleMapper for Drawn {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| {
+            let (shape, device) = (tensor.shape(), tensor.device());
+            let value = |_| {
+                // Knuth's linear congruential generator, of which the upper bits count.
+                self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                ((self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0) / 10.0
+            };
+            let values: Vec<f32> = (0..shape.num_elements()).map(value).collect();
+            Tensor::from_data(TensorData::new(values, shape), &device)
+        })
+    }
 }
 
 #[derive(Default)]
@@ -188,11 +207,14 @@ fn weights_learn_what_they_do_in_memory_in_any_budget_with_the_same_bits() {
         let before = values(&place.at("model"), &names);
         for ((found, want), before) in learned.iter().zip(&wanted).zip(&before) {
             let far = |one: &[f32], other: &[f32]| {
-                one.iter().zip(other).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max)
+                let squares = one.iter().zip(other).map(|(one, other)| (one - other).powi(2));
+                squares.sum::<f32>().sqrt()
             };
-            let off = far(found, want);
-            assert!(off < 1e-5, "off by {off}");
-            assert!(far(found, before) > 1e-3, "it did not learn");
+            // Not of each weight by itself: where a gradient is nearly 0, AdamW makes a step of
+            // what its rounding leaves.
+            let (off, moved) = (far(found, want), far(want, before));
+            assert!(off < 5e-5 * moved, "off by {off} of {moved}");
+            assert!(moved > 1e-3 * (found.len() as f32).sqrt(), "it did not learn");
         }
         small.remove_states();
         assert!(!place.at("small").exists());
