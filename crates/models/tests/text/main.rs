@@ -6,6 +6,7 @@ mod common;
 mod fixtures;
 
 mod decoders;
+mod defaults;
 mod fields;
 mod full;
 mod gguf;
@@ -14,6 +15,7 @@ mod llama;
 mod low_rank;
 mod low_rank_quantised;
 mod placement;
+mod refused;
 mod resting;
 mod scores;
 mod snapshot;
