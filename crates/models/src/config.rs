@@ -16,7 +16,7 @@ pub use self::known::{Effect, KnownField};
 pub(crate) use self::quantization::PACKED_BF16;
 pub use self::quantization::{IntegerGroups, Quantization, compressed_integers};
 pub use self::rope::{RopeConfig, RopeScaling};
-pub(crate) use self::rope::{RopeContext, rope_object, theta, yarn_stretch};
+pub(crate) use self::rope::{RopeContext, check_no_rope_scaling, rope_object, theta, yarn_stretch};
 pub(crate) use self::window::{
     DEFAULT_WINDOW, chunked_layers, layer_windows, sliding_window, uniform_windows,
 };

@@ -10,13 +10,13 @@ mod config;
 mod dots3;
 mod hunyuan;
 mod indexer;
+mod known_fields;
 mod linear;
 mod mistral;
 
-pub(super) use config::{
-    KIMI_IMAGES, LATENT, ROPE, YOUTU, fields, read, read_youtu, softmax_stretch,
-};
+pub(super) use config::{read, read_youtu, softmax_stretch};
 pub(super) use hunyuan::{HY_V4_IMAGES, HY_V4_PART, HY_V4_PARTS, HY_V4_TEXT};
+pub(super) use known_fields::{KIMI_IMAGES, LATENT, ROPE, YOUTU, fields};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -113,7 +113,7 @@ impl RmsFeedForward for RmsMoE {
     }
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
-        config::fields(model_type)
+        known_fields::fields(model_type)
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {

@@ -10,8 +10,8 @@ use super::rms_config::{self, DEFAULTS, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    Fields, KnownField, MAX_HEADS, MAX_INTERMEDIATE, RopeConfig, check, layer_windows,
-    sliding_window,
+    Fields, KnownField, MAX_HEADS, MAX_INTERMEDIATE, RopeConfig, check, check_no_rope_scaling,
+    layer_windows, sliding_window,
 };
 use crate::layers::{AttentionGate, GateFunction, GateProjection, Shares};
 
@@ -72,10 +72,7 @@ pub(super) fn rope_of(
     (kind, theta, part): (&str, f64, f64),
 ) -> Result<(RopeConfig, usize), Error> {
     let around = config.rope_context(fields);
-    if fields.get("rope_scaling").is_some() {
-        let expected = "it must be in `rope_parameters`, for each kind of layers".to_owned();
-        return Err(fields.refuse("rope_scaling", expected));
-    }
+    check_no_rope_scaling(fields)?;
     let object = match fields.object("rope_parameters")? {
         Some(kinds) => {
             check(&kinds, &[gemma3::NESTED])?;

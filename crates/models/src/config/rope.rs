@@ -226,6 +226,18 @@ impl RopeConfig {
     }
 }
 
+/// Refuses what one rotary embedding of all layers is scaled by, where kinds of layers have their
+/// own.
+pub(crate) fn check_no_rope_scaling(fields: &Fields<'_>) -> Result<(), Error> {
+    match fields.get("rope_scaling") {
+        None => Ok(()),
+        Some(_) => {
+            let expected = "it must be in `rope_parameters`, for each kind of layers".to_owned();
+            Err(fields.refuse("rope_scaling", expected))
+        }
+    }
+}
+
 /// The object that says how positions are embedded.
 pub(crate) fn rope_object<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>, Error> {
     match fields.object("rope_scaling")? {

@@ -70,9 +70,6 @@ pub fn load(name: &str, tile_bytes: u64) -> (ModelConfig, DispatchedDecoder) {
     (config(name), model)
 }
 
-/// KiB of memory beyond the least that some model is run in.
-const MORE: [u64; 4] = [0, 20, 50, 90];
-
 /// Compares what `run` gives of the fixture's model in the least memory, and in some more, with
 /// what it gave in enough, bit by bit.
 pub fn assert_same_streamed(
@@ -88,14 +85,15 @@ pub fn assert_same_streamed(
         let memory = format!("{}", staging + (kibibytes << 10));
         load_in(name, tile_bytes, &memory, ActivationDtype::F32)
     };
-    let least = (10..=120).step_by(10).find(|kibibytes| load(*kibibytes).is_some());
-    let least = least.unwrap_or_else(|| panic!("{name} does not run in 120 KiB"));
+    let least = (10..=120).step_by(10).find_map(|least| Some((least, load(least)?)));
+    let (least, loaded) = least.unwrap_or_else(|| panic!("{name} does not run in 120 KiB"));
+    let more = [20, 50, 90].map(|more| least + more).into_iter();
+    let more = more.map(|memory| (memory, load(memory).expect("more memory is enough")));
     let mut most = 0;
-    for kibibytes in MORE.map(|more| least + more) {
-        let (model, streamed) = load(kibibytes).expect("more memory is enough");
+    for (memory, (model, streamed)) in std::iter::once((least, loaded)).chain(more) {
         most = most.max(streamed);
         let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
-        assert!(run(&model).iter().zip(resident).all(same), "{name} in {kibibytes} KiB");
+        assert!(run(&model).iter().zip(resident).all(same), "{name} in {memory} KiB");
     }
     assert!(most > 10_000, "{name}: {most} bytes streamed");
 }

@@ -2,107 +2,28 @@
 
 use super::super::exaone4;
 use super::super::expert_fields::{
-    EXPERTS, dense_layers, expert_groups, listed_layers, share_scale, shared_width,
+    dense_layers, expert_groups, listed_layers, share_scale, shared_width,
 };
-use super::super::gemma3::TEXT_PART;
 use super::super::llama::first_window;
 use super::super::rms_config::{
-    BlockNorms, ExpertsConfig, FIELDS, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
+    BlockNorms, ExpertsConfig, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
 use super::super::{
-    afmoe, cohere2_moe, flint, gemma, glm, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
+    afmoe, cohere2_moe, flint, gemma, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
 };
 use super::absent::{Absent, GLM_V, LatentWidths};
-use super::axk2::{self, AXK2, AXK2_NAMES};
-use super::dots3::{self, DOTS3, DOTS3_FIELDS, DOTS3_PARTS, DOTS3_TEXT};
-use super::hunyuan::{HY, HY_NAMES, HY_V4, HY_V4_NAMES, HY_V4_PART, is_hy_v4};
-use super::indexer::{self, GLM_INDEXER, INDEXER};
-use super::linear;
-use super::mistral::{LARGE, LARGE_FIELDS, LARGE_NAMES, with_large_layers};
+use super::axk2::{self, AXK2_NAMES};
+use super::dots3::{self, DOTS3, DOTS3_TEXT};
+use super::hunyuan::{HY_NAMES, HY_V4_NAMES, HY_V4_PART, is_hy_v4};
+use super::known_fields::{DOTS3_OF_PARTS, GLM_V_TEXT, KIMI_TEXT, LARGE_TEXT, MISTRAL4_TEXT};
+use super::mistral::{LARGE, LARGE_NAMES, with_large_layers};
+use super::{indexer, linear};
 use crate::Error;
-use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    COMMON, DEFAULT_WINDOW, Fields, KnownField, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HIDDEN,
-    MAX_INTERMEDIATE, RopeConfig, RopeContext, RopeScaling, check, layer_windows, rope_object,
-    sliding_window, yarn_stretch,
+    DEFAULT_WINDOW, Fields, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HIDDEN, MAX_INTERMEDIATE, RopeConfig,
+    RopeContext, RopeScaling, check, layer_windows, rope_object, sliding_window, yarn_stretch,
 };
 use crate::layers::{KeyValueSource, LatentAttentionConfig, LatentGate, Routing, Shares};
-
-/// The fields of that type.
-pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
-    match model_type {
-        "deepseek_v2" => &[V2, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
-        "dots1" => &[DOTS1, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
-        "glm4_moe" => &[GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
-        "exaone_moe" => &[EXAONE, exaone4::WINDOWS, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
-        "solar_open" => &[SOLAR, V3, SHARED, EXPERTS, FIELDS],
-        "glm4_moe_lite" => &[GLM_LITE, V3, LATENT, SHARED, EXPERTS, FIELDS],
-        "deepseek_v32" => {
-            &[INDEXER, LAYER_TYPES, V3, ROTATED, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS]
-        }
-        "glm_moe_dsa" => &[
-            GLM_INDEXER,
-            INDEXER,
-            LAYER_TYPES,
-            V3,
-            ROTATED,
-            DENSE_FIRST,
-            LATENT,
-            SHARED,
-            EXPERTS,
-            FIELDS,
-        ],
-        "hy_v4" | HY_V4_PART => &[HY_V4, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
-        "kimi_linear" => &[
-            linear::KIMI,
-            linear::BOTH,
-            LAYER_TYPES,
-            V3,
-            DENSE_FIRST,
-            LATENT,
-            SHARED,
-            EXPERTS,
-            FIELDS,
-        ],
-        "bailing_hybrid" => &[
-            linear::LING,
-            linear::BOTH,
-            LAYER_TYPES,
-            V3,
-            ROTATED,
-            DENSE_FIRST,
-            LATENT,
-            SHARED,
-            EXPERTS,
-            FIELDS,
-        ],
-        "axk1" => &[LAYER_TYPES, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
-        "axk2" => {
-            &[AXK2, INDEXER, LAYER_TYPES, V3, ROTATED, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS]
-        }
-        "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
-        "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
-        DOTS3 => {
-            &[DOTS3_PARTS, DOTS3_FIELDS, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS]
-        }
-        DOTS3_TEXT => &[DOTS3_FIELDS, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS],
-        "mistral4" => MISTRAL4,
-        "mistral3" | "mistral_large4" => &[mistral3::MULTIMODAL],
-        "kimi_k25" => &[KIMI_IMAGES],
-        "glm4v_moe" | "glm46v" => &[glm::MULTIMODAL],
-        "hy_v3" => &[HY, V3, SHARED, EXPERTS, FIELDS],
-        "afmoe" => afmoe::FIELDS,
-        "laguna" => laguna::FIELDS,
-        "kolibri1" => kolibri1::FIELDS,
-        "flint" => flint::FIELDS,
-        "mimo_v2_flash" => mimo_v2::FIELDS,
-        "step3p5" => step3p7::FIELDS_OF_TEXT,
-        "step3p7" => &[step3p7::MULTIMODAL],
-        "minimax_m3_vl" => &[minimax_m3::MULTIMODAL],
-        "cohere2_moe" => cohere2_moe::FIELDS,
-        _ => &[V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
-    }
-}
 
 /// Reads the configuration of a model of that type.
 pub(in super::super) fn read(
@@ -128,8 +49,6 @@ pub(in super::super) fn read(
         _ => {}
     }
     let absent = Absent::of(model_type);
-    // Whose layers are of two kinds.
-    let is_linear = ["kimi_linear", "bailing_hybrid"].contains(&model_type);
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
         "glm4_moe" => with_attention(fields, &absent.sizes, 0.5, false)?,
@@ -149,17 +68,21 @@ pub(in super::super) fn read(
         "hy_v3" => with_attention_of_hy(fields, &absent.sizes)?,
         _ => with_latent_attention(model_type, fields, &absent)?,
     };
-    if model_type == "dots1" {
-        for field in ["n_routed_experts", "n_shared_experts"] {
-            fields.size(field, MAX_EXPERTS)?;
+    match model_type {
+        "dots1" => {
+            for field in ["n_routed_experts", "n_shared_experts"] {
+                fields.size(field, MAX_EXPERTS)?;
+            }
         }
-    } else if model_type != DOTS3_TEXT
-        && config.latent_attention.is_some_and(|latent| latent.indexer.is_some())
-    {
-        indexer::check_layer_types(fields, config.num_hidden_layers)?;
-    } else if model_type != "exaone_moe" && model_type != DOTS3_TEXT && !is_linear {
-        // All layers see everything, whatever else a file may ask for.
-        layer_windows(fields, None, config.windows.clone())?;
+        // Of several kinds, which are read elsewhere.
+        "exaone_moe" | "kimi_linear" | "bailing_hybrid" | DOTS3_TEXT => {}
+        _ if config.latent_attention.is_some_and(|latent| latent.indexer.is_some()) => {
+            indexer::check_layer_types(fields, config.num_hidden_layers)?;
+        }
+        _ => {
+            // All layers see everything, whatever else a file may ask for.
+            layer_windows(fields, None, config.windows.clone())?;
+        }
     }
     if absent.per_token.is_none() && fields.get("num_experts_per_tok").is_none() {
         return Err(fields.missing("num_experts_per_tok"));
@@ -327,14 +250,6 @@ pub(in super::super) fn read_youtu(fields: &Fields<'_>) -> Result<RmsConfig, Err
     Ok(config)
 }
 
-pub(in super::super) const YOUTU: &[KnownField] = &[
-    ("attention_bias", Read),
-    // What weights began with.
-    ("embedding_initializer_range", Harmless),
-    ("hidden_act", Read),
-    ("mlp_bias", Effect::OFF),
-];
-
 /// Attention over a compressed cache.
 fn with_latent_attention(
     model_type: &str,
@@ -470,105 +385,6 @@ pub(in super::super) fn softmax_stretch(
     }
 }
 
-/// Of shared experts, and of groups.
-const SHARED: &[KnownField] = &[
-    ("attention_bias", Read),
-    ("moe_intermediate_size", Read),
-    ("n_group", Read),
-    ("n_routed_experts", Read),
-    ("n_shared_experts", Read),
-    ("norm_topk_prob", Read),
-    ("routed_scaling_factor", Read),
-    ("topk_group", Read),
-    ("topk_method", Read),
-    // Of training, of more machines, or of layers that guess more tokens.
-    ("auto_map", Harmless),
-    ("aux_loss_alpha", Harmless),
-    ("ep_size", Harmless),
-    ("num_mtp_layers", Harmless),
-    ("num_nextn_predict_layers", Harmless),
-    ("seq_aux", Harmless),
-];
-
-/// Of attention over a compressed cache.
-pub(in super::super) const LATENT: &[KnownField] = &[
-    // As GGUF files have it.
-    ("kv_b_apart", Read),
-    ("kv_lora_rank", Read),
-    ("q_lora_rank", Read),
-    // Both parts together.
-    ("qk_head_dim", Harmless),
-    ("qk_nope_head_dim", Read),
-    ("qk_rope_head_dim", Read),
-    ("v_head_dim", Read),
-];
-
-/// Which layers have experts, beside how many have none.
-const LAYER_TYPES: &[KnownField] = &[("mlp_layer_types", Read)];
-
-/// Neighbouring elements are rotated together, whatever it says.
-const ROTATED: &[KnownField] = &[("rope_interleave", Effect::ON)];
-
-const MISTRAL4: &[&[KnownField]] = &[SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS];
-
-const MISTRAL4_TEXT: &[&[KnownField]] =
-    &[TEXT_PART, SOFTMAX, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
-
-const LARGE_TEXT: &[&[KnownField]] = &[
-    LARGE_FIELDS,
-    TEXT_PART,
-    GLM_INDEXER,
-    INDEXER,
-    LAYER_TYPES,
-    SOFTMAX,
-    ROTATED,
-    DENSE_FIRST,
-    LATENT,
-    SHARED,
-    EXPERTS,
-    FIELDS,
-    COMMON,
-];
-
-const DOTS3_OF_PARTS: &[&[KnownField]] =
-    &[DOTS3_FIELDS, TEXT_PART, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
-
-const SOFTMAX: &[KnownField] = &[("scoring_func", Only(&["\"softmax\""]))];
-
-const KIMI_TEXT: &[&[KnownField]] =
-    &[KIMI, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS, COMMON];
-
-const GLM_V_TEXT: &[&[KnownField]] =
-    &[GLM_V_TYPE, TEXT_PART, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS, COMMON];
-
-const GLM_V_TYPE: &[KnownField] = &[("model_type", Only(&["\"glm4v_moe_text\""]))];
-
-const KIMI: &[KnownField] = &[
-    ("dtype", Harmless),
-    ("model_type", Only(&["\"kimi_k2\"", "\"deepseek_v3\""])),
-    ("torch_dtype", Harmless),
-];
-
-/// Of a Kimi that sees images too.
-pub(in super::super) const KIMI_IMAGES: &[KnownField] = &[
-    ("auto_map", Harmless),
-    ("ignore_index", Harmless),
-    ("image_token_id", Harmless),
-    ("media_placeholder_token_id", Harmless),
-    ("projection_hidden_size", Harmless),
-    ("projection_layer_norm_eps", Harmless),
-    ("text_config", Read),
-    ("use_unified_vision_chunk", Harmless),
-    ("video_placeholder", Harmless),
-    ("video_token_id", Harmless),
-    ("vision_config", Harmless),
-    ("vision_end_token_id", Harmless),
-    ("vision_start_token_id", Harmless),
-];
-
-/// As it is published.
-const SARVAM: &[KnownField] = &[("num_shared_experts", Read), ("q_head_dim", Harmless)];
-
 /// As it is published.
 const SARVAM_NAMES: &[(&str, &str)] = &[
     (r"^model\.embed_tokens\.", "model.word_embeddings."),
@@ -576,49 +392,4 @@ const SARVAM_NAMES: &[(&str, &str)] = &[
     (r"\.self_attn\.q_norm\.", ".attention.query_layernorm."),
     (r"\.self_attn\.k_norm\.", ".attention.key_layernorm."),
     (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.expert_bias"),
-];
-
-const SARVAM_MOE: &[KnownField] = &[
-    ("max_window_layers", Harmless),
-    ("moe_router_enable_expert_bias", Effect::ON),
-    ("norm_head", Effect::OFF),
-    ("num_shared_experts", Read),
-    ("output_dropout", Harmless),
-    ("router_dtype", Harmless),
-    ("score_function", Only(&["\"sigmoid\""])),
-    ("use_qkv_bias", Read),
-    ("use_rmsnorm", Effect::ON),
-];
-
-/// Which layers have experts: all but the first ones.
-const DENSE_FIRST: &[KnownField] =
-    &[("first_k_dense_replace", Read), ("moe_layer_freq", Effect::ONE)];
-
-pub(in super::super) const ROPE: &[KnownField] = &[("rope_interleave", Read)];
-
-const V2: &[KnownField] =
-    &[("norm_topk_prob", Effect::OFF), ("scoring_func", Only(&["\"softmax\""]))];
-
-const V3: &[KnownField] = &[("scoring_func", Only(&["\"sigmoid\""]))];
-
-const DOTS1: &[KnownField] = &[
-    ("max_window_layers", Read),
-    ("sliding_window", Read),
-    // Of the first versions; the window alone counts.
-    ("use_sliding_window", Harmless),
-];
-
-const GLM: &[KnownField] = &[("partial_rotary_factor", Read), ("use_qk_norm", Read)];
-
-const EXAONE: &[KnownField] = &[("mlp_layer_types", Read), ("num_shared_experts", Read)];
-
-/// All layers have experts, whatever it says.
-const SOLAR: &[KnownField] =
-    &[("first_k_dense_replace", Harmless), ("moe_layer_freq", Effect::ONE)];
-
-const GLM_LITE: &[KnownField] = &[
-    ("first_k_dense_replace", Effect::ONE),
-    ("mlp_layer_types", Read),
-    ("moe_layer_freq", Effect::ONE),
-    ("rope_interleave", Read),
 ];

@@ -3,13 +3,13 @@
 //! Dots Studio 2026 (<https://huggingface.co/dots-studio/dots3-note-prev>).
 
 use super::super::minimax_m3::flags;
-use super::super::rms_config::RmsConfig;
+use super::super::rms_config::{RmsConfig, field_of};
 use crate::Error;
 use crate::architecture::MultimodalNames;
 use crate::config::Effect::{Harmless, Read};
 use crate::config::{
     Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, MAX_POSITIONS, ROPE,
-    RopeConfig, RopeContext, RopeScaling, check, theta,
+    RopeConfig, RopeContext, RopeScaling, check, check_no_rope_scaling, theta,
 };
 use crate::layers::{LatentAttentionConfig, LatentGate};
 
@@ -50,7 +50,8 @@ pub(super) fn with_layers(
         ..scaled(latent, config.hidden_size)
     };
     let (local, heads) = local_sizes(fields, &kinds, &config, latent)?;
-    let window = window(fields)?;
+    let window = field_of(fields, ["sliding_window", "sliding_window_size"])?;
+    let window = fields.size_or(window, 512, MAX_POSITIONS)?;
     let name = if indexed { INDEXED } else { FULL };
     let rope = rope_of(fields, &config, name, latent.rotated)?;
     let local_rope = rope_of(fields, &config, SLIDING, local.rotated)?;
@@ -93,7 +94,7 @@ fn kinds(fields: &Fields<'_>, layers: usize) -> Result<Vec<Kind>, Error> {
     let slides = fields.flag_or("use_sliding_window", true)?;
     let kind = |layer: usize| match slides && layer > 1 && layer % 4 != 1 {
         true => Kind::Sliding,
-        false => long(renamed != Some(false)),
+        false => long(true),
     };
     Ok((0..layers).map(kind).collect())
 }
@@ -113,13 +114,6 @@ pub(super) fn sparse_layers(
         }
     };
     Ok(sparse.into_iter().enumerate().map(|(layer, sparse)| sparse && layer >= dense).collect())
-}
-
-/// Tokens that a layer with a sliding window sees.
-fn window(fields: &Fields<'_>) -> Result<usize, Error> {
-    let names = ["sliding_window", "sliding_window_size"];
-    let field = names.into_iter().find(|field| fields.get(field).is_some());
-    fields.size_or(field.unwrap_or(names[0]), 512, MAX_POSITIONS)
 }
 
 /// The sizes of attention in layers with a sliding window, and its heads.
@@ -221,27 +215,20 @@ fn rope_of(
     kind: &str,
     rotated: usize,
 ) -> Result<RopeConfig, Error> {
-    if fields.get("rope_scaling").is_some() {
-        let expected = "it must be in `rope_parameters`, for each kind of layers".to_owned();
-        return Err(fields.refuse("rope_scaling", expected));
-    }
-    let around = RopeContext { head_dim: rotated, ..config.rope_context(fields) };
-    let absent = theta(fields, "rope_theta", config.rope.theta)?;
-    let object = match fields.object("rope_parameters")? {
-        Some(all) if ROPES.iter().any(|(kind, _)| all.get(kind).is_some()) => {
-            check(&all, &[ROPES])?;
-            all.object(kind)?
+    check_no_rope_scaling(fields)?;
+    let (object, field, absent) = match fields.object("rope_parameters")? {
+        Some(kinds) if ROPES.iter().any(|(kind, _)| kinds.get(kind).is_some()) => {
+            check(&kinds, &[ROPES])?;
+            (kinds.object(kind)?, "rope_theta", config.rope.theta)
         }
-        Some(object) => Some(object),
-        None if kind == SLIDING => {
-            let theta = theta(fields, "swa_rope_theta", 50_000.0)?;
-            return Ok(RopeConfig { theta, scaling: RopeScaling::Default });
-        }
-        None => None,
+        None if kind == SLIDING => (None, "swa_rope_theta", 50_000.0),
+        object => (object, "rope_theta", config.rope.theta),
     };
+    let theta = theta(fields, field, absent)?;
+    let around = RopeContext { head_dim: rotated, ..config.rope_context(fields) };
     match object {
-        Some(object) => RopeConfig::read_object(&object, &around, absent, &[PART, ROPE]),
-        None => Ok(RopeConfig { theta: absent, scaling: RopeScaling::Default }),
+        Some(object) => RopeConfig::read_object(&object, &around, theta, &[PART, ROPE]),
+        None => Ok(RopeConfig { theta, scaling: RopeScaling::Default }),
     }
 }
 
