@@ -64,7 +64,7 @@ impl PassShape {
             logits,
             threads,
             learns: false,
-            visible: if refuse { (held + tokens).min(context) } else { held + tokens },
+            visible: held.saturating_add(tokens).min(if refuse { context } else { usize::MAX }),
             slides: !refuse || windows.into_iter().any(|window| window < context),
         }
     }

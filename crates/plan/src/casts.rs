@@ -167,7 +167,10 @@ mod tests {
             shape: shape.to_vec(),
             dtype,
             row_bytes: shape.get(1).map_or(0, |columns| dtype.bytes(*columns)),
-            ..fixtures::tensor(name, dtype.bytes(shape.iter().product()))
+            ..fixtures::tensor(
+                name,
+                dtype.bytes(shape.iter().copied().fold(1, u64::saturating_mul)),
+            )
         }
     }
 

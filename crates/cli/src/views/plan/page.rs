@@ -125,7 +125,7 @@ impl Page {
 
     /// Text behind a heading, broken between words.
     pub fn prose(&mut self, heading: &str, text: &str, indent: usize) {
-        let indent = self.indent(indent);
+        let indent = self.indent(indent).min(self.width / 2);
         let first = self.width.saturating_sub(width(heading));
         let lines = self.broken(&plain(text), first, self.width - indent);
         for (at, line) in lines.into_iter().enumerate() {
