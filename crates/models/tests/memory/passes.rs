@@ -64,7 +64,7 @@ pub fn activations_stay_below_their_bound<D: DecoderArchitecture>(
     cache.begin_at(first, &prompt);
     run_until(context - 1, &mut cache);
     for (tokens, logits) in
-        [(1, Logits::Last), (7, Logits::Last), (256, Logits::Last), (256, Logits::All)]
+        [(1, Logits::Last), (7, Logits::Last), (256, Logits::Last), (64, Logits::All)]
     {
         let start = context - tokens;
         run_until(start, &mut cache);
