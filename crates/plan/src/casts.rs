@@ -163,15 +163,11 @@ mod tests {
     use crate::fixtures::{self, block, tree};
 
     fn tensor(name: &str, dtype: WeightDtype, shape: &[u64]) -> Tensor {
-        Tensor {
-            shape: shape.to_vec(),
-            dtype,
-            row_bytes: shape.get(1).map_or(0, |columns| dtype.bytes(*columns)),
-            ..fixtures::tensor(
-                name,
-                dtype.bytes(shape.iter().copied().fold(1, u64::saturating_mul)),
-            )
-        }
+        let mut tensor = Tensor { shape: shape.to_vec(), dtype, ..fixtures::tensor(name, 0) };
+        tensor.bytes = dtype.bytes(tensor.values());
+        tensor.stored_bytes = tensor.bytes;
+        tensor.row_bytes = shape.get(1).map_or(0, |columns| dtype.bytes(*columns));
+        tensor
     }
 
     fn to(dtype: WeightDtype) -> Casts {

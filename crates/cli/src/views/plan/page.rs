@@ -107,9 +107,9 @@ impl Page {
         }
     }
 
-    /// The indentation, less on narrow pages.
+    /// The indentation, less on narrow pages, and no more than half of any.
     fn indent(&self, indent: usize) -> usize {
-        if self.width < 32 { indent.min(2) } else { indent }
+        indent.min(if self.width < 32 { 2 } else { self.width / 2 })
     }
 
     /// A text in lines of at most `room` columns, `first` for the first, broken between words where
@@ -125,7 +125,7 @@ impl Page {
 
     /// Text behind a heading, broken between words.
     pub fn prose(&mut self, heading: &str, text: &str, indent: usize) {
-        let indent = self.indent(indent).min(self.width / 2);
+        let indent = self.indent(indent);
         let first = self.width.saturating_sub(width(heading));
         let lines = self.broken(&plain(text), first, self.width - indent);
         for (at, line) in lines.into_iter().enumerate() {
