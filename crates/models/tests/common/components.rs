@@ -326,7 +326,8 @@ pub fn placed_of<C: Component>(
     let (mut most, mut maps) = (0, 0);
     // Beside what conversions need.
     let staged = config.tree(name, checkpoint(name).tensors()).unwrap().staging_bytes >> 10;
-    for kibibytes in (4..=400).step_by(12) {
+    // The less memory, the more differ.
+    for kibibytes in (4..=112).step_by(12).chain((148..=400).step_by(36)) {
         let memory = format!("{}KiB", staged + kibibytes);
         let Some((model, streamed)) = load_in(name, config, &memory, ActivationDtype::F32) else {
             continue;

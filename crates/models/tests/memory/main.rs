@@ -47,7 +47,9 @@ struct FillWeights;
 impl ModuleMapper for FillWeights {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (shape, device) = (param.lazy_shape(), param.lazy_device());
-        let values = (0..shape.num_elements()).map(|i| (i % 61) as f32 / 1000.0 - 0.03).collect();
+        let numbers: Vec<f32> = (0..61).map(|i| i as f32 / 1000.0 - 0.03).collect();
+        let mut values = numbers.repeat(shape.num_elements().div_ceil(61));
+        values.truncate(shape.num_elements());
         let tensor = Tensor::from_data(TensorData::new::<f32, _>(values, shape), &device);
         let id = param.id;
         param.transform_for_load(tensor, id)
