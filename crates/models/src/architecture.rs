@@ -111,7 +111,15 @@ pub(crate) fn class_name(
         ("Vec", _) => "ModuleList".to_owned(),
         ("RmsNorm", _) => format!("{theirs}RMSNorm"),
         ("Router", _) => format!("{theirs}TopKRouter"),
-        ("Attention" | "FusedAttention" | "LatentAttention", _) => format!("{theirs}Attention"),
+        ("Attention" | "FusedAttention" | "LatentAttention" | "SharedAttention", _) => {
+            format!("{theirs}Attention")
+        }
+        ("Embedding", _) if theirs.starts_with("Gemma") && theirs.ends_with("Text") => {
+            format!("{theirs}ScaledWordEmbedding")
+        }
+        ("Gemma3nForCausalLm" | "Gemma4ForCausalLm", _) => {
+            format!("{}ForCausalLM", theirs.trim_end_matches("Text"))
+        }
         ("Mlp" | "FusedMlp" | "FeedForward", _) => format!("{theirs}MLP"),
         ("GatedDeltaNet", _) => format!("{theirs}GatedDeltaNet"),
         ("DeltaAttention", _) if theirs == "OlmoHybrid" => format!("{theirs}GatedDeltaNet"),

@@ -39,7 +39,9 @@ fn images(name: &str) -> [String; 2] {
 fn place(name: &str) -> &'static str {
     match name {
         "vision-mistral3" | "vision-mistral_large4" => "[IMG]",
-        "vision-gemma4" | "vision-gemma4-clipped" | "vision-llama4" => "<|image|>",
+        "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" | "vision-llama4" => {
+            "<|image|>"
+        }
         "vision-gemma3" => "<start_of_image>",
         "vision-glm4v" | "vision-glm4v_moe" => "<|begin_of_image|><|image|><|end_of_image|>",
         "vision-muse_glimmer" | "vision-muse_spark" => "<|patch|>",
@@ -55,7 +57,7 @@ fn prompt(name: &str) -> String {
     let said = format!("First {image}, then {image}: what is it?");
     match name {
         "vision-mistral3" | "vision-mistral_large4" => format!("<s>[INST]{said}[/INST]"),
-        "vision-gemma4" | "vision-gemma4-clipped" => {
+        "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" => {
             format!("<bos><|turn>user\n{said}<turn|>\n<|turn>model\n")
         }
         "vision-gemma3" => {
@@ -120,7 +122,7 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
             | "vision-qwen2_5_vl"
             | "vision-qwen2_5_omni"
             | "vision-exaone4_5" => "56",
-            "vision-gemma4" | "vision-gemma4-clipped" => "60",
+            "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" => "60",
             "vision-llama4" | "vision-internvl" | "vision-internvl-experts" => "7 tiles of 16",
             _ => "48",
         };
@@ -128,7 +130,7 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         // Seen smaller.
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
         let seen = match name {
-            "vision-gemma4" | "vision-gemma4-clipped" => 36,
+            "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" => 36,
             "vision-llama4" | "vision-internvl" | "vision-internvl-experts" => 16,
             _ => 24,
         };

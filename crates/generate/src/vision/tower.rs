@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use outsize_checkpoint::{Checkpoint, TensorInfo};
 use outsize_core::{Dispatched, Error as CoreError, Options};
 use outsize_models::arch::{
-    Gemma4VisionModel, GlmVisionModel, InternVlVisionModel, KimiVisionModel, Llama4VisionModel,
-    PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+    Gemma4UnifiedVisionModel, Gemma4VisionModel, GlmVisionModel, InternVlVisionModel,
+    KimiVisionModel, Llama4VisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
 };
 use outsize_models::{
     ActivationDtype, ComponentConfig, Error, ImageFeatures, Init, PatchLayout, PicturePass,
@@ -104,6 +104,7 @@ pub(super) fn towers() -> impl Iterator<Item = (&'static str, ReadTower)> {
         .chain(of::<PixtralVisionModel>())
         .chain(of::<SiglipVisionModel>())
         .chain(of::<Gemma4VisionModel>())
+        .chain(of::<Gemma4UnifiedVisionModel>())
         .chain(of::<GlmVisionModel>())
         .chain(of::<KimiVisionModel>())
         .chain(of::<Llama4VisionModel>())

@@ -100,6 +100,7 @@ fn pixels_are_those_of_pillow() {
         (QWEN2, clip),
         ("vision-qwen2_5_vl", clip),
         ("vision-gemma4", 0.5),
+        ("vision-gemma4_unified", 0.5),
         ("vision-glm4v", clip),
         ("vision-muse_glimmer", 0.5),
         (KIMI, 0.5),

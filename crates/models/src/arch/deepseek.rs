@@ -1,22 +1,26 @@
 //! DeepSeek-V2, V3 and V3.2, Kimi K2, dots.llm1, GLM-4.5 to 5, Mistral 4 and Large 4, A.X-K1 and
-//! K2, Sarvam, Hunyuan 3, Step 3.7 and MiniMax-M3: experts in groups, beside shared ones, behind a
-//! few dense layers; most with attention over a compressed cache, some of tokens that an indexer
-//! chooses. DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025 (arXiv:2512.02556),
-//! GLM-4.5 Team 2025 (arXiv:2508.06471).
+//! K2, Sarvam, Param-2, MiniCPM5, Hunyuan 3, Step 3.7 and MiniMax-M3: experts in groups, beside
+//! shared ones, behind a few dense layers; most with attention over a compressed cache, some of
+//! tokens that an indexer chooses. DeepSeek-AI 2024 (arXiv:2405.04434, arXiv:2412.19437) and 2025
+//! (arXiv:2512.02556), GLM-4.5 Team 2025 (arXiv:2508.06471).
 
 mod absent;
 mod axk2;
 mod config;
+mod defaults;
 mod dots3;
 mod hunyuan;
 mod indexer;
 mod known_fields;
 mod linear;
+mod minicpm;
 mod mistral;
+mod sarvam;
 
-pub(super) use config::{read, read_youtu, softmax_stretch};
+pub(super) use config::{read, read_minicpm3, read_youtu, softmax_stretch};
 pub(super) use hunyuan::{HY_V4_IMAGES, HY_V4_PART, HY_V4_PARTS, HY_V4_TEXT};
 pub(super) use known_fields::{KIMI_IMAGES, LATENT, ROPE, YOUTU, fields};
+pub(super) use minicpm::{MINICPM3, MINICPM3_FIELDS};
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -75,6 +79,8 @@ impl RmsFeedForward for RmsMoE {
         ("axk2", "AXK2"),
         ("sarvam_mla", "DeepseekV3"),
         ("sarvam_moe", "Glm4Moe"),
+        ("param2moe", "Glm4Moe"),
+        (minicpm::MINICPM5, "MiniCPM5Moe"),
         ("hy_v3", "HYV3"),
         ("afmoe", "Afmoe"),
         ("laguna", "Laguna"),

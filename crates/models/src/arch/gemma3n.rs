@@ -74,11 +74,6 @@ impl Architecture for Gemma3nForCausalLm {
         &[("gemma3n_text", "Gemma3nText"), ("gemma3n", "Gemma3nText")];
     const CLASS_PREFIX: &'static str = "Gemma3n";
     const NO_SPLIT: &'static [&'static str] = &["Gemma3nDecoderLayer"];
-    const CLASSES: &'static [(&'static str, &'static str)] = &[
-        ("Embedding", "Gemma3nTextScaledWordEmbedding"),
-        ("SharedAttention", "Gemma3nTextAttention"),
-        ("Gemma3nForCausalLm", "Gemma3nForCausalLM"),
-    ];
     const HEADS: &'static [&'static str] = &["ForCausalLM", "Gemma3nForConditionalGeneration"];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] =
         &[("model.rotary_emb", "RotaryEmbedding"), ("model.layers.*.mlp.act_fn", "Activation")];

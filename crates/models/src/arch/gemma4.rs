@@ -17,7 +17,7 @@ use crate::pass::Pass;
 use crate::{Activations, CacheSpec, Error, KvCache, PassShape};
 
 pub use config::{Gemma4Config, Gemma4Layer, PerLayerConfig};
-pub(super) use config::{MULTIMODAL, key_value_sources, rope};
+pub(super) use config::{MULTIMODAL, UNIFIED, key_value_sources, rope};
 pub(super) use inputs::PerLayerInputs;
 pub use layer::{Gemma4DecoderLayer, Gemma4Router};
 
@@ -66,16 +66,16 @@ impl Gemma4Model {
 impl Architecture for Gemma4ForCausalLm {
     type Config = Gemma4Config;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("gemma4_text", "Gemma4Text"), ("gemma4", "Gemma4Text")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("gemma4_text", "Gemma4Text"),
+        ("gemma4", "Gemma4Text"),
+        ("gemma4_unified_text", "Gemma4UnifiedText"),
+        (UNIFIED, "Gemma4UnifiedText"),
+    ];
     const CLASS_PREFIX: &'static str = "Gemma4";
     const NO_SPLIT: &'static [&'static str] = &["Gemma4DecoderLayer"];
-    const CLASSES: &'static [(&'static str, &'static str)] = &[
-        ("Embedding", "Gemma4TextScaledWordEmbedding"),
-        ("SharedAttention", "Gemma4TextAttention"),
-        ("Gemma4ForCausalLm", "Gemma4ForCausalLM"),
-    ];
-    const HEADS: &'static [&'static str] = &["ForCausalLM", "Gemma4ForConditionalGeneration"];
+    const HEADS: &'static [&'static str] =
+        &["ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"];
     const WITHOUT_PARAMETERS: &'static [(&'static str, &'static str)] =
         &[("model.rotary_emb", "RotaryEmbedding"), ("model.layers.*.mlp.act_fn", "Activation")];
 
@@ -84,7 +84,7 @@ impl Architecture for Gemma4ForCausalLm {
     }
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
-        (model_type == "gemma4").then_some(&NAMES)
+        ["gemma4", UNIFIED].contains(&model_type).then_some(&NAMES)
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
@@ -193,6 +193,7 @@ pub(super) const NAMES: MultimodalNames = MultimodalNames {
     prefixes: &[("model.language_model.", "model.")],
     others: &[
         "model.vision_tower.",
+        "model.vision_embedder.",
         "model.embed_vision.",
         "model.audio_tower.",
         "model.embed_audio.",

@@ -28,6 +28,7 @@ mod gemma;
 mod gemma3;
 mod gemma3n;
 mod gemma4;
+mod gemma4_unified_vision;
 mod gemma4_vision;
 mod glm;
 mod glm_vision;
@@ -135,6 +136,7 @@ pub use gemma4::{
     Gemma4Config, Gemma4DecoderLayer, Gemma4ForCausalLm, Gemma4Layer, Gemma4Model, Gemma4Router,
     PerLayerConfig,
 };
+pub use gemma4_unified_vision::{Gemma4UnifiedVisionConfig, Gemma4UnifiedVisionModel};
 pub use gemma4_vision::{Gemma4VisionConfig, Gemma4VisionModel};
 pub use glm::GlmForCausalLm;
 pub use glm_vision::{GlmVisionConfig, GlmVisionModel};

@@ -1,7 +1,7 @@
 //! What stands in place of absent fields, and configurations as published: as `transformers` has
 //! them.
 
-use outsize_models::arch::{DeepseekForCausalLm, LlamaForCausalLm};
+use outsize_models::arch::{DeepseekForCausalLm, Gemma4ForCausalLm, LlamaForCausalLm};
 use outsize_models::{ModelConfig, RopeScaling};
 use serde_json::{Value, json};
 
@@ -38,6 +38,41 @@ fn axk2_has_the_defaults_of_transformers() {
     assert_eq!((routing.per_token, routing.scale, routing.groups), (8, 2.5, None));
     assert_eq!((read.max_position_embeddings, read.rms_norm_eps), (131_072, 1e-6));
     assert_eq!(read.latent_attention.unwrap().indexer.unwrap().heads, 16);
+}
+
+#[test]
+fn param2_and_minicpm_have_the_defaults_of_transformers() {
+    // `Param2MoeConfig()`, `MiniCPM5MoeConfig()` and `MiniCPM3Config()` of transformers 5.25, which
+    // does not count the corrections of experts' scores.
+    let of_type = |name| ModelConfig::from_json(&format!(r#"{{"model_type": "{name}"}}"#)).unwrap();
+    let config = of_type("param2moe");
+    assert_eq!(config.parameter_count(), 17_151_124_096 + 20 * 64);
+    let read = config.of::<DeepseekForCausalLm>().unwrap();
+    let routing = read.experts.unwrap().routing;
+    assert_eq!((routing.per_token, routing.scale, routing.groups), (6, 2.5, None));
+    assert_eq!((read.rope.theta, read.max_position_embeddings, read.rotary_dim), (5e5, 32_768, 64));
+    let config = of_type("minicpm5_moe");
+    assert_eq!(config.parameter_count(), 15_002_552_320 + 27 * 160);
+    let read = config.of::<DeepseekForCausalLm>().unwrap();
+    let routing = read.experts.unwrap().routing;
+    assert_eq!((routing.per_token, routing.scale, routing.groups), (16, 3.66, None));
+    assert_eq!((read.rope.theta, read.max_position_embeddings), (5e6, 524_288));
+    let config = of_type("minicpm3");
+    assert_eq!(config.parameter_count(), 4_073_875_968);
+    let read = config.of::<LlamaForCausalLm>().unwrap();
+    assert_eq!((read.embed_scale, read.logit_scale), (Some(12.0), Some(0.1)));
+    assert_eq!(read.residual_scale, Some(1.4 / 62f64.sqrt()));
+    assert_eq!((read.rope.theta, read.rms_norm_eps), (1e4, 1e-5));
+}
+
+#[test]
+fn gemma4_without_encoders_has_the_defaults_of_transformers() {
+    // `Gemma4UnifiedTextConfig()` of transformers 5.25, and what layers are multiplied by.
+    let config = ModelConfig::from_json(r#"{"model_type": "gemma4_unified_text"}"#).unwrap();
+    assert_eq!(config.parameter_count(), 3_010_758_400 + 30);
+    let read = config.of::<Gemma4ForCausalLm>().unwrap();
+    assert_eq!((read.text.windows[0], read.text.windows[5]), (Some(1024), None));
+    assert_eq!(read.text.max_position_embeddings, 262_144);
 }
 
 #[test]

@@ -72,6 +72,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<FalconForCausalLm>("falcon"),
         of::<Llama4ForCausalLm>("llama4"),
         of::<Gemma4ForCausalLm>("gemma4"),
+        of::<Gemma4ForCausalLm>("gemma4_unified_text"),
         of::<Gemma3nForCausalLm>("gemma3n"),
         of::<Lfm2ForCausalLm>("lfm2"),
         of::<Lfm2ForCausalLm>("lfm2_moe"),
@@ -90,6 +91,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("axk2"),
         of::<DeepseekForCausalLm>("sarvam_mla"),
         of::<DeepseekForCausalLm>("sarvam_moe"),
+        of::<DeepseekForCausalLm>("param2moe"),
+        of::<DeepseekForCausalLm>("minicpm5_moe"),
         of::<DeepseekForCausalLm>("hy_v3"),
         of::<DeepseekForCausalLm>("afmoe"),
         of::<DeepseekForCausalLm>("laguna"),
@@ -110,6 +113,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<LlamaForCausalLm>("olmo_hybrid"),
         of::<LlamaForCausalLm>("cwm"),
         of::<LlamaForCausalLm>("youtu"),
+        of::<LlamaForCausalLm>("minicpm3"),
         of::<LlamaForCausalLm>("vaultgemma"),
         of::<LlamaForCausalLm>("helium"),
         of::<SparseMoeForCausalLm>("mellum"),
@@ -173,7 +177,8 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         }
         // Of others: they list which layers have experts.
         "first_k_dense_replace" => {
-            ["deepseek_v32", "glm_moe_dsa", "axk1", "axk2", "dots3_note_text"].contains(&name)
+            ["deepseek_v32", "glm_moe_dsa", "axk1", "axk2", "dots3_note_text", "minicpm5_moe"]
+                .contains(&name)
         }
         // Of files as they were published first, which do not list sizes of each layer.
         "moe_layer_freq" | "sliding_window_size" => name == "dots3_note_text",

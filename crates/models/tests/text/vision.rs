@@ -8,8 +8,8 @@ use crate::common::reference::*;
 use burn::tensor::{Device, Tensor};
 use outsize_checkpoint::{Checkpoint, ShardWriter, TensorInfo, TensorSpec};
 use outsize_models::arch::{
-    Gemma4VisionModel, GlmVisionModel, InternVlVisionModel, KimiVisionModel, Llama4VisionModel,
-    PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
+    Gemma4UnifiedVisionModel, Gemma4VisionModel, GlmVisionModel, InternVlVisionModel,
+    KimiVisionModel, Llama4VisionModel, PixtralVisionModel, QwenVisionModel, SiglipVisionModel,
 };
 use outsize_models::{
     ActivationDtype, Batch, CacheOptions, ComponentConfig, DispatchedDecoder, Error,
@@ -29,6 +29,7 @@ const QWENS: [&str; 8] = [
 const MISTRALS: [&str; 2] = ["vision-mistral3", "vision-mistral_large4"];
 const GEMMAS: [&str; 1] = ["vision-gemma3"];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
+const UNIFIED: &str = "vision-gemma4_unified";
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
 const KIMIS: [&str; 3] = ["vision-kimi_k25", "vision-muse_glimmer", "vision-muse_spark"];
 const LLAMAS: [&str; 1] = ["vision-llama4"];
@@ -36,7 +37,7 @@ const INTERNS: [&str; 2] = ["vision-internvl", "vision-internvl-experts"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    let images = QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S);
+    let images = QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S).chain([UNIFIED]);
     images.chain(GLMS).chain(KIMIS).chain(LLAMAS).chain(INTERNS)
 }
 
@@ -85,6 +86,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
         "vision-mistral3" | "vision-mistral_large4" => of::<PixtralVisionModel>(name),
         "vision-gemma3" => of::<SiglipVisionModel>(name),
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
+        UNIFIED => of::<Gemma4UnifiedVisionModel>(name),
         "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),
         "vision-llama4" => of::<Llama4VisionModel>(name),
         _ if INTERNS.contains(&name) => of::<InternVlVisionModel>(name),
@@ -205,6 +207,8 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &Gemma4VisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
+    let of_unified = |_: &str, model: &Gemma4UnifiedVisionModel| flat(see(UNIFIED, model));
+    components::placed(&component(UNIFIED), of_unified);
     for name in GLMS {
         let see = |_: &str, model: &GlmVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
@@ -238,6 +242,7 @@ fn features_of_rounded_activations_stay_near() {
     MISTRALS.into_iter().for_each(of::<PixtralVisionModel>);
     GEMMAS.into_iter().for_each(of::<SiglipVisionModel>);
     GEMMA4S.into_iter().for_each(of::<Gemma4VisionModel>);
+    of::<Gemma4UnifiedVisionModel>(UNIFIED);
     GLMS.into_iter().for_each(of::<GlmVisionModel>);
     KIMIS.into_iter().for_each(of::<KimiVisionModel>);
     LLAMAS.into_iter().for_each(of::<Llama4VisionModel>);
@@ -392,6 +397,11 @@ fn configurations_that_are_not_built_in_are_refused() {
     gemma4("/vision_config/position_embedding_size", 2.into());
     gemma4("/vision_config/attention_bias", true.into());
     gemma4("/text_config/pad_token_id", 1.into());
+    let unified = |place, value| refused_value::<Gemma4UnifiedVisionModel>(UNIFIED, place, value);
+    unified("/vision_config/output_proj_dims", 24.into());
+    unified("/vision_config/mm_posemb_size", 0.into());
+    unified("/vision_config/model_type", "gemma4_vision".into());
+    unified("/boi_token_id", "<|image>".into());
     let glm = |place, value| refused_value::<GlmVisionModel>(GLMS[0], place, value);
     glm("/vision_config/num_heads", 3.into());
     glm("/vision_config/image_size", 3.into());

@@ -11,12 +11,15 @@ use super::super::rms_config::{
 use super::super::{
     afmoe, cohere2_moe, flint, gemma, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
 };
-use super::absent::{Absent, GLM_V, LatentWidths};
+use super::absent::{Absent, LatentWidths};
 use super::axk2::{self, AXK2_NAMES};
+use super::defaults::{self, GLM_V};
 use super::dots3::{self, DOTS3, DOTS3_TEXT};
 use super::hunyuan::{HY_NAMES, HY_V4_NAMES, HY_V4_PART, is_hy_v4};
 use super::known_fields::{DOTS3_OF_PARTS, GLM_V_TEXT, KIMI_TEXT, LARGE_TEXT, MISTRAL4_TEXT};
+use super::minicpm::{self, MINICPM3, MINICPM5, MINICPM5_NAMES};
 use super::mistral::{LARGE, LARGE_NAMES, with_large_layers};
+use super::sarvam::{self, SARVAM_NAMES};
 use super::{indexer, linear};
 use crate::Error;
 use crate::config::{
@@ -48,7 +51,7 @@ pub(in super::super) fn read(
         "cohere2_moe" => return cohere2_moe::read(fields),
         _ => {}
     }
-    let absent = Absent::of(model_type);
+    let absent = defaults::of(model_type);
     let config = match model_type {
         "dots1" => with_attention_of_dots1(fields, &absent.sizes)?,
         "glm4_moe" => with_attention(fields, &absent.sizes, 0.5, false)?,
@@ -56,7 +59,10 @@ pub(in super::super) fn read(
             attention_in_bias: fields.flag_or("attention_bias", true)?,
             ..with_attention(fields, &absent.sizes, 0.5, false)?
         },
-        "sarvam_moe" => with_attention_of_sarvam(fields, &absent.sizes)?,
+        "sarvam_moe" | "param2moe" => {
+            sarvam::joined(fields, with_attention(fields, &absent.sizes, 1.0, true)?)?
+        }
+        MINICPM5 => minicpm::with_attention(fields, &absent.sizes)?,
         "exaone_moe" => {
             if fields.flag_or("attention_bias", false)? {
                 let expected = "only false is supported".to_owned();
@@ -106,9 +112,8 @@ pub(in super::super) fn read(
     let inner =
         fields.size_or("moe_intermediate_size", absent.moe_intermediate_size, MAX_INTERMEDIATE)?;
     let field = match model_type {
-        "exaone_moe" | "hy_v3" | "sarvam_mla" | "sarvam_moe" | "kimi_linear" | "bailing_hybrid" => {
-            field_of(fields, ["num_shared_experts", "n_shared_experts"])?
-        }
+        "exaone_moe" | "hy_v3" | "sarvam_mla" | "sarvam_moe" | "param2moe" | "kimi_linear"
+        | "bailing_hybrid" => field_of(fields, ["num_shared_experts", "n_shared_experts"])?,
         _ => "n_shared_experts",
     };
     let of_shared = match model_type {
@@ -136,8 +141,9 @@ pub(in super::super) fn read(
             renamed: match model_type {
                 "hy_v3" => HY_NAMES,
                 "hy_v4" | HY_V4_PART => HY_V4_NAMES,
-                "sarvam_moe" => SARVAM_NAMES,
+                "sarvam_moe" | "param2moe" => SARVAM_NAMES,
                 LARGE => LARGE_NAMES,
+                MINICPM5 => MINICPM5_NAMES,
                 "axk2" => AXK2_NAMES,
                 "kimi_linear" => linear::KIMI_NAMES,
                 "bailing_hybrid" => linear::LING_NAMES,
@@ -173,19 +179,6 @@ fn with_attention(
         attention_in_bias: fields.flag_or("attention_bias", false)?,
         query_key_norms: normed.then_some(QueryKeyNorms::EachHead),
         ..config
-    })
-}
-
-/// The same, whose projections are one in checkpoints.
-fn with_attention_of_sarvam(
-    fields: &Fields<'_>,
-    absent: &RmsDefaults<'_>,
-) -> Result<RmsConfig, Error> {
-    let bias = field_of(fields, ["attention_bias", "use_qkv_bias"])?;
-    Ok(RmsConfig {
-        attention_in_bias: fields.flag_or(bias, false)?,
-        fused_projections: Some("model.layers.$1.attention.query_key_value."),
-        ..with_attention(fields, absent, 1.0, true)?
     })
 }
 
@@ -244,10 +237,18 @@ fn read_text_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Er
 /// A model of layers of Llama with this attention: Youtu-LLM. Tencent 2025
 /// (<https://huggingface.co/tencent/Youtu-LLM-2B>).
 pub(in super::super) fn read_youtu(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let config = with_latent_attention("youtu", fields, &Absent::of("youtu"))?;
+    let config = with_latent_attention("youtu", fields, &defaults::of("youtu"))?;
     // All layers see everything, whatever else a file may ask for.
     layer_windows(fields, None, config.windows.clone())?;
     Ok(config)
+}
+
+/// The same with scaled blocks: MiniCPM3.
+pub(in super::super) fn read_minicpm3(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let config = with_latent_attention(MINICPM3, fields, &defaults::of(MINICPM3))?;
+    // All layers see everything, whatever else a file may ask for.
+    layer_windows(fields, None, config.windows.clone())?;
+    minicpm::scaled(fields, config)
 }
 
 /// Attention over a compressed cache.
@@ -275,9 +276,9 @@ fn with_latent_attention(
         let expected = "all heads have keys of their own".to_owned();
         return Err(fields.refuse("num_key_value_heads", expected));
     }
-    // Of Sarvam it was published as something else, which does not count; nor does either of
-    // Hunyuan 4. That of others may be of linear attention.
-    let is_other = ["sarvam_mla", "kimi_linear", "bailing_hybrid", DOTS3_TEXT];
+    // Of Sarvam it was published as something else, which does not count; nor does that of
+    // MiniCPM3, nor either of Hunyuan 4. That of others may be of linear attention.
+    let is_other = ["sarvam_mla", MINICPM3, "kimi_linear", "bailing_hybrid", DOTS3_TEXT];
     let is_other = is_other.contains(&model_type);
     if config.head_dim != head && !is_other && !is_hy {
         return Err(fields.refuse("head_dim", format!("it must be {parts}, {head}")));
@@ -342,7 +343,7 @@ fn with_latent_attention(
         },
         choices: indexer::choices(model_type, fields, config.num_hidden_layers)?,
         rope_interleaved: model_type == "deepseek_v2"
-            || fields.flag_or("rope_interleave", model_type != "hy_v4")?,
+            || fields.flag_or("rope_interleave", !["hy_v4", MINICPM3].contains(&model_type))?,
         ..config.with_attention_bias(fields)?
     })
 }
@@ -384,12 +385,3 @@ pub(in super::super) fn softmax_stretch(
         }
     }
 }
-
-/// As it is published.
-const SARVAM_NAMES: &[(&str, &str)] = &[
-    (r"^model\.embed_tokens\.", "model.word_embeddings."),
-    (r"\.self_attn\.o_proj\.", ".attention.dense."),
-    (r"\.self_attn\.q_norm\.", ".attention.query_layernorm."),
-    (r"\.self_attn\.k_norm\.", ".attention.key_layernorm."),
-    (r"\.mlp\.gate\.e_score_correction_bias$", ".mlp.gate.expert_bias"),
-];

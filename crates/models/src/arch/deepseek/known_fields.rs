@@ -12,7 +12,9 @@ use super::dots3::{DOTS3, DOTS3_FIELDS, DOTS3_PARTS, DOTS3_TEXT};
 use super::hunyuan::{HY, HY_V4, HY_V4_PART};
 use super::indexer::{GLM_INDEXER, INDEXER};
 use super::linear;
+use super::minicpm::{MINICPM5, MINICPM5_FIELDS};
 use super::mistral::LARGE_FIELDS;
+use super::sarvam::{SARVAM, SARVAM_MOE};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{COMMON, KnownField};
 
@@ -69,7 +71,8 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
             &[AXK2, INDEXER, LAYER_TYPES, V3, ROTATED, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS]
         }
         "sarvam_mla" => &[SARVAM, V3, ROPE, DENSE_FIRST, LATENT, SHARED, EXPERTS, FIELDS],
-        "sarvam_moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
+        "sarvam_moe" | "param2moe" => &[SARVAM_MOE, GLM, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
+        MINICPM5 => &[MINICPM5_FIELDS, LAYER_TYPES, V3, DENSE_FIRST, SHARED, EXPERTS, FIELDS],
         DOTS3 => {
             &[DOTS3_PARTS, DOTS3_FIELDS, INDEXER, LAYER_TYPES, V3, LATENT, SHARED, EXPERTS, FIELDS]
         }
@@ -194,21 +197,6 @@ pub(in super::super) const KIMI_IMAGES: &[KnownField] = &[
     ("vision_config", Harmless),
     ("vision_end_token_id", Harmless),
     ("vision_start_token_id", Harmless),
-];
-
-/// As it is published.
-const SARVAM: &[KnownField] = &[("num_shared_experts", Read), ("q_head_dim", Harmless)];
-
-const SARVAM_MOE: &[KnownField] = &[
-    ("max_window_layers", Harmless),
-    ("moe_router_enable_expert_bias", Effect::ON),
-    ("norm_head", Effect::OFF),
-    ("num_shared_experts", Read),
-    ("output_dropout", Harmless),
-    ("router_dtype", Harmless),
-    ("score_function", Only(&["\"sigmoid\""])),
-    ("use_qkv_bias", Read),
-    ("use_rmsnorm", Effect::ON),
 ];
 
 /// Which layers have experts: all but the first ones.

@@ -120,32 +120,45 @@ impl Gemma4Config {
     }
 }
 
+/// The type of a model that sees and hears without encoders, and that of its text part.
+pub(in crate::arch) const UNIFIED: &str = "gemma4_unified";
+const UNIFIED_TEXT: &str = "gemma4_unified_text";
+
 /// The fields of that type.
 pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
     match model_type {
-        "gemma4" => &[MULTIMODAL],
-        _ => &[TEXT, FIELDS],
+        "gemma4" | UNIFIED => &[MULTIMODAL],
+        UNIFIED_TEXT => &[UNIFIED_FIELDS, TEXT, FIELDS],
+        _ => &[INPUTS_AND_EXPERTS, TEXT, FIELDS],
     }
 }
 
 pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
-    if model_type != "gemma4" {
-        return read_text(fields);
-    }
+    let (text_type, own): (_, [&[_]; 2]) = match model_type {
+        "gemma4" => ("gemma4_text", [TEXT_TYPE, INPUTS_AND_EXPERTS]),
+        UNIFIED => (UNIFIED_TEXT, [UNIFIED_TYPE, UNIFIED_FIELDS]),
+        _ => return read_text(model_type, fields),
+    };
     let text = fields.required_object("text_config")?;
-    check(&text, &[TEXT_TYPE, TEXT_PART, TEXT, FIELDS, COMMON])?;
-    let mut config = read_text(&text)?;
+    check(&text, &[own[0], own[1], TEXT_PART, TEXT, FIELDS, COMMON])?;
+    let mut config = read_text(text_type, &text)?;
     // That of the whole model counts.
     config.text.tie_word_embeddings = fields.flag_or("tie_word_embeddings", true)?;
     Ok(config)
 }
 
-fn read_text(fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
-    let config = RmsConfig::read(fields, &ABSENT)?.with_attention_bias(fields)?;
+fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
+    let is_unified = model_type == UNIFIED_TEXT;
+    let (max_position_embeddings, window) = match is_unified {
+        true => (262_144, 1024),
+        false => (ABSENT.max_position_embeddings, 512),
+    };
+    let absent = RmsDefaults { max_position_embeddings, ..ABSENT };
+    let config = RmsConfig::read(fields, &absent)?.with_attention_bias(fields)?;
     let layers = config.num_hidden_layers;
-    let window = sliding_window(fields, 512)?;
+    let window = sliding_window(fields, window)?;
     if window.is_none() {
-        return Err(fields.refuse("sliding_window", "a gemma4_text needs one".to_owned()));
+        return Err(fields.refuse("sliding_window", format!("a {model_type} needs one")));
     }
     let by_rule = (1..=layers).map(|layer| window.filter(|_| layer % 6 != 0)).collect();
     let mut windows = layer_windows(fields, window, by_rule)?;
@@ -154,7 +167,7 @@ fn read_text(fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
         *last = None;
     }
     if fields.get("rope_scaling").is_some() {
-        let expected = "a gemma4_text has `rope_parameters`".to_owned();
+        let expected = format!("a {model_type} has `rope_parameters`");
         return Err(fields.refuse("rope_scaling", expected));
     }
     let sources = sources(fields, &windows)?;
@@ -181,6 +194,7 @@ fn read_text(fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
         rope(fields, &config, "sliding_attention", (1e4, None), width(false))?,
     );
     let per_layer = match fields.get("hidden_size_per_layer_input").and_then(Value::as_u64) {
+        _ if is_unified => None,
         Some(0) => None,
         _ => Some(PerLayerConfig::read(fields, layers.len())?),
     };
@@ -190,7 +204,9 @@ fn read_text(fields: &Fields<'_>) -> Result<Gemma4Config, Error> {
         None => None,
     };
     let mut text = RmsConfig { rope, local_rope: Some(local), windows, logit_softcap, ..config };
-    text.experts = experts(fields, &text)?;
+    if !is_unified {
+        text.experts = experts(fields, &text)?;
+    }
     Ok(Gemma4Config { text, layers, per_layer })
 }
 
@@ -410,22 +426,36 @@ const ABSENT: RmsDefaults<'static> = RmsDefaults {
 const TEXT: &[KnownField] = &[
     ("attention_bias", Read),
     ("attention_k_eq_v", Read),
-    ("enable_moe_block", Read),
     ("final_logit_softcapping", Read),
     ("global_head_dim", Read),
     ("hidden_activation", Read),
-    ("hidden_size_per_layer_input", Read),
-    ("moe_intermediate_size", Read),
-    ("num_experts", Read),
     ("num_global_key_value_heads", Read),
     ("num_kv_shared_layers", Read),
     ("per_layer_config", Read),
     ("sliding_window", Read),
-    ("top_k_experts", Read),
     // Of images; or of all tokens, which is another model.
     ("use_bidirectional_attention", Only(&["\"vision\""])),
     ("use_double_wide_mlp", Read),
+];
+
+/// Of what some models have beside all that.
+const INPUTS_AND_EXPERTS: &[KnownField] = &[
+    ("enable_moe_block", Read),
+    ("hidden_size_per_layer_input", Read),
+    ("moe_intermediate_size", Read),
+    ("num_experts", Read),
+    ("top_k_experts", Read),
     ("vocab_size_per_layer_input", Read),
+];
+
+/// The same of a model without encoders, which has neither.
+const UNIFIED_FIELDS: &[KnownField] = &[
+    ("enable_moe_block", Effect::OFF),
+    ("hidden_size_per_layer_input", Effect::ZERO),
+    ("moe_intermediate_size", Harmless),
+    ("num_experts", Harmless),
+    ("top_k_experts", Harmless),
+    ("vocab_size_per_layer_input", Harmless),
 ];
 
 /// What a layer may have otherwise.
@@ -438,6 +468,11 @@ const PROPORTIONAL: &[KnownField] = &[("factor", Read), ("partial_rotary_factor"
 
 const TEXT_TYPE: &[KnownField] =
     &[("model_type", Effect::Only(&["\"gemma4_text\""])), ("tie_word_embeddings", Harmless)];
+
+const UNIFIED_TYPE: &[KnownField] = &[
+    ("model_type", Effect::Only(&["\"gemma4_unified_text\""])),
+    ("tie_word_embeddings", Harmless),
+];
 
 /// Of a model that sees and hears too.
 pub(in crate::arch) const MULTIMODAL: &[KnownField] = &[
