@@ -86,6 +86,7 @@ impl RmsFeedForward for RmsMoE {
         ("laguna", "Laguna"),
         ("kolibri1", "Kolibri1"),
         ("flint", "Flint"),
+        ("lara_mini", "LaraMini"),
         ("mimo_v2_flash", "MiMoV2Flash"),
         ("step3p5", "Step3p7"),
         ("step3p7", "Step3p7"),

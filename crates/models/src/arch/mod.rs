@@ -52,6 +52,7 @@ mod kimi_linear;
 mod kimi_vision;
 mod kolibri1;
 mod laguna;
+mod lara_mini;
 mod lfm2;
 mod lfm3;
 mod llama;

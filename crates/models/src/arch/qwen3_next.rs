@@ -70,7 +70,7 @@ fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> 
             of_heads: false,
         }),
         linear_attention: Some(GatedDeltaNetConfig {
-            heads: heads(fields)?,
+            heads: heads(fields, [16, 32])?,
             taps: taps(fields)?,
             epsilon: config.rms_norm_eps,
             layout: match (model_type, fields.flag_or("linear_qkvz_apart", false)?) {
@@ -139,12 +139,15 @@ fn absent(model_type: &str) -> RmsDefaults<'static> {
     }
 }
 
-/// The heads of linear attention.
-fn heads(fields: &Fields<'_>) -> Result<LinearAttentionHeads, Error> {
+/// The heads of linear attention: absent, so many of keys and of values.
+pub(super) fn heads(
+    fields: &Fields<'_>,
+    [keys, values]: [usize; 2],
+) -> Result<LinearAttentionHeads, Error> {
     let size = |field, absent, max| fields.size_or(field, absent, max);
     let heads = LinearAttentionHeads {
-        key_heads: size("linear_num_key_heads", 16, MAX_HEADS)?,
-        value_heads: size("linear_num_value_heads", 32, MAX_HEADS)?,
+        key_heads: size("linear_num_key_heads", keys, MAX_HEADS)?,
+        value_heads: size("linear_num_value_heads", values, MAX_HEADS)?,
         key_dim: size("linear_key_head_dim", 128, MAX_HEAD_DIM)?,
         value_dim: size("linear_value_head_dim", 128, MAX_HEAD_DIM)?,
         in_turns: fields.flag_or("linear_heads_in_turns", false)?,
@@ -157,7 +160,7 @@ fn heads(fields: &Fields<'_>) -> Result<LinearAttentionHeads, Error> {
 }
 
 /// Tokens that a convolution is over.
-fn taps(fields: &Fields<'_>) -> Result<usize, Error> {
+pub(super) fn taps(fields: &Fields<'_>) -> Result<usize, Error> {
     convolution_taps(fields, "linear_conv_kernel_dim", 4)
 }
 

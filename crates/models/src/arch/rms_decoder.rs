@@ -11,8 +11,8 @@ use crate::architecture::{Architecture, Init, MultimodalNames};
 use crate::config::{Fields, KnownField};
 use crate::decoder::{Decoder, DecoderArchitecture, Head};
 use crate::layers::{
-    DeltaAttentionConfig, Embedding, HyperConnection, LearnedFrequencies, Linear, Norm, Rope,
-    Rotation, unit_rms_norm,
+    DeltaAttentionConfig, Embedding, GatedDeltaNetConfig, HyperConnection, LearnedFrequencies,
+    Linear, Norm, Rope, Rotation, unit_rms_norm,
 };
 use crate::pass::Pass;
 use crate::{
@@ -157,6 +157,8 @@ pub struct RmsForCausalLm<B: Module> {
     cache: CacheSpec,
     #[module(skip)]
     experts: Option<ExpertsConfig>,
+    #[module(skip)]
+    linear_attention: Option<GatedDeltaNetConfig>,
     #[module(skip)]
     delta_attention: Option<DeltaAttentionConfig>,
     #[module(skip)]
@@ -337,6 +339,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
             logit_scale: config.logit_scale,
             logit_softcap: config.logit_softcap,
             experts: config.experts,
+            linear_attention: config.linear_attention,
             delta_attention: config.delta_attention,
             renamed: config.renamed,
             fused_projections: config.fused_projections,
@@ -390,6 +393,10 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
         };
         let names = (self.renamed.iter())
             .try_fold(names, |names, (pattern, with)| names.or_rename(pattern, with))?;
+        let names = match &self.linear_attention {
+            Some(linear) => linear.names(names)?,
+            None => names,
+        };
         let names = match &self.delta_attention {
             Some(delta) => delta.names(names)?,
             None => names,

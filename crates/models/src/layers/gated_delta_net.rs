@@ -4,6 +4,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{DType, Tensor};
+use outsize_core::Names;
 use outsize_kernels::{DeltaGates, LinearAttentionHeads, causal_convolution, delta_rule};
 
 use super::attention::QueryPositions;
@@ -32,6 +33,19 @@ impl GatedDeltaNetConfig {
     pub(crate) fn state(&self) -> RecurrentCache {
         let Self { heads, taps, .. } = *self;
         RecurrentCache { heads: Some(heads), channels: heads.channels(), taps }
+    }
+
+    /// The rules for the one matrix that Lara is published with.
+    pub(crate) fn names(&self, names: Names) -> Result<Names, outsize_core::Error> {
+        let LinearAttentionHeads { value_heads, value_dim, .. } = self.heads;
+        let (mixed, gates) = (self.heads.channels(), value_heads * value_dim);
+        let parts = [("qkv", mixed), ("z", gates), ("b", value_heads), ("a", value_heads)];
+        let (mut start, all) = (0, parts.iter().map(|(_, rows)| rows).sum());
+        parts.into_iter().try_fold(names, |names, (part, rows)| {
+            let rows = start..start + rows;
+            start = rows.end;
+            names.or_parts(&format!(r"\.in_proj_{part}\.weight$"), ".in_proj.weight", rows, all)
+        })
     }
 }
 

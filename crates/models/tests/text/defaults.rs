@@ -66,6 +66,19 @@ fn param2_and_minicpm_have_the_defaults_of_transformers() {
 }
 
 #[test]
+fn lara_mini_has_the_defaults_of_transformers() {
+    // `LaraMiniConfig()` of transformers 5.25.
+    let config = ModelConfig::from_json(r#"{"model_type": "lara_mini"}"#).unwrap();
+    assert_eq!(config.parameter_count(), 7_281_684_672);
+    let read = config.of::<DeepseekForCausalLm>().unwrap();
+    let routing = read.experts.unwrap().routing;
+    assert_eq!((routing.per_token, routing.normalized), (4, true));
+    assert_eq!(&read.windows[..5], [None, Some(512), None, None, Some(512)]);
+    assert_eq!(read.mixers.iter().filter(|mixer| mixer.has_attention()).count(), 20);
+    assert_eq!((read.rope.theta, read.max_position_embeddings), (1e4, 131_072));
+}
+
+#[test]
 fn gemma4_without_encoders_has_the_defaults_of_transformers() {
     // `Gemma4UnifiedTextConfig()` of transformers 5.25, and what layers are multiplied by.
     let config = ModelConfig::from_json(r#"{"model_type": "gemma4_unified_text"}"#).unwrap();

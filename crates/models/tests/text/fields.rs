@@ -34,6 +34,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("dots3_note_text"),
         ("dots3_note-published-bf16", DeepseekForCausalLm::fields("dots3_note")),
         of::<DeepseekForCausalLm>("flint"),
+        of::<DeepseekForCausalLm>("lara_mini"),
         of::<LlamaForCausalLm>("ministral"),
         of::<LlamaForCausalLm>("internlm3"),
         of::<LlamaForCausalLm>("exaone"),

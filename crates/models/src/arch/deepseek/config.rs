@@ -9,7 +9,8 @@ use super::super::rms_config::{
     BlockNorms, ExpertsConfig, QueryKeyNorms, RmsConfig, RmsDefaults, field_of,
 };
 use super::super::{
-    afmoe, cohere2_moe, flint, gemma, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
+    afmoe, cohere2_moe, flint, gemma, kolibri1, laguna, lara_mini, mimo_v2, minimax_m3, mistral3,
+    step3p7,
 };
 use super::absent::{Absent, LatentWidths};
 use super::axk2::{self, AXK2_NAMES};
@@ -44,6 +45,7 @@ pub(in super::super) fn read(
         "laguna" => return laguna::read(fields),
         "kolibri1" => return kolibri1::read(fields),
         "flint" => return flint::read(fields),
+        "lara_mini" => return lara_mini::read(fields),
         "mimo_v2_flash" => return mimo_v2::read(fields),
         "step3p5" => return step3p7::read_text(fields),
         "step3p7" => return step3p7::read(fields),

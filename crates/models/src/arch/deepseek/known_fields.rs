@@ -5,7 +5,8 @@ use super::super::expert_fields::EXPERTS;
 use super::super::gemma3::TEXT_PART;
 use super::super::rms_config::FIELDS;
 use super::super::{
-    afmoe, cohere2_moe, flint, glm, kolibri1, laguna, mimo_v2, minimax_m3, mistral3, step3p7,
+    afmoe, cohere2_moe, flint, glm, kolibri1, laguna, lara_mini, mimo_v2, minimax_m3, mistral3,
+    step3p7,
 };
 use super::axk2::AXK2;
 use super::dots3::{DOTS3, DOTS3_FIELDS, DOTS3_PARTS, DOTS3_TEXT};
@@ -86,6 +87,7 @@ pub(in super::super) fn fields(model_type: &str) -> &'static [&'static [KnownFie
         "laguna" => laguna::FIELDS,
         "kolibri1" => kolibri1::FIELDS,
         "flint" => flint::FIELDS,
+        "lara_mini" => lara_mini::FIELDS,
         "mimo_v2_flash" => mimo_v2::FIELDS,
         "step3p5" => step3p7::FIELDS_OF_TEXT,
         "step3p7" => &[step3p7::MULTIMODAL],
