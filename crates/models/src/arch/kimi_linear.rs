@@ -19,8 +19,8 @@ use crate::config::{
     Fields, KnownField, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, RopeScaling, check,
 };
 use crate::layers::{
-    Activation, DeltaAttention, DeltaAttentionConfig, DeltaAttentionLayout, Either,
-    LatentAttention, LatentGate, Mlp, RmsNorm, Rotation, either,
+    DeltaAttention, DeltaAttentionConfig, DeltaAttentionLayout, Either, LatentAttention,
+    LatentGate, Mlp, RmsNorm, Rotation, either,
 };
 use crate::pass::Pass;
 use crate::{Activations, Error, KvCache, PassShape, Residual};
@@ -55,11 +55,7 @@ impl RmsBlock for KimiDecoderLayer {
     }
 
     fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-        let config = deepseek::read(model_type, fields)?;
-        if config.activation != Activation::Silu {
-            // The convolution has it too, and is built in with this one alone.
-            return Err(fields.refuse("hidden_act", "only \"silu\" is supported".to_owned()));
-        }
+        let config = deepseek::read(model_type, fields)?.with_silu_alone(fields)?;
         let field = field_of(fields, ["max_position_embeddings", "model_max_length"])?;
         let is_kimi = model_type == "kimi_linear";
         let most = if is_kimi { 1 << 20 } else { 1 << 18 };

@@ -16,6 +16,8 @@ const ABSENT: RmsDefaults<'static> = RmsDefaults {
     sizes: &[
         ("vocab_size", 151_936),
         ("hidden_size", 1024),
+        // No layer has one: all have experts.
+        ("intermediate_size", 512),
         ("num_hidden_layers", 34),
         ("num_attention_heads", 16),
     ],
@@ -35,9 +37,10 @@ const NAMES: &[(&str, &str)] = &[
 pub(super) fn read(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let size = |field| fields.size_or(field, 512, MAX_INTERMEDIATE);
     let inner = size("moe_intermediate_size")?;
-    let config = RmsConfig::read_with_inner(fields, &ABSENT, inner)?
+    let config = RmsConfig::read(fields, &ABSENT)?
         .with_rope(fields)?
-        .with_attention_bias(fields)?;
+        .with_attention_bias(fields)?
+        .with_silu_alone(fields)?;
     let normalized = fields.flag_or("norm_topk_prob", true)?;
     let names = ["num_experts", "num_local_experts"];
     let mut config = config.with_experts(fields, names, (128, 4), normalized)?;
@@ -105,10 +108,6 @@ pub(super) const FIELDS: &[&[KnownField]] = &[LARA, EXPERTS, rms_config::FIELDS]
 
 const LARA: &[KnownField] = &[
     ("attention_bias", Read),
-    // The convolution has it too, and is built in with this one alone.
-    ("hidden_act", Effect::Only(&["\"silu\""])),
-    // All layers have experts.
-    ("intermediate_size", Harmless),
     ("linear_conv_kernel_dim", Read),
     ("linear_key_head_dim", Read),
     ("linear_num_key_heads", Read),

@@ -27,7 +27,7 @@ pub(super) fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
     match model_type {
         "qwen3_next" => &[NEXT, LINEAR, EXPERTS, FIELDS],
         "qwen3_5_moe_text" => &[MOE, TEXT, LINEAR, EXPERTS, FIELDS],
-        "qwen3_5_text" => &[TEXT, LINEAR, FIELDS],
+        "qwen3_5_text" => &[DENSE, TEXT, LINEAR, FIELDS],
         _ => &[MULTIMODAL],
     }
 }
@@ -55,7 +55,9 @@ pub(super) fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<RmsC
 }
 
 fn read_text(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
-    let config = RmsConfig::read(fields, &absent(model_type))?.with_attention_bias(fields)?;
+    let config = RmsConfig::read(fields, &absent(model_type))?
+        .with_attention_bias(fields)?
+        .with_silu_alone(fields)?;
     let names = ["rope_theta", "partial_rotary_factor"];
     let (rope, rotary_dim) = RopeConfig::read_partial(&config.rope_context(fields), names, 0.25)?;
     let mixers = mixers(fields, config.num_hidden_layers)?;
@@ -223,9 +225,6 @@ const LINEAR: &[KnownField] = &[
     ("linear_rates_negated", Read),
     ("rms_norm_add_unit_offset", Read),
     ("partial_rotary_factor", Read),
-    // The convolution has it too, and is built in with this one alone.
-    ("hidden_act", Effect::Only(&["\"silu\""])),
-    ("mlp_bias", Effect::OFF),
     // In transformers these are always so.
     ("attn_output_gate", Effect::ON),
     ("mamba_ssm_dtype", Harmless),
@@ -233,6 +232,8 @@ const LINEAR: &[KnownField] = &[
     ("max_window_layers", Harmless),
     ("sliding_window", Harmless),
 ];
+
+const DENSE: &[KnownField] = &[("hidden_act", Read), ("mlp_bias", Effect::OFF)];
 
 const NEXT: &[KnownField] = &[
     ("decoder_sparse_step", Read),
@@ -243,8 +244,6 @@ const NEXT: &[KnownField] = &[
 ];
 
 const MOE: &[KnownField] = &[
-    // There is no other kind of layer.
-    ("intermediate_size", Harmless),
     ("moe_intermediate_size", Read),
     ("norm_topk_prob", Effect::ON),
     ("shared_expert_intermediate_size", Read),

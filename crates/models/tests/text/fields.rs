@@ -109,6 +109,7 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         of::<DeepseekForCausalLm>("cohere2_moe"),
         of::<MixtralForCausalLm>("phimoe"),
         of::<SparseMoeForCausalLm>("flex_olmo"),
+        of::<SparseMoeForCausalLm>("qwen3_next"),
         of::<GraniteMoeForCausalLm>("granitemoe_swa"),
         of::<LlamaForCausalLm>("granite_swa"),
         of::<LlamaForCausalLm>("olmo_hybrid"),
@@ -169,9 +170,10 @@ fn may_be_passed_over(name: &str, field: &str, value: &Value) -> bool {
         | "rotary_pct"
         | "partial_rotary_factor"
         | "rope_local_base_freq" => true,
+        // Of files that do not list what each layer has.
+        "full_attention_interval" => name == "qwen3_next",
         "compress_rates" => value.is_object(),
         "compress_ratios" | "num_hash_layers" | "qk_rope_head_dim" => name == "deepseek_v4",
-        // Of files that do not list what each layer has.
         "hybrid_layer_pattern" => name == "mimo_v2_flash",
         "index_skip_topk_offset" | "index_topk_freq" | "index_topk_pattern" => {
             name == "glm_moe_dsa"

@@ -187,6 +187,15 @@ impl RmsConfig {
         Ok(Self { attention_in_bias: bias, attention_out_bias: bias, ..self })
     }
 
+    /// The same, refused with another activation than SiLU: convolutions of linear attention have
+    /// it too, and are built in with that one alone.
+    pub(in crate::arch) fn with_silu_alone(self, fields: &Fields<'_>) -> Result<Self, Error> {
+        if self.activation != Activation::Silu {
+            return Err(fields.refuse("hidden_act", "only \"silu\" is supported".to_owned()));
+        }
+        Ok(self)
+    }
+
     /// What a rotary embedding is read with.
     pub(in crate::arch) fn rope_context<'a>(&self, fields: &'a Fields<'a>) -> RopeContext<'a> {
         let Self { head_dim, max_position_embeddings, .. } = *self;
