@@ -81,6 +81,9 @@ pub enum ImageScaling {
     /// The same of tiles of so many pixels a side that an image is stretched over, in the rows and
     /// columns that are nearest to its shape, as `GotOcr2ImageProcessor`.
     StretchedTiles(usize),
+    /// The same in as many as make it smaller the least, or else larger the least, as
+    /// `Cohere2VisionImageProcessor`.
+    FittedTiles(usize),
 }
 
 /// What a text has for an image beside its tokens.
@@ -99,6 +102,9 @@ pub enum ImageSpelling {
     Wrapped([u32; 2]),
     /// The same of the tokens with these names.
     Named([&'static str; 2]),
+    /// These tokens, by their names: before it, behind each of its tiles, and behind it. Prompts
+    /// have the token that stands for an image.
+    NamedTiles([&'static str; 3]),
     /// Tiles, which `<|tile_x_separator|>` and `<|tile_y_separator|>` are between and behind the
     /// rows of, and `<|image|>` and all of it in one more; between `<|image_start|>` and
     /// `<|image_end|>`. Prompts have `<|image|>` alone.

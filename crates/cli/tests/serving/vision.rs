@@ -46,6 +46,7 @@ fn place(name: &str) -> &'static str {
         "vision-glm4v" | "vision-glm4v_moe" => "<|begin_of_image|><|image|><|end_of_image|>",
         "vision-muse_glimmer" | "vision-muse_spark" => "<|patch|>",
         "vision-internvl" | "vision-internvl-experts" => "<IMG_CONTEXT>",
+        "vision-cohere2_vision" => "<|IMG_PATCH|>",
         "vision-kimi_k25" => "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>",
         _ => "<|vision_start|><|image_pad|><|vision_end|>",
     }
@@ -66,6 +67,7 @@ fn prompt(name: &str) -> String {
         "vision-glm4v" | "vision-glm4v_moe" => format!("<|user|>\n{said}<|assistant|>\n"),
         "vision-muse_glimmer" | "vision-muse_spark" => format!("user: {said}<|eot|>assistant: "),
         "vision-llama4" => format!("<|begin_of_text|>user: {said}<|eot|>assistant: "),
+        "vision-cohere2_vision" => format!("<BOS><|START|>user: {said}<|END|><|START|>assistant: "),
         "vision-kimi_k25" => format!("<|im_user|>user: {said}<|im_end|><|im_user|>assistant: "),
         _ => format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"),
     }
@@ -123,7 +125,10 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
             | "vision-qwen2_5_omni"
             | "vision-exaone4_5" => "56",
             "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" => "60",
-            "vision-llama4" | "vision-internvl" | "vision-internvl-experts" => "7 tiles of 16",
+            "vision-llama4"
+            | "vision-internvl"
+            | "vision-internvl-experts"
+            | "vision-cohere2_vision" => "7 tiles of 16",
             _ => "48",
         };
         assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
@@ -131,7 +136,10 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
         let seen = match name {
             "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" => 36,
-            "vision-llama4" | "vision-internvl" | "vision-internvl-experts" => 16,
+            "vision-llama4"
+            | "vision-internvl"
+            | "vision-internvl-experts"
+            | "vision-cohere2_vision" => 16,
             _ => 24,
         };
         assert!(said.contains(&format!("seen as {seen} x")), "{said}");

@@ -124,6 +124,22 @@ fn spelled(
             let reason = "tokenizer.json has no token for the begin or the end of an image";
             return Ok(wrapped(ids, [token(begin, reason)?, token(end, reason)?]));
         }
+        ImageSpelling::NamedTiles([begin, behind, end]) => {
+            let reason = "tokenizer.json has no token for the begin, a tile or the end of an image";
+            let [begin, behind, end] = [begin, behind, end].map(|name| token(name, reason));
+            // Where there are several there is one more, of all of it.
+            let of_one = match ids.len().checked_sub(rows * columns) {
+                Some(of_whole) if of_whole > 0 => of_whole,
+                _ => ids.len(),
+            };
+            let (mut text, behind) = (vec![begin?], behind?);
+            for tile in ids.collect::<Vec<_>>().chunks(of_one.max(1)) {
+                text.extend(tile);
+                text.push(behind);
+            }
+            text.push(end?);
+            return Ok(text);
+        }
         ImageSpelling::Rows => {}
     }
     let reason =

@@ -96,7 +96,8 @@ impl ProcessorFile {
             ImageScaling::Pixels
             | ImageScaling::PixelsOfFrames
             | ImageScaling::LongestEdge
-            | ImageScaling::StretchedTiles(_) => [CLIP_MEAN, CLIP_DEVIATION],
+            | ImageScaling::StretchedTiles(_)
+            | ImageScaling::FittedTiles(_) => [CLIP_MEAN, CLIP_DEVIATION],
         };
         let [mean, deviation] = match is_normal {
             true => [mean, deviation],
@@ -133,6 +134,14 @@ impl ProcessorFile {
                 ImageScaling::StretchedTiles(side) => {
                     let least = self.count("min_patches", 1)?;
                     self.tiles(side, 12, TileChoice::Stretched { least })?
+                }
+                ImageScaling::FittedTiles(side) => {
+                    let key = "crop_to_patches";
+                    if let Some(value) = self.get(key).filter(|value| **value != true) {
+                        let expected = "true: images are always seen as tiles";
+                        return Err(bad_key(&self.path, key, value, expected));
+                    }
+                    self.tiles(side, 12, TileChoice::FittedStretched)?
                 }
             },
             filter: match self.get("resample") {

@@ -1,5 +1,5 @@
-//! Images as tiles, as `Llama4ImageProcessor` and `GotOcr2ImageProcessor` of `transformers` have
-//! them.
+//! Images as tiles, as `Llama4ImageProcessor`, `GotOcr2ImageProcessor` and
+//! `Cohere2VisionImageProcessor` of `transformers` have them.
 
 /// Tiles of so many pixels a side.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,14 +26,22 @@ pub(super) enum TileChoice {
         /// The least tiles.
         least: usize,
     },
+    /// As many as make it smaller the least, or else larger the least; stretched over them.
+    FittedStretched,
 }
 
 impl Tiles {
     /// How many columns and rows of tiles an image of such width and height has.
     pub fn grid(self, size: [usize; 2]) -> [usize; 2] {
         match self.choice {
-            TileChoice::Fitted { enlarges } => self.fitted(size, enlarges),
+            TileChoice::Fitted { enlarges } => {
+                // Of 32 bits, as PyTorch divides there.
+                self.fitted(enlarges, |at, pixels| f64::from(pixels as f32 / size[at] as f32))
+            }
             TileChoice::Stretched { least } => self.nearest(size, least),
+            TileChoice::FittedStretched => {
+                self.fitted(false, |at, pixels| pixels as f64 / size[at] as f64)
+            }
         }
     }
 
@@ -56,21 +64,21 @@ impl Tiles {
         best
     }
 
-    /// Of those as good the fewest.
-    fn fitted(self, size: [usize; 2], enlarges: bool) -> [usize; 2] {
-        // Of 32 bits, as PyTorch divides there.
+    /// Of those as good the fewest; `over` says how many times a side of an image is in so many
+    /// pixels.
+    fn fitted(self, enlarges: bool, over: impl Fn(usize, usize) -> f64) -> [usize; 2] {
         let scale = |grid: [usize; 2]| {
-            let [x, y] = [0, 1].map(|at| (grid[at] * self.side) as f32 / size[at] as f32);
+            let [x, y] = [0, 1].map(|at| over(at, grid[at] * self.side));
             if y > x { x } else { y }
         };
         let grids = grids(self.most);
         let scales = || grids.iter().map(|grid| scale(*grid));
         let larger = scales().filter(|scale| *scale >= 1.0);
         let best = match enlarges {
-            true => larger.reduce(f32::max),
-            false => larger.reduce(f32::min),
+            true => larger.reduce(f64::max),
+            false => larger.reduce(f64::min),
         };
-        let best = best.or_else(|| scales().reduce(f32::max));
+        let best = best.or_else(|| scales().reduce(f64::max));
         let chosen = grids.iter().filter(|grid| Some(scale(**grid)) == best);
         chosen.min_by_key(|[columns, rows]| columns * rows).copied().unwrap_or([1; 2])
     }

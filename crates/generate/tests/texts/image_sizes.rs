@@ -171,6 +171,23 @@ fn images_become_as_many_tiles_as_of_the_reference() {
         ],
     );
     assert_fewer_tiles("vision-internvl", &[(27, 3)]);
+    // The same of Command A Vision.
+    assert_tiles(
+        "vision-cohere2_vision",
+        &[
+            ([21, 10], [2, 4], 3),
+            ([75, 49], [4, 6], 7),
+            ([1, 1], [2, 2], 1),
+            ([16, 16], [2, 2], 1),
+            ([17, 16], [2, 4], 3),
+            ([24, 24], [4, 4], 5),
+            ([4000, 3000], [4, 6], 7),
+            ([400, 10], [2, 12], 7),
+            ([3, 500], [12, 2], 7),
+            ([20, 21], [4, 4], 5),
+            ([33, 30], [4, 6], 7),
+        ],
+    );
 }
 
 proptest! {
@@ -186,6 +203,7 @@ proptest! {
             "vision-kimi_k25",
             "vision-llama4",
             "vision-internvl",
+            "vision-cohere2_vision",
         ]),
     ) {
         let processor = processor(name).with_most_tokens(tokens);

@@ -106,6 +106,7 @@ fn pixels_are_those_of_pillow() {
         (KIMI, 0.5),
         ("vision-llama4", 0.5),
         ("vision-internvl", clip),
+        ("vision-cohere2_vision", clip),
     ] {
         let (encoder, step) = (encoder(name), 1.0 / 255.0 / deviation);
         for (number, file) in FILES.iter().enumerate() {

@@ -2,11 +2,12 @@
 //! rotated together, and scaled logits; the later ones with layers of a sliding window, which alone
 //! rotate. Cohere 2024 (<https://docs.cohere.com/docs/command-r>), 2025 (arXiv:2504.00698).
 
+use super::gemma3::TEXT_PART;
 use super::rms_config::{BlockNormKind, BlockNorms, DEFAULTS, RmsConfig, RmsDefaults};
 use crate::Error;
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
-    DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, layer_windows, sliding_window,
+    COMMON, DEFAULT_WINDOW, Fields, KnownField, MAX_LAYERS, check, layer_windows, sliding_window,
 };
 
 pub(super) const ABSENT: RmsDefaults<'static> = RmsDefaults {
@@ -42,6 +43,15 @@ pub(super) fn read_cohere2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     Ok(RmsConfig { rotated_layers, windows, ..config })
 }
 
+/// The text part of a model that sees images too.
+pub(super) fn read_part(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+    let text = fields.required_object("text_config")?;
+    check(&text, &[TEXT_TYPE, TEXT_PART, COHERE2, COHERE, LAYER_NORM_FIELDS, COMMON])?;
+    // Of the whole model logits are as they come, and what it says of its head counts.
+    let tie_word_embeddings = fields.flag_or("tie_word_embeddings", true)?;
+    Ok(RmsConfig { logit_scale: None, tie_word_embeddings, ..read_cohere2(&text)? })
+}
+
 /// What all have.
 pub(super) fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result<RmsConfig, Error> {
     let config = RmsConfig::read(fields, absent)?.with_rope(fields)?.with_attention_bias(fields)?;
@@ -54,6 +64,21 @@ pub(super) fn read_both(fields: &Fields<'_>, absent: &RmsDefaults<'_>) -> Result
         ..config
     })
 }
+
+const TEXT_TYPE: &[KnownField] =
+    &[("model_type", Only(&["\"cohere2\""])), ("tie_word_embeddings", Harmless)];
+
+/// Of a model that sees images too.
+pub(super) const MULTIMODAL: &[KnownField] = &[
+    ("alignment_intermediate_size", Harmless),
+    ("downsample_factor", Harmless),
+    ("image_token_id", Harmless),
+    ("text_config", Read),
+    ("vision_config", Harmless),
+];
+
+/// What it is called.
+pub(super) const VISION: &str = "cohere2_vision";
 
 /// Of both.
 pub(super) const COHERE: &[KnownField] = &[

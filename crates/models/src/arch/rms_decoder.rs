@@ -256,6 +256,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "Mistral3ForConditionalGeneration",
         "MistralLarge4ForConditionalGeneration",
         "InternVLForConditionalGeneration",
+        "Cohere2VisionForConditionalGeneration",
         "Dots3NoteForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",

@@ -27,7 +27,7 @@ const QWENS: [&str; 8] = [
     "vision-exaone4_5",
 ];
 const MISTRALS: [&str; 2] = ["vision-mistral3", "vision-mistral_large4"];
-const GEMMAS: [&str; 1] = ["vision-gemma3"];
+const SIGLIPS: [&str; 2] = ["vision-gemma3", "vision-cohere2_vision"];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 const UNIFIED: &str = "vision-gemma4_unified";
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
@@ -37,7 +37,7 @@ const INTERNS: [&str; 2] = ["vision-internvl", "vision-internvl-experts"];
 
 /// All of them.
 fn fixtures() -> impl Iterator<Item = &'static str> {
-    let images = QWENS.into_iter().chain(MISTRALS).chain(GEMMAS).chain(GEMMA4S).chain([UNIFIED]);
+    let images = QWENS.into_iter().chain(MISTRALS).chain(SIGLIPS).chain(GEMMA4S).chain([UNIFIED]);
     images.chain(GLMS).chain(KIMIS).chain(LLAMAS).chain(INTERNS)
 }
 
@@ -84,7 +84,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
     }
     match name {
         "vision-mistral3" | "vision-mistral_large4" => of::<PixtralVisionModel>(name),
-        "vision-gemma3" => of::<SiglipVisionModel>(name),
+        "vision-gemma3" | "vision-cohere2_vision" => of::<SiglipVisionModel>(name),
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         UNIFIED => of::<Gemma4UnifiedVisionModel>(name),
         "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),
@@ -199,7 +199,7 @@ fn features_have_the_same_bits_streamed() {
         let see = |_: &str, model: &PixtralVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
-    for name in GEMMAS {
+    for name in SIGLIPS {
         let see = |_: &str, model: &SiglipVisionModel| flat(see(name, model));
         components::placed(&component(name), see);
     }
@@ -240,7 +240,7 @@ fn features_of_rounded_activations_stay_near() {
     }
     QWENS.into_iter().for_each(of::<QwenVisionModel>);
     MISTRALS.into_iter().for_each(of::<PixtralVisionModel>);
-    GEMMAS.into_iter().for_each(of::<SiglipVisionModel>);
+    SIGLIPS.into_iter().for_each(of::<SiglipVisionModel>);
     GEMMA4S.into_iter().for_each(of::<Gemma4VisionModel>);
     of::<Gemma4UnifiedVisionModel>(UNIFIED);
     GLMS.into_iter().for_each(of::<GlmVisionModel>);
@@ -282,7 +282,7 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention, windows and chunks cannot go back.
-    let cannot = ["qwen3_5", "gemma", "muse", "llama4", "exaone"];
+    let cannot = ["qwen3_5", "gemma", "muse", "llama4", "exaone", "cohere2"];
     let can_go_back = |name: &&str| !cannot.iter().any(|part| name.contains(part));
     for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
@@ -345,7 +345,7 @@ fn a_text_with_images_runs_alone() {
 
 #[test]
 fn an_image_whose_tokens_see_each_other_is_not_cut() {
-    let name = GEMMAS[0];
+    let name = SIGLIPS[0];
     let (config, model) = load(name, TILE);
     let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(150));
     let first = ids.iter().position(|id| *id >= FIRST_IMAGE_ID).unwrap();
@@ -385,12 +385,16 @@ fn configurations_that_are_not_built_in_are_refused() {
     mistral("/vision_feature_layer", (-2).into());
     mistral("/projector_hidden_act", "nothing".into());
     mistral("/image_token_index", "[IMG]".into());
-    let gemma = |place, value| refused_value::<SiglipVisionModel>(GEMMAS[0], place, value);
+    let gemma = |place, value| refused_value::<SiglipVisionModel>(SIGLIPS[0], place, value);
     gemma("/vision_config/num_attention_heads", 3.into());
     gemma("/vision_config/patch_size", 5.into());
     gemma("/vision_config/vision_use_head", true.into());
     gemma("/mm_tokens_per_image", 8.into());
     gemma("/mm_tokens_per_image", 16.into());
+    let command = |place, value| refused_value::<SiglipVisionModel>(SIGLIPS[1], place, value);
+    command("/downsample_factor", 3.into());
+    command("/alignment_intermediate_size", 21.into());
+    command("/vision_config/image_size", 15.into());
     let gemma4 = |place, value| refused_value::<Gemma4VisionModel>(GEMMA4S[0], place, value);
     gemma4("/vision_config/num_key_value_heads", 1.into());
     gemma4("/vision_config/head_dim", 10.into());

@@ -1,6 +1,7 @@
-//! What a `config.json` says of the vision encoder of Gemma 3.
+//! What a `config.json` says of the vision encoder of Gemma 3 and Command A Vision.
 
 use crate::Error;
+use crate::arch::cohere;
 use crate::arch::vision_fields::{IMAGE_TOKEN, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
@@ -32,16 +33,31 @@ pub struct SiglipVisionConfig {
     pub patch_size: usize,
     /// Tokens of an image's side; divide its patches.
     pub tokens: usize,
-    /// Whether the norm behind the encoder scales by one more than its weight.
-    pub adds_one: bool,
+    /// What makes features of states.
+    pub projector: SiglipProjectorConfig,
     /// Width of the language model.
     pub text_hidden_size: usize,
     /// The token that stands for a token of an image.
     pub image_token: u32,
 }
 
+/// What makes features of the states of a token's patches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SiglipProjectorConfig {
+    /// A matrix, of the norm of their mean; an image is one square.
+    Mean {
+        /// Whether the norm scales by one more than its weight.
+        adds_one: bool,
+    },
+    /// Two matrices, of all of them side by side; an image is tiles.
+    Gated {
+        /// What comes of the first one, gates included.
+        inner: usize,
+    },
+}
+
 impl SiglipVisionConfig {
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, Error> {
+    pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[VISION])?;
         let text = fields.required_object("text_config")?;
         let hidden_size = vision.size_or("hidden_size", 768, MAX_HIDDEN)?;
@@ -55,13 +71,16 @@ impl SiglipVisionConfig {
             );
         }
         let patches = image_size / patch_size;
-        let count = fields.size_or("mm_tokens_per_image", 256, patches * patches)?;
-        let tokens = count.isqrt();
-        if tokens * tokens != count || !patches.is_multiple_of(tokens) {
-            let expected =
-                format!("its root must divide the patches of an image's side, {patches}");
-            return Err(fields.refuse("mm_tokens_per_image", expected));
-        }
+        let (tokens, projector, image_token) = match model_type {
+            cohere::VISION => {
+                let (tokens, projector) = gated(fields, patches)?;
+                (tokens, projector, 255_036)
+            }
+            _ => {
+                let adds_one = vision.flag_or("rms_norm_add_unit_offset", true)?;
+                (tokens(fields, patches)?, SiglipProjectorConfig::Mean { adds_one }, 262_144)
+            }
+        };
         Ok(Self {
             num_hidden_layers: vision.size_or("num_hidden_layers", 12, MAX_LAYERS)?,
             hidden_size,
@@ -72,11 +91,47 @@ impl SiglipVisionConfig {
             image_size,
             patch_size,
             tokens,
-            adds_one: vision.flag_or("rms_norm_add_unit_offset", true)?,
+            projector,
             text_hidden_size: text.size_or("hidden_size", 2304, MAX_HIDDEN)?,
-            image_token: token_id(fields, &IMAGE_TOKEN, 262_144)?,
+            image_token: token_id(fields, &IMAGE_TOKEN, image_token)?,
         })
     }
+
+    /// Patches of an image, or of a tile.
+    pub(super) fn patches(&self) -> usize {
+        (self.image_size / self.patch_size).pow(2)
+    }
+
+    /// Whether an image is tiles.
+    pub(super) fn is_tiled(&self) -> bool {
+        matches!(self.projector, SiglipProjectorConfig::Gated { .. })
+    }
+}
+
+/// Tokens of the side of an image of Gemma 3, which has so many patches.
+fn tokens(fields: &Fields<'_>, patches: usize) -> Result<usize, Error> {
+    let count = fields.size_or("mm_tokens_per_image", 256, patches * patches)?;
+    let tokens = count.isqrt();
+    if tokens * tokens != count || !patches.is_multiple_of(tokens) {
+        let expected = format!("its root must divide the patches of an image's side, {patches}");
+        return Err(fields.refuse("mm_tokens_per_image", expected));
+    }
+    Ok(tokens)
+}
+
+/// The same of a tile of Command A Vision, and what makes features.
+fn gated(fields: &Fields<'_>, patches: usize) -> Result<(usize, SiglipProjectorConfig), Error> {
+    let factor = fields.size_or("downsample_factor", 2, patches)?;
+    if !patches.is_multiple_of(factor) {
+        let expected = format!("it must divide the patches of a tile's side, {patches}");
+        return Err(fields.refuse("downsample_factor", expected));
+    }
+    let field = "alignment_intermediate_size";
+    let inner = fields.size_or(field, 36_864, MAX_INTERMEDIATE)?;
+    if !inner.is_multiple_of(2) {
+        return Err(fields.refuse(field, "it must be even: half of it are gates".to_owned()));
+    }
+    Ok((patches / factor, SiglipProjectorConfig::Gated { inner }))
 }
 
 const VISION: &[KnownField] = &[

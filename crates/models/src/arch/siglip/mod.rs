@@ -1,21 +1,22 @@
-//! The vision encoder of Gemma 3, SigLIP's, with what makes features of its states. Zhai et al.
-//! 2023 (arXiv:2303.15343), Gemma Team 2025 (arXiv:2503.19786).
+//! The vision encoder of Gemma 3 and Command A Vision, SigLIP's, with what makes features of its
+//! states. Zhai et al. 2023 (arXiv:2303.15343), Gemma Team 2025 (arXiv:2503.19786), Cohere 2025
+//! (<https://huggingface.co/CohereLabs/command-a-vision-07-2025>).
 
 mod config;
 
 use burn::module::Module;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, activation};
 use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
-pub use self::config::SiglipVisionConfig;
-use super::gemma3::MULTIMODAL;
+pub use self::config::{SiglipProjectorConfig, SiglipVisionConfig};
 use super::vision_fields::{is_no_vision, is_within_model, vision_weight_use};
+use super::{cohere, gemma3};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
 use crate::layers::{
-    Activation, Embedding, LayerNorm, Linear, RmsNorm, attend_layers, fetched_rows,
+    Activation, Either, Embedding, LayerNorm, Linear, RmsNorm, attend_layers, fetched_rows,
     two_layers_of_pixels,
 };
 use crate::pass_shape::pixel_attention_scratch;
@@ -29,7 +30,7 @@ use crate::{
 #[derive(Module, Debug)]
 pub struct SiglipVisionModel {
     vision_tower: SiglipTower,
-    multi_modal_projector: SiglipProjector,
+    multi_modal_projector: Either<SiglipProjector, GatedProjector>,
     #[module(skip)]
     config: SiglipVisionConfig,
 }
@@ -88,10 +89,20 @@ struct SiglipProjector {
     mm_input_projection: Linear,
 }
 
+/// The same with gates.
+#[derive(Module, Debug)]
+struct GatedProjector {
+    /// `[inner, patches of a token · hidden]`: gates are the last half.
+    linear_1: Linear,
+    /// `[text's hidden, inner / 2]`.
+    linear_2: Linear,
+}
+
 impl Architecture for SiglipVisionModel {
     type Config = SiglipVisionConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[("gemma3", "Gemma3")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
+        &[("gemma3", "Gemma3"), (cohere::VISION, "Cohere2Vision")];
     const CLASS_PREFIX: &'static str = "Siglip";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("SiglipTower", "SiglipVisionModel"),
@@ -101,15 +112,19 @@ impl Architecture for SiglipVisionModel {
         ("SiglipAttention", "SiglipAttention"),
         ("SiglipMlp", "SiglipMLP"),
         ("SiglipProjector", "Gemma3MultiModalProjector"),
+        ("GatedProjector", "Cohere2VisionMultiModalProjector"),
     ];
     const NO_SPLIT: &'static [&'static str] = &["SiglipEncoderLayer"];
 
-    fn fields(_: &str) -> &'static [&'static [KnownField]] {
-        &[MULTIMODAL]
+    fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
+        match model_type {
+            cohere::VISION => &[cohere::MULTIMODAL],
+            _ => &[gemma3::MULTIMODAL],
+        }
     }
 
-    fn read(_: &'static str, fields: &Fields<'_>) -> Result<SiglipVisionConfig, Error> {
-        SiglipVisionConfig::read(fields)
+    fn read(model_type: &'static str, fields: &Fields<'_>) -> Result<SiglipVisionConfig, Error> {
+        SiglipVisionConfig::read(model_type, fields)
     }
 
     fn new(config: &SiglipVisionConfig, init: &Init) -> Self {
@@ -133,24 +148,32 @@ impl Architecture for SiglipVisionModel {
                 activation: config.activation,
             },
         };
-        let patches = (config.image_size / config.patch_size).pow(2);
         let text = config.text_hidden_size;
-        let rms_norm = if config.adds_one { RmsNorm::plus_one } else { RmsNorm::new };
+        let multi_modal_projector = match config.projector {
+            SiglipProjectorConfig::Mean { adds_one } => {
+                let rms_norm = if adds_one { RmsNorm::plus_one } else { RmsNorm::new };
+                Either::One(SiglipProjector {
+                    mm_soft_emb_norm: rms_norm(hidden, config.layer_norm_eps, init),
+                    mm_input_projection: Linear::in_out(hidden, text, false, init),
+                })
+            }
+            SiglipProjectorConfig::Gated { inner } => Either::Other(GatedProjector {
+                linear_1: linear(hidden * layout.merged(), inner),
+                linear_2: linear(inner / 2, text),
+            }),
+        };
         Self {
             vision_tower: SiglipTower {
                 embeddings: SiglipEmbeddings {
                     patch_embedding: linear(layout.patch_values(), hidden),
-                    position_embedding: Embedding::new(patches, hidden, init),
+                    position_embedding: Embedding::new(config.patches(), hidden, init),
                 },
                 encoder: SiglipEncoder {
                     layers: (0..config.num_hidden_layers).map(layer).collect(),
                 },
                 post_layernorm: norm(),
             },
-            multi_modal_projector: SiglipProjector {
-                mm_soft_emb_norm: rms_norm(hidden, config.layer_norm_eps, init),
-                mm_input_projection: Linear::in_out(hidden, text, false, init),
-            },
+            multi_modal_projector,
             config: config.clone(),
         }
     }
@@ -177,7 +200,8 @@ impl Component for SiglipVisionModel {
     }
 
     fn weight_use(config: &SiglipVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
-        vision_weight_use(path, pass, Self::layout(config).merged())
+        let of_image = vision_weight_use(path, pass, Self::layout(config).merged());
+        WeightUse { attended: of_image.attended.min(config.patches() as u64), ..of_image }
     }
 }
 
@@ -188,22 +212,34 @@ impl VisionModel for SiglipVisionModel {
             merge_size: config.image_size / config.patch_size / config.tokens,
             frames: 1,
             features: config.text_hidden_size,
-            scaling: ImageScaling::Square(config.image_size),
+            scaling: match config.is_tiled() {
+                true => ImageScaling::FittedTiles(config.image_size),
+                false => ImageScaling::Square(config.image_size),
+            },
             image_token: config.image_token,
-            spelling: ImageSpelling::Framed,
-            sees_itself: true,
+            spelling: match config.is_tiled() {
+                true => ImageSpelling::NamedTiles([
+                    "<|START_OF_IMG|>",
+                    "<|IMG_LINE_BREAK|>",
+                    "<|END_OF_IMG|>",
+                ]),
+                false => ImageSpelling::Framed,
+            },
+            sees_itself: !config.is_tiled(),
             order: PatchOrder::ColoursFirst,
         }
     }
 
-    fn see(&self, pixels: Tensor<2>, sides: [usize; 2]) -> ImageFeatures {
-        let [count, values] = pixels.dims();
+    fn see(&self, pixels: Tensor<2>, _: [usize; 2]) -> ImageFeatures {
+        let ([count, values], patches) = (pixels.dims(), self.config.patches());
+        let (side, tiles) = (patches.isqrt(), count / patches);
         let SiglipTower { embeddings, encoder, post_layernorm } = &self.vision_tower;
         let merge = Self::layout(&self.config).merge_size;
         let x = embeddings.patch_embedding.forward_pixels(pixels.reshape([1, count, values]));
-        let places = patch_places(sides, merge);
-        let ids = places.iter().map(|[row, column]| (row * sides[1] + column) as u32);
+        let places = patch_places([side; 2], merge);
+        let ids = places.iter().map(|[row, column]| (row * side + column) as u32);
         let positions = embeddings.position_embedding.forward(&ids.collect::<Vec<_>>());
+        let x = x.reshape([tiles, patches, self.config.hidden_size]);
         let mut x = x.clone() + positions.to_device(&x.device());
         let mut pending = None;
         for layer in &encoder.layers {
@@ -213,8 +249,12 @@ impl VisionModel for SiglipVisionModel {
             (x, pending) = (sum, Some(layer.mlp.forward(normed)));
         }
         let states = post_layernorm.after(x, pending).1;
-        let embeddings = self.multi_modal_projector.forward(states, merge * merge);
-        ImageFeatures { embeddings, deepstack: Vec::new(), positions: None, sees_itself: true }
+        let embeddings = match &self.multi_modal_projector {
+            Either::One(projector) => projector.forward(states, merge * merge),
+            Either::Other(projector) => projector.forward(states, merge * merge),
+        };
+        let sees_itself = !self.config.is_tiled();
+        ImageFeatures { embeddings, deepstack: Vec::new(), positions: None, sees_itself }
     }
 
     fn activation_bytes(&self, patches: usize, threads: usize) -> u64 {
@@ -226,14 +266,23 @@ impl VisionModel for SiglipVisionModel {
         let most = (6 * hidden).max(2 * hidden + 2 * inner);
         let most = most.max(layout.patch_values() as u64 + 2 * hidden);
         let width = config.hidden_size / config.num_attention_heads;
+        let of_tile = config.patches();
         let scratch = pixel_attention_scratch(
-            [1, patches, patches],
+            [patches.div_ceil(of_tile), of_tile, of_tile],
             config.num_attention_heads,
             width,
             threads,
         );
-        let features = count / layout.merged() as u64 * config.text_hidden_size as u64;
-        let values = count.saturating_mul(most).max(2 * features);
+        let tokens = count / layout.merged() as u64;
+        let features = tokens * config.text_hidden_size as u64;
+        let projector = match config.projector {
+            SiglipProjectorConfig::Mean { .. } => 2 * features,
+            // The states, and what comes of the first matrix with its halves and their product.
+            SiglipProjectorConfig::Gated { inner } => {
+                count * hidden + tokens.saturating_mul(3 * inner as u64) + features
+            }
+        };
+        let values = count.saturating_mul(most).max(projector);
         Activations::values(values + count * hidden + features).with_scratch(scratch).bytes()
     }
 }
@@ -261,5 +310,19 @@ impl SiglipProjector {
         let normed = self.mm_soft_emb_norm.forward(means.reshape([1, count / patches, hidden]));
         let projection = &self.mm_input_projection;
         fetched_rows(projection.forward(normed), &projection.weight)
+    }
+}
+
+impl GatedProjector {
+    /// `[tiles, patches, hidden]` f32 to `[tokens, text's hidden]` f32, in main memory: of all of a
+    /// token's patches.
+    fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
+        let [tiles, count, hidden] = x.dims();
+        let x = x.reshape([1, tiles * count / patches, hidden * patches]);
+        let x = self.linear_1.forward_pixels(x);
+        let inner = x.dims()[2] / 2;
+        let gates = activation::silu(x.clone().narrow(2, inner, inner));
+        let x = self.linear_2.forward_pixels(gates * x.narrow(2, 0, inner));
+        fetched_rows(x, &self.linear_2.weight)
     }
 }
