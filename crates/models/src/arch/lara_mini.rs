@@ -8,7 +8,7 @@ use super::expert_fields::EXPERTS;
 use super::qwen3_next::{heads, taps};
 use super::rms_config::{self, DEFAULTS, LayerMixer, QueryKeyNorms, RmsConfig, RmsDefaults};
 use crate::Error;
-use crate::config::Effect::{self, Harmless, Read};
+use crate::config::Effect::Read;
 use crate::config::{Fields, KnownField, MAX_INTERMEDIATE, sliding_window};
 use crate::layers::{DeltaLayout, GatedDeltaNetConfig};
 
