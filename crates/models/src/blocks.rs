@@ -36,7 +36,7 @@ pub trait Blocks {
     /// As [`Decoder::hidden`](crate::Decoder::hidden).
     fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error>;
 
-    /// Runs one block.
+    /// Runs one block. It gives what is [needed](Pass::needed).
     ///
     /// # Errors
     /// As [`Decoder::hidden`](crate::Decoder::hidden).
@@ -49,6 +49,12 @@ pub trait Blocks {
         cache: &mut KvCache,
     ) -> Result<Residual, Error>;
 
+    /// The last block that keeps anything of the tokens: behind it only what [is
+    /// wanted](Pass::wanted) is needed.
+    fn last_that_keeps(&self) -> usize {
+        self.count() - 1
+    }
+
     /// What the head takes of what the last block gives, of the positions that [are
     /// wanted](Pass::wanted).
     fn normed(&self, residual: Residual, pass: &Pass<'_>) -> Tensor<3>;
@@ -59,8 +65,11 @@ pub trait Blocks {
     /// As there.
     fn through(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
         let BlockInputs { mut residual, rotations } = self.inputs(pass)?;
+        let (last, narrowed) = (self.last_that_keeps(), pass.narrowed());
         for index in 0..self.count() {
-            residual = self.block(index, residual, &rotations, pass, cache)?;
+            let is_narrow = index >= last && !pass.adds_behind(index);
+            let of_block = if is_narrow { &narrowed } else { pass };
+            residual = self.block(index, residual, &rotations, of_block, cache)?;
             residual.stream = pass.add_deepstack(index, residual.stream);
         }
         Ok(self.normed(residual, pass))

@@ -28,6 +28,15 @@ pub struct CacheSpec {
     pub recomputes_keys: bool,
 }
 
+impl CacheSpec {
+    /// The last layer that keeps anything; the first one if none does.
+    pub(crate) fn last_that_keeps(&self) -> usize {
+        let keeps =
+            |layer: &CacheLayer| !matches!(layer, CacheLayer::Shared(_) | CacheLayer::Nothing);
+        self.layers.iter().rposition(keeps).unwrap_or(0)
+    }
+}
+
 /// What one layer keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheLayer {

@@ -10,7 +10,7 @@ use crate::pass_images::PassImages;
 use crate::{Batch, Error, KvCache, Logits};
 
 /// One pass of new tokens over a model, checked.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pass<'a> {
     batch: &'a Batch,
     /// Columns that the cache holds.
@@ -22,6 +22,9 @@ pub struct Pass<'a> {
     lengths: &'a [usize],
     /// Positions of each sequence that logits are wanted of: the last ones.
     positions: usize,
+    /// Whether the blocks that it is for need not make anything of other positions, beside what
+    /// they keep.
+    is_narrow: bool,
     /// Where the text has images, or had them before.
     images: Option<PassImages>,
     /// Columns that see each other.
@@ -39,6 +42,7 @@ impl<'a> Pass<'a> {
             padding: padding.map(|(held, more)| held + more).collect(),
             lengths: &[],
             positions: logits.positions(batch.tokens()),
+            is_narrow: false,
             groups: images.as_ref().map_or_else(Vec::new, |images| images.groups(cache.position())),
             images,
         }
@@ -55,6 +59,7 @@ impl<'a> Pass<'a> {
             padding,
             lengths,
             positions: tokens,
+            is_narrow: false,
             images,
             groups,
         }
@@ -66,15 +71,43 @@ impl<'a> Pass<'a> {
         Self { lengths, ..self }
     }
 
-    /// Tokens of all sequences.
+    /// The same for blocks that no other keeps anything behind: of what they make only what [is
+    /// wanted](Self::wanted) is needed.
+    pub(crate) fn narrowed(&self) -> Self {
+        Self { is_narrow: true, ..self.clone() }
+    }
+
+    /// Whether images add anything behind a block.
+    pub(crate) fn adds_behind(&self, block: usize) -> bool {
+        self.images.as_ref().is_some_and(|images| images.adds_behind(block))
+    }
+
+    /// Tokens of all sequences that are [needed](Self::needed).
     pub fn rows(&self) -> usize {
-        self.batch.rows() * self.batch.tokens()
+        self.batch.rows() * self.needed_tokens()
+    }
+
+    /// Of each sequence how many tokens are [needed](Self::needed).
+    fn needed_tokens(&self) -> usize {
+        if self.is_narrow { self.positions } else { self.batch.tokens() }
+    }
+
+    /// Of `[batch, tokens, …]` what blocks behind need; does nothing a second time.
+    pub fn needed<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        self.query_positions().needed(x)
     }
 
     /// The tokens, those of one sequence after those of the other; images have some that are in no
     /// vocabulary.
     pub fn ids(&self) -> &[u32] {
         self.batch.ids()
+    }
+
+    /// The same of those that are [needed](Self::needed).
+    pub fn needed_ids(&self) -> Vec<u32> {
+        let (tokens, needed) = (self.batch.tokens(), self.needed_tokens());
+        let rows = self.batch.ids().chunks_exact(tokens);
+        rows.flat_map(|ids| &ids[tokens - needed..]).copied().collect()
     }
 
     /// The embeddings of the tokens: `[batch, tokens, hidden]` f32.
@@ -157,12 +190,14 @@ impl<'a> Pass<'a> {
 
     /// Where the tokens are, which decides what they see.
     pub fn query_positions(&self) -> QueryPositions<'_> {
+        let (tokens, needed) = (self.batch.tokens(), self.needed_tokens());
         QueryPositions {
             start: self.start,
             padding: &self.padding,
             lengths: self.lengths,
             groups: &self.groups,
             alibi: None,
+            queries: (needed < tokens).then(|| [tokens - needed, needed]),
         }
     }
 

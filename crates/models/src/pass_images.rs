@@ -10,7 +10,7 @@ use crate::{Batch, KvCache};
 
 /// The tokens of images that a pass of one text runs, and how far images before them moved its
 /// positions.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct PassImages {
     parts: Vec<ImagePart>,
     /// Positions that images before the pass save.
@@ -35,6 +35,11 @@ impl PassImages {
             let features = part.of(&part.features.embeddings, &x.device());
             x.slice_assign([0..1, part.columns.clone(), 0..hidden], features)
         })
+    }
+
+    /// Whether anything is added behind a block.
+    pub fn adds_behind(&self, block: usize) -> bool {
+        self.parts.iter().any(|part| part.features.deepstack.len() > block)
     }
 
     /// `[1, tokens, hidden]` with what is added behind a block.

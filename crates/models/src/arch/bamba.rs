@@ -125,6 +125,7 @@ impl RmsBlock for BambaDecoderLayer {
             }
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         let (x, normed) = self.pre_ff_layernorm.add_forward(x, mixed);
         let pending = either!(&self.feed_forward, block => block.forward(normed));
         Ok(Residual { stream: x, pending: Some(pending) })

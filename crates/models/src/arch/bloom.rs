@@ -214,7 +214,7 @@ impl BloomBlock {
         let x = residual(x, &normed);
         let mixed =
             self.self_attention.forward(normed, None, &pass.query_positions(), cache, index)?;
-        let (x, normed) = self.post_attention_layernorm.after(x, Some(mixed));
+        let (x, normed) = self.post_attention_layernorm.after(pass.needed(x), Some(mixed));
         let x = residual(x, &normed);
         Ok(Residual { stream: x, pending: Some(self.mlp.forward(normed)) })
     }

@@ -103,9 +103,9 @@ impl RmsBlock for DeepseekV4DecoderLayer {
         let normed = self.input_layernorm.forward(sum);
         let (rotation, positions) = (&rotations[self.rotation], pass.query_positions());
         let given = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
-        let (sum, streams) = self.ffn_hc.enter(streams.with(given));
+        let (sum, streams) = self.ffn_hc.enter(pass.needed(streams.with(given)));
         let normed = self.post_attention_layernorm.forward(sum);
-        let given = self.mlp.forward_of(normed, pass.ids())?;
+        let given = self.mlp.forward_of(normed, &pass.needed_ids())?;
         Ok(Residual::new(streams.with(given)))
     }
 

@@ -270,14 +270,14 @@ impl FalconDecoderLayer {
         };
         if let Some(norm) = &self.post_attention_layernorm {
             let mixed = attend(normed, cache)?;
-            let (x, normed) = norm.after(x, Some(mixed));
+            let (x, normed) = norm.after(pass.needed(x), Some(mixed));
             return Ok(Residual { stream: x, pending: Some(self.mlp.forward(normed)) });
         }
         let (mixed, normed) = match &self.ln_mlp {
-            Some(norm) => (attend(normed, cache)?, norm.forward(x.clone())),
-            None => (attend(normed.clone(), cache)?, normed),
+            Some(norm) => (attend(normed, cache)?, norm.forward(pass.needed(x.clone()))),
+            None => (attend(normed.clone(), cache)?, pass.needed(normed)),
         };
-        Ok(Residual { stream: x, pending: Some(mixed + self.mlp.forward(normed)) })
+        Ok(Residual { stream: pass.needed(x), pending: Some(mixed + self.mlp.forward(normed)) })
     }
 }
 

@@ -160,7 +160,9 @@ impl RmsBlock for FalconH1DecoderLayer {
         let normed = scaled(normed, scales.attention_in);
         let attention =
             self.self_attn.forward(normed, rotations.first(), &positions, cache, index)?;
-        let mixed = mamba + scaled(attention, scales.attention_out);
+        let attention = scaled(attention, scales.attention_out);
+        let [x, mamba] = [x, mamba].map(|x| pass.needed(x));
+        let mixed = mamba + attention;
         let (x, normed) = self.pre_ff_layernorm.add_forward(x, mixed);
         Ok(Residual { stream: x, pending: Some(self.feed_forward.forward(normed)) })
     }

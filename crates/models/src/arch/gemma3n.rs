@@ -148,8 +148,10 @@ impl Decoder for Gemma3nForCausalLm {
         let others = model.altup_projections.iter();
         let others = others.map(|layer| resized(layer.forward(first.clone()), &size));
         let mut streams: Vec<_> = std::iter::once(first.clone()).chain(others).collect();
+        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
         for (index, layer) in model.layers.iter().enumerate() {
             let input = per_layer_inputs(&inputs, index);
+            let pass = if index < last { pass } else { &narrowed };
             streams = layer.forward(streams, input, &rotations, pass, cache, index)?;
         }
         cache.keep_shared()?;

@@ -149,8 +149,10 @@ impl Decoder for Gemma4ForCausalLm {
         let mut x = pass.embed_images(pass.embed(&self.model.embed_tokens) * hidden.sqrt());
         let inputs = self.model.per_layer_inputs().map(|inputs| inputs.of(pass, x.clone()));
         let rotations = self.ropes.each_ref().map(|rope| pass.rotation(rope, &x.device()));
+        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
         for (index, layer) in self.model.layers.iter().enumerate() {
             let input = inputs.as_ref().map(|inputs| per_layer_inputs(inputs, index));
+            let pass = if index < last { pass } else { &narrowed };
             x = layer.forward(x, input, &rotations, pass, cache, index)?;
         }
         cache.keep_shared()?;

@@ -187,7 +187,7 @@ impl Blocks for Gpt2LmHeadModel {
         let block = &self.transformer.h[index];
         let (sum, normed) = block.ln_1.after(residual.stream, residual.pending);
         let mixed = block.attn.forward(normed, pass, cache, index)?;
-        let (stream, normed) = block.ln_2.after(sum, Some(mixed));
+        let (stream, normed) = block.ln_2.after(pass.needed(sum), Some(mixed));
         Ok(Residual { stream, pending: Some(block.mlp.forward(normed)) })
     }
 

@@ -241,6 +241,7 @@ impl GptNeoxLayer {
             cache,
             index,
         )?;
+        let x = pass.needed(x);
         if self.parallel {
             let normed = self.post_attention_layernorm.forward(x.clone());
             return Ok(Residual { stream: x, pending: Some(mixed + self.mlp.forward(normed)) });

@@ -192,6 +192,7 @@ impl Blocks for GptjForCausalLm {
         let block = &self.transformer.h[index];
         let (stream, normed) = block.ln_1.after(residual.stream, residual.pending);
         let mixed = block.attn.forward(normed.clone(), &rotations[0], pass, cache, index)?;
+        let [stream, normed] = [stream, normed].map(|x| pass.needed(x));
         Ok(Residual { stream, pending: Some(mixed + block.mlp.forward(normed)) })
     }
 

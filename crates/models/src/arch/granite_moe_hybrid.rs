@@ -125,6 +125,7 @@ impl RmsBlock for GraniteMoeHybridDecoderLayer {
             }
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed * self.residual_scale);
         let shared = either!(&self.shared_mlp, mlp => mlp.forward(normed.clone()));
         let inner = match &self.block_sparse_moe {

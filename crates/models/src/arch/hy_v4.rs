@@ -111,8 +111,9 @@ impl RmsBlock for HyV4DecoderLayer {
         let normed = self.input_layernorm.forward(sum);
         let positions = pass.query_positions();
         let rotation = rotations.first();
-        let given = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
-        let (sum, streams) = self.hc_mlp_layer.enter(streams.with(given));
+        let given =
+            pass.needed(self.self_attn.forward(normed, rotation, &positions, cache, index)?);
+        let (sum, streams) = self.hc_mlp_layer.enter(streams.needed(&positions).with(given));
         let given = self.mlp.forward(self.post_attention_layernorm.forward(sum));
         Ok(Residual::new(streams.with(given)))
     }

@@ -105,6 +105,7 @@ impl RmsBlock for KimiDecoderLayer {
             }
             Either::Other(linear) => linear.forward(normed, &positions, cache, index),
         }?;
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed);
         Ok(Residual { stream: x, pending: Some(RmsFeedForward::forward(&self.mlp, normed)) })
     }

@@ -150,6 +150,7 @@ impl RmsBlock for Lfm2DecoderLayer {
             None => x,
         };
         let mixed = behind(&self.post_operator_norm, mixed);
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         let (x, normed) = self.ffn_norm.add_forward(x, mixed);
         let given = either!(&self.feed_forward, block => block.forward(normed));
         Ok(Residual { stream: x, pending: Some(behind(&self.post_ffn_norm, given)) })

@@ -115,17 +115,24 @@ impl RmsBlock for LongcatDecoderLayer {
     ) -> Result<Residual, Error> {
         let LongcatMoe { router, experts } = &self.mlp;
         announce_all(experts, router, pass.rows());
-        let (positions, mut beside) = (pass.query_positions(), None);
+        let mut beside = None;
         for half in 0..Self::ATTENTIONS {
+            let is_last = half + 1 == Self::ATTENTIONS;
             let (stream, normed) = self.input_layernorm[half].after(x, pending);
             let layer = Self::ATTENTIONS * index + half;
             let rotation = rotations.first();
             let attention = &self.self_attn[half];
+            let positions = pass.query_positions();
+            let positions = match is_last {
+                true => positions,
+                false => positions.of_all(),
+            };
             let attended = attention.forward(normed, rotation, &positions, cache, layer)?;
+            let stream = if is_last { pass.needed(stream) } else { stream };
             let (stream, normed) =
                 self.post_attention_layernorm[half].after(stream, Some(attended));
             if half == 0 {
-                beside = Some(mixed(normed.clone(), router, experts));
+                beside = Some(mixed(pass.needed(normed.clone()), router, experts));
             }
             (x, pending) = (stream, Some(self.mlps[half].forward(normed)));
         }

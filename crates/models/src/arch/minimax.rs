@@ -92,6 +92,7 @@ impl RmsBlock for MiniMaxDecoderLayer {
             }
             Either::Other(linear) => linear.forward(x.clone(), &positions, cache, index),
         }?;
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         let [kept, added] = self.scales.attention;
         let (_, x) = self.post_attention_layernorm.add_forward(x * kept, mixed * added);
         let inner = self.block_sparse_moe.forward(x.clone());

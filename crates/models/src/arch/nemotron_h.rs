@@ -122,6 +122,11 @@ impl RmsBlock for NemotronHBlock {
             experts.announce(pass.rows());
         }
         let (x, normed) = self.norm.after(x, pending);
+        // Feed-forward layers keep nothing.
+        let normed = match &self.mixer {
+            Either::One(_) => normed,
+            Either::Other(_) => pass.needed(normed),
+        };
         let positions = pass.query_positions();
         let mixed = match &self.mixer {
             Either::One(Either::One(mamba)) => {
@@ -133,6 +138,7 @@ impl RmsBlock for NemotronHBlock {
             Either::Other(Either::One(mlp)) => Expert::forward(mlp, normed),
             Either::Other(Either::Other(experts)) => experts.forward(normed),
         };
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         Ok(Residual { stream: x, pending: Some(mixed) })
     }
 

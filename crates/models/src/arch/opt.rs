@@ -276,11 +276,11 @@ impl OptDecoderLayer {
         if self.norm_before {
             let (x, normed) = self.self_attn_layer_norm.after(x, pending);
             let mixed = self.self_attn.forward(normed, pass, cache, index)?;
-            let (x, normed) = self.final_layer_norm.after(x, Some(mixed));
+            let (x, normed) = self.final_layer_norm.after(pass.needed(x), Some(mixed));
             return Ok(Residual { stream: x, pending: Some(mlp(normed)) });
         }
         let mixed = self.self_attn.forward(x.clone(), pass, cache, index)?;
-        let x = self.self_attn_layer_norm.after(x, Some(mixed)).1;
+        let x = self.self_attn_layer_norm.after(pass.needed(x), Some(mixed)).1;
         let inner = mlp(x.clone());
         Ok(Residual { stream: self.final_layer_norm.after(x, Some(inner)).1, pending: None })
     }

@@ -128,6 +128,7 @@ impl RmsBlock for PhiDecoderLayer {
     ) -> Result<Residual, Error> {
         let (x, normed) = self.input_layernorm.after(x, pending);
         let mixed = self.self_attn.forward(normed.clone(), &rotations[0], pass, cache, index)?;
+        let [x, normed] = [x, normed].map(|x| pass.needed(x));
         let PhiMlp { fc1, fc2, activation } = &self.mlp;
         Ok(Residual {
             stream: x,

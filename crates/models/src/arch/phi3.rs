@@ -106,6 +106,7 @@ impl RmsBlock for Phi3DecoderLayer {
     ) -> Result<Residual, Error> {
         let (x, normed) = self.input_layernorm.after(x, pending);
         let mixed = self.self_attn.forward(normed, &rotations[0], pass, cache, index)?;
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         let (x, normed) = self.post_attention_layernorm.add_forward(x, mixed);
         Ok(Residual { stream: x, pending: Some(self.mlp.forward(normed)) })
     }

@@ -452,6 +452,10 @@ impl<B: RmsBlock> Blocks for RmsForCausalLm<B> {
         self.model.layers.len()
     }
 
+    fn last_that_keeps(&self) -> usize {
+        self.cache.last_that_keeps() / B::ATTENTIONS
+    }
+
     fn inputs(&self, pass: &Pass<'_>) -> Result<BlockInputs, Error> {
         let mut x = pass.embed(self.model.table());
         if let Some(scale) = self.embed_scale {

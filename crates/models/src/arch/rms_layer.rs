@@ -343,6 +343,8 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             }),
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
+        let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
+        let beside = beside.map(|normed| pass.needed(normed));
         let mixed = self.scaled(normed_if(&self.post_self_attn_layernorm, mixed));
         let before = self.pre_feedforward_layernorm.as_ref().or(self.pre_mlp_layernorm.as_ref());
         let (x, normed) = match (behind, before) {

@@ -22,7 +22,7 @@ struct HeldImage {
 }
 
 /// Tokens of an image, one after the other, in a pass.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ImagePart {
     /// Where they are in the pass.
     pub columns: Range<usize>,

@@ -225,7 +225,8 @@ impl Attention {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values are appended to layer
+    /// `[batch, tokens, hidden]` f32 to the same of the tokens that queries are
+    /// [wanted](QueryPositions::queries) of. The tokens' keys and values are appended to layer
     /// `layer` of the cache.
     pub(crate) fn forward(
         &self,
@@ -236,12 +237,26 @@ impl Attention {
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
         let output = self.output();
-        let [batch, tokens, _] = x.dims();
-        let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, self.head_dim]);
-        let layers = [&self.q_proj, &self.k_proj, &self.v_proj];
-        let own_gate = self.own_gate().map(|projection| (projection, x.clone()));
+        // An indexer is asked for all tokens.
+        let queries = positions.queries.filter(|_| self.indexer.is_none());
+        let positions = &QueryPositions { queries, ..*positions };
+        let needed = positions.needed(x.clone());
+        let [batch, tokens, _] = needed.dims();
+        let split = |y: Tensor<3>, heads| {
+            let [batch, tokens, _] = y.dims();
+            y.reshape([batch, tokens, heads, self.head_dim])
+        };
+        let layers @ [q_proj, k_proj, v_proj] = [&self.q_proj, &self.k_proj, &self.v_proj];
+        let own_gate = self.own_gate().map(|projection| (projection, needed.clone()));
         let indexed = self.indexer.as_ref().map(|indexer| (indexer, x.clone()));
-        let [queries, keys, values] = linear::three(layers, x).map(|y| match self.clip {
+        let projected = match queries {
+            None => {
+                drop(needed);
+                linear::three(layers, x)
+            }
+            Some(_) => [q_proj.forward(needed), k_proj.forward(x.clone()), v_proj.forward(x)],
+        };
+        let [queries, keys, values] = projected.map(|y| match self.clip {
             Some(clip) => y.clamp(-clip, clip),
             None => y,
         });
@@ -264,7 +279,7 @@ impl Attention {
         let queries =
             normed(self.q_norm.as_ref().or(self.q_layernorm.as_ref()), queries, self.heads);
         let queries = match rotation {
-            Some(rotation) => rotation.apply_to_queries(queries),
+            Some(rotation) => rotation.of_queries(positions).apply_to_queries(queries),
             None => queries,
         };
         let k_norm = self.k_norm.as_ref().or(self.k_layernorm.as_ref());
@@ -409,7 +424,8 @@ impl Attention {
 /// Attention of queries `[batch, tokens, heads, head_dim]` over what they may see: the keys and
 /// values of layer `layer` of the cache, to which those of the tokens,
 /// `[batch, tokens, key_value_heads, head_dim]`, are appended. Gives
-/// `[batch, tokens, heads · head_dim]`; all f32. Scores are multiplied by `scale`, else by
+/// `[batch, tokens, heads · head_dim]`, of the tokens that queries are
+/// [wanted](QueryPositions::queries) of; all f32. Scores are multiplied by `scale`, else by
 /// `1 / √head_dim`.
 pub(crate) fn attend(
     all: [Tensor<4>; 3],
@@ -431,8 +447,9 @@ pub(crate) fn attend_with(
     cache: &mut KvCache,
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
+    let queries = positions.needed(queries);
     let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
-    let mixed = attend_seen(queries, &seen, positions, scores);
+    let mixed = attend_seen(queries, &seen, &positions.of_queries(), scores);
     let held_back = seen.held_back.take();
     drop(seen);
     cache.keep(layer, held_back)?;
@@ -448,8 +465,7 @@ pub(crate) fn attend_causal(
     let seen =
         Seen { all: false, ..Seen::whole(Part::of(keys.swap_dims(1, 2), values.swap_dims(1, 2))) };
     let padding = vec![0; queries.dims()[0]];
-    let positions =
-        QueryPositions { start: 0, padding: &padding, lengths: &[], groups: &[], alibi: None };
+    let positions = QueryPositions { padding: &padding, ..Default::default() };
     let scores = Scores { compute, scale: None, softcap: None, bias: None, sinks: None };
     attend_seen(queries, &seen, &positions, scores)
 }
@@ -475,12 +491,7 @@ pub(crate) fn attend_prompt(
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
     let (seen, padding) = cache.see_prompt(layer)?;
-    Ok(attend_seen(
-        queries,
-        &seen,
-        &QueryPositions { start: 0, padding, lengths: &[], groups: &[], alibi: None },
-        scores,
-    ))
+    Ok(attend_seen(queries, &seen, &QueryPositions { padding, ..Default::default() }, scores))
 }
 
 #[cfg(test)]

@@ -184,13 +184,7 @@ impl BlockIndexer {
                         |of: fn(&Part) -> &Tensor<4>| gathered(seen, [row, head], of, &chosen);
                     let seen =
                         Seen::whole(Part::of(kept(|part| &part.keys), kept(|part| &part.values)));
-                    let positions = QueryPositions {
-                        start: 0,
-                        padding: &[0],
-                        lengths: &[],
-                        groups: &[],
-                        alibi: None,
-                    };
+                    let positions = QueryPositions { padding: &[0], ..Default::default() };
                     let share = all / heads;
                     let query = queries.clone().narrow(1, token, 1).narrow(2, head * share, share);
                     debug_assert_eq!(query.dims()[3], width);

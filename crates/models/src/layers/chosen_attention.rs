@@ -45,8 +45,7 @@ pub(super) fn attend_chosen(
         for (token, columns) in (all..).zip(columns[all..].iter().flatten()) {
             let kept = gathered(seen, [row, 0], |part| &part.keys, columns).narrow(3, 0, width);
             let seen = Seen::whole(Part::of(kept.clone(), kept));
-            let positions =
-                QueryPositions { start: 0, padding: &[0], lengths: &[], groups: &[], alibi: None };
+            let positions = QueryPositions { padding: &[0], ..Default::default() };
             let query = queries.clone().narrow(1, token, 1);
             mixed.push(attend_seen(query, &seen, &positions, scores));
         }

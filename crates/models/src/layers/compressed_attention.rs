@@ -360,8 +360,7 @@ fn attend_beside(
                 false => Tensor::cat(vec![near, keys(&entries.seen, &far)], 2),
             };
             let query = queries.clone().narrow(0, row, 1).narrow(1, token, 1);
-            let at_once =
-                QueryPositions { start: 0, padding: &[0], lengths: &[], groups: &[], alibi: None };
+            let at_once = QueryPositions { padding: &[0], ..Default::default() };
             attend_seen(query, &Seen::whole(Part::of(kept.clone(), kept)), &at_once, scores)
         });
         Tensor::cat(mixed.collect(), 1)

@@ -6,6 +6,7 @@ use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Tensor, TensorData};
 use outsize_kernels::ActivationDtype;
 
+use super::attention::query_positions::QueryPositions;
 use super::linear::{self, matrix, zeros};
 use super::{entered, unit_rms_norm};
 use crate::{Activations, Init, PassShape};
@@ -171,6 +172,15 @@ pub(crate) struct ResidualStreams {
 }
 
 impl ResidualStreams {
+    /// The same of the tokens that queries are wanted of alone.
+    pub(crate) fn needed(self, positions: &QueryPositions<'_>) -> Self {
+        Self {
+            all: positions.needed(self.all),
+            shares: positions.needed(self.shares),
+            mixing: self.mixing.map(|mixing| positions.needed(mixing)),
+        }
+    }
+
     /// The streams with their shares of `[batch, tokens, hidden]` f32.
     pub(crate) fn with(self, given: Tensor<3>) -> Tensor<3> {
         let streams = self.shares.dims()[2];

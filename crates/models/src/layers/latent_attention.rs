@@ -208,7 +208,8 @@ impl LatentAttention {
         Self { indexer, choice, ..self }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. What is kept of the tokens is appended to layer
+    /// `[batch, tokens, hidden]` f32 to the same of the tokens that queries are
+    /// [wanted](QueryPositions::queries) of. What is kept of the tokens is appended to layer
     /// `layer` of the cache.
     pub(crate) fn forward(
         &self,
@@ -220,9 +221,14 @@ impl LatentAttention {
     ) -> Result<Tensor<3>, Error> {
         let LatentAttentionConfig { rank, plain, rotated, scale, .. } = self.config;
         let x = entered(x, &self.o_proj.weight);
-        let [batch, tokens, _] = x.dims();
-        let (queried, queries, fused) = self.queries(&x);
-        let queries = match rotation {
+        // An indexer is asked for all tokens.
+        let wanted = positions.queries.filter(|_| self.indexer.is_none());
+        let of_all = QueryPositions { queries: wanted, ..*positions };
+        let (needed, positions) = (of_all.needed(x.clone()), &of_all.of_queries());
+        let [batch, tokens, _] = needed.dims();
+        let (queried, queries, fused) = self.queries(&needed);
+        let of_queries = rotation.map(|rotation| rotation.of_queries(&of_all));
+        let queries = match &of_queries {
             Some(rotation) => rotation.grown(queries),
             None => queries,
         };
@@ -240,8 +246,9 @@ impl LatentAttention {
             }
         };
         let gate = self.gate_proj.as_ref().or(self.g_proj.as_ref());
-        let gate = gate.map(|projection| (projection, x.clone()));
-        let inputs = IndexerInputs { x, compressed: queried, rotation, positions };
+        let gate = gate.map(|projection| (projection, needed.clone()));
+        let rotation = of_queries.as_deref();
+        let inputs = IndexerInputs { x: needed, compressed: queried, rotation, positions };
         let chosen = self.chosen(inputs, own.as_ref(), cache, layer)?;
         let seen = self.seen(own.as_ref(), cache)?;
 
@@ -281,7 +288,8 @@ impl LatentAttention {
                 };
                 let sums = match &chosen {
                     Some(chosen) => {
-                        attend_chosen(chosen, over_cached, token, seen, positions, scores)
+                        let first = positions.start - of_all.start + token;
+                        attend_chosen(chosen, over_cached, first, seen, &of_all, scores)
                     }
                     None => {
                         let start = positions.start + token;

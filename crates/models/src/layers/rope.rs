@@ -8,6 +8,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 
 use outsize_kernels::RotaryPairs;
 
+use super::attention::query_positions::QueryPositions;
 use crate::config::{RopeConfig, RopeScaling};
 
 /// The frequencies of a rotary position embedding ([Su et al.,
@@ -380,6 +381,14 @@ impl Rotation {
             pairs: self.pairs,
             growth: self.growth.as_ref().map(narrow),
             moved: RefCell::default(),
+        }
+    }
+
+    /// The rotations of the tokens that queries are wanted of.
+    pub(crate) fn of_queries(&self, positions: &QueryPositions<'_>) -> Cow<'_, Self> {
+        match positions.queries {
+            Some([first, count]) => Cow::Owned(self.of_tokens(first, count)),
+            None => Cow::Borrowed(self),
         }
     }
 

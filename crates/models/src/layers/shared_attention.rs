@@ -88,7 +88,8 @@ impl SharedAttention {
         }
     }
 
-    /// `[batch, tokens, hidden]` f32 to the same. The tokens' keys and values, if it has any, are
+    /// `[batch, tokens, hidden]` f32 to the same of the tokens that queries are
+    /// [wanted](QueryPositions::queries) of. The tokens' keys and values, if it has any, are
     /// appended to layer `layer` of the cache.
     pub(crate) fn forward(
         &self,
@@ -98,12 +99,16 @@ impl SharedAttention {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
-        let [batch, tokens, _] = x.dims();
         let SharedAttentionConfig { heads, key_value_heads, head_dim, epsilon, source, .. } =
             self.config;
-        let split = |y: Tensor<3>, heads| y.reshape([batch, tokens, heads, head_dim]);
-        let queries = self.q_norm.forward(split(self.q_proj.forward(x.clone()), heads));
-        let queries = rotation.apply(queries);
+        let split = |y: Tensor<3>, heads| {
+            let [batch, tokens, _] = y.dims();
+            y.reshape([batch, tokens, heads, head_dim])
+        };
+        let queries = self.q_proj.forward(positions.needed(x.clone()));
+        let queries = self.q_norm.forward(split(queries, heads));
+        let queries = rotation.of_queries(positions).apply(queries);
+        let positions = &positions.of_queries();
         let scores = Scores {
             compute: self.o_proj.compute,
             scale: Some(1.0),

@@ -64,6 +64,23 @@ fn greedy_tokens_are_the_references() {
 }
 
 #[test]
+fn the_last_positions_logits_are_those_of_all() {
+    for &name in FIXTURES {
+        let (config, model) = load(name, TILE);
+        let expected = expected(name);
+        let rows = if BATCHES.contains(&name) { expected.batch } else { vec![expected.ids] };
+        let batch = Batch::left_padded(&rows).unwrap();
+        let options = CacheOptions { batch: batch.rows(), ..CacheOptions::new(batch.tokens()) };
+        let [mut whole, mut narrow] = [0, 1].map(|_| cache_of(&config, &options));
+        for piece in batch.chunks(batch.tokens() / 2 + 1) {
+            let all = model.forward_batch(&piece, &mut whole, Logits::All).unwrap().unwrap();
+            let last = model.forward_batch(&piece, &mut narrow, Logits::Last).unwrap().unwrap();
+            assert_eq!(values(last), values(all.narrow(1, piece.tokens() - 1, 1)), "{name}");
+        }
+    }
+}
+
+#[test]
 fn rounded_activations_stay_near_the_reference_logits() {
     for &name in FIXTURES {
         let (model, _) = load_in(name, TILE, "16MiB", ActivationDtype::Bf16).unwrap();

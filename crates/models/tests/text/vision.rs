@@ -143,6 +143,26 @@ fn in_passes(model: &DispatchedDecoder, ids: &[u32], step: usize, cache: &mut Kv
 }
 
 #[test]
+fn the_last_positions_logits_are_those_of_all() {
+    for name in fixtures() {
+        let (config, model) = load(name, TILE);
+        let (mut cache, ids) = cache_of_images(name, &config, &CacheOptions::new(200));
+        let batch = Batch::left_padded(&[&ids[..]]).unwrap();
+        // One ends with an image, as the text does not.
+        let image = ids.iter().rposition(|id| *id >= FIRST_IMAGE_ID).unwrap() + 1;
+        for end in [image, ids.len()] {
+            let mut run = |logits| {
+                cache.clear();
+                let batch = batch.columns(0..end);
+                model.forward_batch(&batch, &mut cache, logits).unwrap().unwrap()
+            };
+            let all = run(Logits::All).narrow(1, end - 1, 1);
+            assert_eq!(values(run(Logits::Last)), values(all), "{name}");
+        }
+    }
+}
+
+#[test]
 fn features_are_those_of_the_reference() {
     for name in fixtures() {
         let (images, _) = seen(name);

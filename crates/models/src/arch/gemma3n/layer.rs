@@ -160,6 +160,8 @@ impl Gemma3nDecoderLayer {
         let rotation = &rotations[usize::from(self.is_local)];
         let positions = pass.query_positions();
         let mixed = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
+        let predicted: Vec<_> = predicted.into_iter().map(|x| pass.needed(x)).collect();
+        let [x, beside, input] = [x, beside, input].map(|x| pass.needed(x));
         let x = x + self.post_attention_layernorm.forward(mixed);
         let x = (x + beside) * 0.5f64.sqrt();
         let inner = self.mlp.forward(self.pre_feedforward_layernorm.forward(x.clone()));

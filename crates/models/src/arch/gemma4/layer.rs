@@ -143,6 +143,7 @@ impl Gemma4DecoderLayer {
             positions.groups = &[];
         }
         let mixed = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
+        let (x, input) = (pass.needed(x), input.map(|input| pass.needed(input)));
         let mixed = self.post_attention_layernorm.forward(mixed);
         let (x, normed) = self.pre_feedforward_layernorm.add_forward(x, mixed);
         let inner = self.mlp.forward(normed);

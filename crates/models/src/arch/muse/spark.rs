@@ -134,6 +134,7 @@ impl RmsBlock for MuseSparkTextDecoderLayer {
         let positions = pass.query_positions();
         let given = self.self_attn.forward(normed, rotation, &positions, cache, index)?;
         let given = self.post_attention_layernorm.forward(given);
+        let [x, given] = [x, given].map(|x| pass.needed(x));
         let x = self.post_attention_residual_gate.forward(x, given);
         let normed = self.pre_feedforward_layernorm.forward(x.clone());
         let given = either!(&self.mlp, mlp => mlp.forward(normed));

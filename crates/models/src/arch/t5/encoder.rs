@@ -84,8 +84,7 @@ impl T5EncoderModel {
         }
         let x = self.shared.forward(ids).reshape([rows, ids.len() / rows, hidden]);
         let padding = vec![0; rows];
-        let positions =
-            QueryPositions { start: 0, padding: &padding, lengths: &[], groups: &[], alibi: None };
+        let positions = QueryPositions { padding: &padding, ..Default::default() };
         let states = self.encoder.encode(x, &self.buckets, &positions);
         let weight = self.encoder.final_layer_norm.weight.as_ref();
         Ok(fetched(states, weight.expect("a norm of T5 has a weight")))

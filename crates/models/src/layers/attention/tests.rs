@@ -141,8 +141,7 @@ impl Bench {
         let padding: Vec<usize> = self.cache.padding().to_vec();
         let padding: Vec<usize> = padding.iter().zip(batch.padding()).map(|(a, b)| a + b).collect();
         let mut seen = self.cache.see(0, keys, new_values).unwrap();
-        let positions =
-            QueryPositions { start, padding: &padding, lengths: &[], groups: &[], alibi: None };
+        let positions = QueryPositions { start, padding: &padding, ..Default::default() };
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
         let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
         let ways = [
@@ -263,8 +262,7 @@ fn a_bias_by_distance_is_the_same_both_ways() {
         let bias = PositionBias::new(&table, &buckets);
         let bias = Scores { scale: Some(1.0), bias: Some(&bias), ..UNCHANGED };
         let padding: Vec<usize> = (0..batch).map(|row| row * 17).collect();
-        let positions =
-            QueryPositions { start: 0, padding: &padding, lengths: &[], groups: &[], alibi: None };
+        let positions = QueryPositions { padding: &padding, ..Default::default() };
         let queries = random([batch, tokens, HEADS, WIDTH]);
         let [keys, values_of] = [(); 2].map(|()| random([batch, HEADS, tokens, WIDTH]));
         let whole = Seen::whole(Part::of(keys, values_of));
@@ -294,8 +292,7 @@ fn a_bias_by_distance_is_the_same_both_ways() {
 #[test]
 fn what_is_behind_a_text_is_the_same_both_ways() {
     let (tokens, lengths) = (90, [40, 90, 1]);
-    let positions =
-        QueryPositions { start: 0, padding: &[0; 3], lengths: &lengths, groups: &[], alibi: None };
+    let positions = QueryPositions { padding: &[0; 3], lengths: &lengths, ..Default::default() };
     let queries = random([3, tokens, HEADS, WIDTH]);
     let [keys, values_of] = [(); 2].map(|()| random([3, HEADS, tokens, WIDTH]));
     let seen = Seen { all: false, ..Seen::whole(Part::of(keys, values_of)) };

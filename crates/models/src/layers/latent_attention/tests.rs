@@ -84,8 +84,7 @@ fn sees_the_same(top_k: usize, layers: &[(KeyValueSource, LatentChoice)]) {
             let count = step.min(TOKENS - start);
             let batch = Batch::left_padded(&[vec![1; count]]).unwrap();
             cache.begin(&batch);
-            let positions =
-                QueryPositions { start, padding: &[0], lengths: &[], groups: &[], alibi: None };
+            let positions = QueryPositions { start, padding: &[0], ..Default::default() };
             let x = x.clone().narrow(1, start, count);
             let y = attentions.iter().enumerate().fold(x, |x, (layer, attention)| {
                 attention.forward(x, None, &positions, &mut cache, layer).unwrap()
