@@ -76,7 +76,9 @@ impl<M> Dispatched<M> {
         self.run_kind(PassKind::default(), pass)
     }
 
-    /// [`run`](Self::run) of a pass of that kind: where a block computes may depend on it.
+    /// [`run`](Self::run) of a pass of that kind: where a block computes may depend on it. A
+    /// [part of a prefill](PassKind::PrefillPart) is expected to ask for what the last one asked
+    /// for, another pass for what the last other pass did.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -111,6 +113,7 @@ impl<M> Dispatched<M> {
     ) -> Result<R, Error> {
         let pass = || {
             let mut end = End { stream: &self.attached.stream, complete: None };
+            end.stream.begin_pass(kind == PassKind::PrefillPart);
             let result = pass(&self.module);
             end.complete = Some(complete);
             result

@@ -9,6 +9,9 @@ use std::thread::{self, ThreadId};
 pub enum PassKind {
     /// Many tokens of each sequence.
     Prefill,
+    /// The same of a text that goes on in the next pass, where this one leaves out what only the
+    /// text's end needs.
+    PrefillPart,
     /// One token of each sequence; and any pass of a model that knows no difference.
     #[default]
     Decode,
@@ -26,8 +29,8 @@ pub(crate) struct Pass {
     state: Mutex<State>,
     /// Set when a pass should end.
     stop: Option<Arc<AtomicBool>>,
-    /// Whether it is of several tokens.
-    prefill: AtomicBool,
+    /// Whether it is of one token.
+    decodes: AtomicBool,
 }
 
 #[derive(Default)]
@@ -47,12 +50,12 @@ impl Pass {
 
     /// Says what kind of pass this is.
     pub(crate) fn set_kind(&self, kind: PassKind) {
-        self.prefill.store(kind == PassKind::Prefill, Ordering::Relaxed);
+        self.decodes.store(kind == PassKind::Decode, Ordering::Relaxed);
     }
 
-    /// What kind of pass this is.
-    pub(crate) fn kind(&self) -> PassKind {
-        if self.prefill.load(Ordering::Relaxed) { PassKind::Prefill } else { PassKind::Decode }
+    /// Whether this pass is of one token.
+    pub(crate) fn decodes(&self) -> bool {
+        self.decodes.load(Ordering::Relaxed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

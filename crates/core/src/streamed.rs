@@ -3,7 +3,7 @@ mod rows;
 mod to_gpu;
 
 use crate::integers::block_weight;
-use crate::pass::{Pass, PassKind};
+use crate::pass::Pass;
 use crate::slots::Slots;
 use crate::tape::Tape;
 use crate::{Access, Error, LowRank};
@@ -187,10 +187,7 @@ impl Streamed {
     pub fn device(&self) -> &Device {
         let Some(devices) = &self.inner.computes else { return &self.inner.device };
         let [prefill, decode] = &**devices;
-        match self.inner.pass.kind() {
-            PassKind::Prefill => prefill,
-            PassKind::Decode => decode,
-        }
+        if self.inner.pass.decodes() { decode } else { prefill }
     }
 
     /// Shape as stored in the checkpoint.

@@ -329,12 +329,17 @@ impl Pipeline {
         let longest = self.longest_pass_of(batch.rows());
         let batch = batch.columns(skipped..tokens);
         for columns in cuts(batch.tokens(), longest, &self.cache.uncut(&batch)) {
-            let chunk = batch.columns(columns);
-            let logits = self.pass(&chunk, Logits::Last);
+            let chunk = batch.columns(columns.clone());
+            let logits = match columns.end < batch.tokens() {
+                true => self.keep(&chunk).map(|()| None),
+                false => self.pass(&chunk, Logits::Last).map(Some),
+            };
             if logits.is_err() && skipped > 0 && self.cache.position() == skipped {
                 self.cache.clear();
             }
-            last = values(logits?)?;
+            if let Some(logits) = logits? {
+                last = values(logits)?;
+            }
         }
         Ok(last)
     }
@@ -342,6 +347,13 @@ impl Pipeline {
     /// Until it is dropped, layers use the memory of those before them.
     fn buffer_reuse(&self) -> BufferReuse {
         BufferReuse::up_to(self.reusable)
+    }
+
+    /// Runs what a text goes on behind.
+    fn keep(&mut self, batch: &Batch) -> Result<(), PipelineError> {
+        self.model.keep_batch(batch, &mut self.cache)??;
+        self.count(batch);
+        Ok(())
     }
 
     fn pass(&mut self, batch: &Batch, logits: Logits) -> Result<Tensor<3>, PipelineError> {

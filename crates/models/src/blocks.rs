@@ -67,6 +67,9 @@ pub trait Blocks {
         let BlockInputs { mut residual, rotations } = self.inputs(pass)?;
         let (last, narrowed) = (self.last_that_keeps(), pass.narrowed());
         for index in 0..self.count() {
+            if index > last && narrowed.only_keeps() {
+                return Ok(residual.stream);
+            }
             let is_narrow = index >= last && !pass.adds_behind(index);
             let of_block = if is_narrow { &narrowed } else { pass };
             residual = self.block(index, residual, &rotations, of_block, cache)?;

@@ -173,6 +173,18 @@ pub trait Decoder: Debug + Send + Sync + 'static {
         Ok(logits)
     }
 
+    /// Runs sequences as [`forward_batch`](Self::forward_batch) does, for what the cache keeps of
+    /// them: blocks behind the last one that keeps anything and the head are left out.
+    ///
+    /// # Errors
+    /// As there.
+    fn keep_batch(&self, batch: &Batch, cache: &mut KvCache) -> Result<(), Error> {
+        let pass = begun(self.head(), self.cache(), batch, cache, Logits::Last)?.keeping();
+        self.hidden(&pass, cache)?;
+        cache.advance(batch);
+        Ok(())
+    }
+
     /// Runs whole sequences, and keeps nothing of them: logits `[batch, tokens, vocabulary]` f32 of
     /// all positions, as [`forward_batch`](Self::forward_batch) gives them. On an autodiff device
     /// gradients flow from them to the parameters.

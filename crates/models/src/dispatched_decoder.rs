@@ -47,6 +47,19 @@ impl DispatchedDecoder {
         self.model.run_kind(kind, |model| model.forward_batch(batch, cache, logits))
     }
 
+    /// Runs one pass of texts that go on in the next one: [`Decoder::keep_batch`] within
+    /// [`Dispatched::run_kind`].
+    ///
+    /// # Errors
+    /// As both.
+    pub fn keep_batch(
+        &self,
+        batch: &Batch,
+        cache: &mut KvCache,
+    ) -> Result<Result<(), Error>, outsize_core::Error> {
+        self.model.run_kind(PassKind::PrefillPart, |model| model.keep_batch(batch, cache))
+    }
+
     /// Runs one pass as [`forward_batch`](Self::forward_batch) does, and gives how likely the
     /// tokens are that are to come.
     ///

@@ -25,6 +25,8 @@ pub struct Pass<'a> {
     /// Whether the blocks that it is for need not make anything of other positions, beside what
     /// they keep.
     is_narrow: bool,
+    /// Whether nothing of it is wanted, but what blocks keep.
+    keeps: bool,
     /// Where the text has images, or had them before.
     images: Option<PassImages>,
     /// Columns that see each other.
@@ -43,6 +45,7 @@ impl<'a> Pass<'a> {
             lengths: &[],
             positions: logits.positions(batch.tokens()),
             is_narrow: false,
+            keeps: false,
             groups: images.as_ref().map_or_else(Vec::new, |images| images.groups(cache.position())),
             images,
         }
@@ -60,6 +63,7 @@ impl<'a> Pass<'a> {
             lengths,
             positions: tokens,
             is_narrow: false,
+            keeps: false,
             images,
             groups,
         }
@@ -75,6 +79,16 @@ impl<'a> Pass<'a> {
     /// wanted](Self::wanted) is needed.
     pub(crate) fn narrowed(&self) -> Self {
         Self { is_narrow: true, ..self.clone() }
+    }
+
+    /// The same of which nothing is wanted, but what blocks keep.
+    pub(crate) fn keeping(self) -> Self {
+        Self { keeps: true, ..self }
+    }
+
+    /// Whether nothing is needed of a block, but what it keeps.
+    pub fn only_keeps(&self) -> bool {
+        self.is_narrow && self.keeps
     }
 
     /// Whether images add anything behind a block.
@@ -197,6 +211,7 @@ impl<'a> Pass<'a> {
             lengths: self.lengths,
             groups: &self.groups,
             alibi: None,
+            only_kept: self.only_keeps(),
             queries: (needed < tokens).then(|| [tokens - needed, needed]),
         }
     }

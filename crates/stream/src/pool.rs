@@ -285,6 +285,10 @@ impl Pool {
         self.reschedule(|schedule| schedule.expect(order));
     }
 
+    pub(crate) fn begin_pass(&self, is_partial: bool) {
+        self.reschedule(|schedule| schedule.begin(is_partial));
+    }
+
     pub(crate) fn end_pass(&self) {
         self.reschedule(Schedule::end_pass);
     }

@@ -18,6 +18,10 @@ const RARE: f64 = 1e-3;
 /// The cyclic order in which chunks are asked for, learned from the last pass.
 pub(crate) struct Schedule {
     order: Vec<ChunkId>,
+    /// That of passes of the other kind.
+    other: Vec<ChunkId>,
+    /// Whether passes leave something out that the others ask for.
+    is_partial: bool,
     /// The order of registration.
     registered: Vec<ChunkId>,
     /// For each chunk, its positions in `order`, ascending.
@@ -63,6 +67,8 @@ impl Schedule {
         let uses = occasional.into_iter().map(|it| it.then(Uses::default)).collect();
         let mut schedule = Self {
             order: Vec::new(),
+            other: order.clone(),
+            is_partial: false,
             registered: order.clone(),
             positions: vec![Vec::new(); chunks],
             cursor: 0,
@@ -197,6 +203,17 @@ impl Schedule {
     pub(crate) fn expect(&mut self, mut order: Vec<ChunkId>) {
         order.retain(|chunk| self.uses.get(*chunk).is_some_and(Option::is_none));
         self.learn(order);
+    }
+
+    /// Begins a pass that leaves something out, or one that does not: it is expected to ask for what
+    /// the last such pass asked for.
+    pub(crate) fn begin(&mut self, is_partial: bool) {
+        if self.is_partial != is_partial {
+            self.is_partial = is_partial;
+            let order = std::mem::take(&mut self.other);
+            self.other = std::mem::take(&mut self.order);
+            self.learn(order);
+        }
     }
 
     /// Ends a pass: what it asked for is what the next one is expected to ask for.
@@ -361,6 +378,32 @@ mod tests {
             schedule.end_pass();
         }
         assert!(distance(&schedule, 0) > distance(&schedule, 1));
+    }
+
+    #[test]
+    fn passes_that_leave_something_out_have_an_order_of_their_own() {
+        let mut schedule = Schedule::new(vec![false; 3], vec![0, 1, 2]);
+        let partial = [(0, 0), (1, 1)];
+        for (is_partial, asked) in [(true, &[0, 1][..]), (true, &[0, 1]), (false, &[0, 2, 1])] {
+            schedule.begin(is_partial);
+            asked.iter().for_each(|chunk| schedule.asked(*chunk));
+            schedule.end_pass();
+        }
+        assert_eq!(coming(&schedule), [(0, 0), (1, 2), (2, 1)]);
+        schedule.begin(true);
+        assert_eq!(coming(&schedule), partial);
+        // Nothing was asked for: both remain.
+        schedule.end_pass();
+        assert_eq!(coming(&schedule), partial);
+        schedule.begin(false);
+        assert_eq!(coming(&schedule), [(0, 0), (1, 2), (2, 1)]);
+        // The first that leaves nothing out is expected to ask for all.
+        let mut schedule = Schedule::new(vec![false; 3], vec![0, 1, 2]);
+        schedule.begin(true);
+        schedule.asked(0);
+        schedule.end_pass();
+        schedule.begin(false);
+        assert_eq!(coming(&schedule), [(0, 0), (1, 1), (2, 2)]);
     }
 
     #[test]

@@ -161,6 +161,12 @@ impl Stream {
         self.pool.expect(order);
     }
 
+    /// Begins a pass, which leaves something out that others ask for, or does not. Each of these
+    /// kinds has a schedule of its own.
+    pub fn begin_pass(&self, is_partial: bool) {
+        self.pool.begin_pass(is_partial);
+    }
+
     /// Ends a pass: the order in which chunks were asked for since the last one becomes the
     /// schedule.
     pub fn end_pass(&self) {

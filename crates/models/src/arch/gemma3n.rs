@@ -151,6 +151,9 @@ impl Decoder for Gemma3nForCausalLm {
         let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
         for (index, layer) in model.layers.iter().enumerate() {
             let input = per_layer_inputs(&inputs, index);
+            if index > last && narrowed.only_keeps() {
+                break;
+            }
             let pass = if index < last { pass } else { &narrowed };
             streams = layer.forward(streams, input, &rotations, pass, cache, index)?;
         }

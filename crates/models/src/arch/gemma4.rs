@@ -152,6 +152,9 @@ impl Decoder for Gemma4ForCausalLm {
         let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
         for (index, layer) in self.model.layers.iter().enumerate() {
             let input = inputs.as_ref().map(|inputs| per_layer_inputs(inputs, index));
+            if index > last && narrowed.only_keeps() {
+                break;
+            }
             let pass = if index < last { pass } else { &narrowed };
             x = layer.forward(x, input, &rotations, pass, cache, index)?;
         }

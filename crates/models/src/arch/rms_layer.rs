@@ -343,6 +343,9 @@ impl<F: RmsFeedForward> RmsBlock for RmsDecoderLayer<F> {
             }),
             (None, None) => unreachable!("a layer is made with one of them"),
         }?;
+        if pass.only_keeps() {
+            return Ok(Residual::new(x));
+        }
         let [x, mixed] = [x, mixed].map(|x| pass.needed(x));
         let beside = beside.map(|normed| pass.needed(normed));
         let mixed = self.scaled(normed_if(&self.post_self_attn_layernorm, mixed));

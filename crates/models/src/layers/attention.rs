@@ -236,16 +236,16 @@ impl Attention {
         cache: &mut KvCache,
         layer: usize,
     ) -> Result<Tensor<3>, Error> {
+        if positions.only_kept && self.indexer.is_none() {
+            self.keep(&x, rotation, cache, layer)?;
+            return Ok(x);
+        }
         let output = self.output();
         // An indexer is asked for all tokens.
         let queries = positions.queries.filter(|_| self.indexer.is_none());
         let positions = &QueryPositions { queries, ..*positions };
         let needed = positions.needed(x.clone());
         let [batch, tokens, _] = needed.dims();
-        let split = |y: Tensor<3>, heads| {
-            let [batch, tokens, _] = y.dims();
-            y.reshape([batch, tokens, heads, self.head_dim])
-        };
         let layers @ [q_proj, k_proj, v_proj] = [&self.q_proj, &self.k_proj, &self.v_proj];
         let own_gate = self.own_gate().map(|projection| (projection, needed.clone()));
         let indexed = self.indexer.as_ref().map(|indexer| (indexer, x.clone()));
@@ -256,10 +256,7 @@ impl Attention {
             }
             Some(_) => [q_proj.forward(needed), k_proj.forward(x.clone()), v_proj.forward(x)],
         };
-        let [queries, keys, values] = projected.map(|y| match self.clip {
-            Some(clip) => y.clamp(-clip, clip),
-            None => y,
-        });
+        let [queries, keys, values] = projected.map(|y| self.clamped(y));
         let (queries, gate) = match self.gate_of_queries() {
             true => {
                 let both = queries.reshape([batch, tokens, self.heads, 2 * self.head_dim]);
@@ -271,27 +268,14 @@ impl Attention {
             }
             false => (queries, None),
         };
-        let normed = |norm: Option<&RmsNorm>, y, heads| match norm {
-            Some(norm) if norm.width() == self.head_dim => norm.forward(split(y, heads)),
-            Some(norm) => split(norm.forward(y), heads),
-            None => split(y, heads),
-        };
-        let queries =
-            normed(self.q_norm.as_ref().or(self.q_layernorm.as_ref()), queries, self.heads);
+        let norm = self.q_norm.as_ref().or(self.q_layernorm.as_ref());
+        let queries = self.normed_heads(norm, queries, self.heads);
         let queries = match rotation {
             Some(rotation) => rotation.of_queries(positions).apply_to_queries(queries),
             None => queries,
         };
-        let k_norm = self.k_norm.as_ref().or(self.k_layernorm.as_ref());
-        let keys = rotated(rotation, normed(k_norm, keys, self.key_value_heads));
-        let normed_behind = |norm: &Option<RmsNorm>, y| match (norm, self.unit_epsilon) {
-            (Some(norm), _) => norm.forward(y),
-            (None, Some(epsilon)) => unit_rms_norm(y, epsilon),
-            (None, None) => y,
-        };
-        let queries = normed_behind(&self.query_layernorm, queries);
-        let keys = normed_behind(&self.key_layernorm, keys);
-        let values = self.as_wide_as_keys(values);
+        let queries = self.normed_if(&self.query_layernorm, queries);
+        let [keys, values] = self.keys_and_values([keys, values], rotation);
         let sinks = self.sinks.as_ref().map(|sinks| sinks.val().cast(DType::F32));
         let scores = Scores {
             compute: output.compute,
@@ -314,7 +298,7 @@ impl Attention {
             }
         };
         let mixed = match self.value_dim < self.head_dim {
-            true => split(mixed, self.heads).narrow(3, 0, self.value_dim).reshape([
+            true => self.heads_of(mixed, self.heads).narrow(3, 0, self.value_dim).reshape([
                 batch,
                 tokens,
                 self.heads * self.value_dim,
@@ -334,6 +318,66 @@ impl Attention {
             (Some(gate), Some(projected)) => gate.applied(projected, mixed, self.heads),
             _ => mixed,
         }))
+    }
+
+    /// Appends the keys and values of `[batch, tokens, hidden]` f32 to layer `layer` of the cache.
+    fn keep(
+        &self,
+        x: &Tensor<3>,
+        rotation: Option<&Rotation>,
+        cache: &mut KvCache,
+        layer: usize,
+    ) -> Result<(), Error> {
+        let projected = [&self.k_proj, &self.v_proj]
+            .map(|projection| self.clamped(projection.forward(x.clone())));
+        let kept = self.keys_and_values(projected, rotation);
+        let [keys, values] = kept.map(|kept| kept.swap_dims(1, 2));
+        let held_back = cache.see(layer, keys, values)?.held_back.take();
+        cache.keep(layer, held_back)
+    }
+
+    /// What projections gave, clipped if it is to be.
+    fn clamped(&self, x: Tensor<3>) -> Tensor<3> {
+        match self.clip {
+            Some(clip) => x.clamp(-clip, clip),
+            None => x,
+        }
+    }
+
+    /// `[batch, tokens, heads · head_dim]` as heads: `[batch, tokens, heads, head_dim]`.
+    fn heads_of(&self, x: Tensor<3>, heads: usize) -> Tensor<4> {
+        let [batch, tokens, _] = x.dims();
+        x.reshape([batch, tokens, heads, self.head_dim])
+    }
+
+    /// The same, normed if there is a norm: of each head if it is as wide as one.
+    fn normed_heads(&self, norm: Option<&RmsNorm>, x: Tensor<3>, heads: usize) -> Tensor<4> {
+        match norm {
+            Some(norm) if norm.width() == self.head_dim => norm.forward(self.heads_of(x, heads)),
+            Some(norm) => self.heads_of(norm.forward(x), heads),
+            None => self.heads_of(x, heads),
+        }
+    }
+
+    /// What a norm of rotated heads makes of them, if there is one.
+    fn normed_if(&self, norm: &Option<RmsNorm>, x: Tensor<4>) -> Tensor<4> {
+        match (norm, self.unit_epsilon) {
+            (Some(norm), _) => norm.forward(x),
+            (None, Some(epsilon)) => unit_rms_norm(x, epsilon),
+            (None, None) => x,
+        }
+    }
+
+    /// Keys and values as attention and the cache take them,
+    /// `[batch, tokens, key_value_heads, head_dim]`, of what was projected to them.
+    fn keys_and_values(
+        &self,
+        [keys, values]: [Tensor<3>; 2],
+        rotation: Option<&Rotation>,
+    ) -> [Tensor<4>; 2] {
+        let norm = self.k_norm.as_ref().or(self.k_layernorm.as_ref());
+        let keys = rotated(rotation, self.normed_heads(norm, keys, self.key_value_heads));
+        [self.normed_if(&self.key_layernorm, keys), self.as_wide_as_keys(values)]
     }
 
     /// Activations where its block computes.

@@ -71,11 +71,20 @@ fn the_last_positions_logits_are_those_of_all() {
         let rows = if BATCHES.contains(&name) { expected.batch } else { vec![expected.ids] };
         let batch = Batch::left_padded(&rows).unwrap();
         let options = CacheOptions { batch: batch.rows(), ..CacheOptions::new(batch.tokens()) };
-        let [mut whole, mut narrow] = [0, 1].map(|_| cache_of(&config, &options));
-        for piece in batch.chunks(batch.tokens() / 2 + 1) {
+        let [mut whole, mut narrow, mut kept] = [0, 1, 2].map(|_| cache_of(&config, &options));
+        let half = batch.tokens() / 2 + 1;
+        for piece in batch.chunks(half) {
             let all = model.forward_batch(&piece, &mut whole, Logits::All).unwrap().unwrap();
-            let last = model.forward_batch(&piece, &mut narrow, Logits::Last).unwrap().unwrap();
-            assert_eq!(values(last), values(all.narrow(1, piece.tokens() - 1, 1)), "{name}");
+            let all = values(all.narrow(1, piece.tokens() - 1, 1));
+            let last = |cache: &mut KvCache| {
+                values(model.forward_batch(&piece, cache, Logits::Last).unwrap().unwrap())
+            };
+            assert_eq!(last(&mut narrow), all, "{name}");
+            if piece.tokens() == half {
+                model.keep_batch(&piece, &mut kept).unwrap().unwrap();
+            } else {
+                assert_eq!(last(&mut kept), all, "{name}, behind what was kept");
+            }
         }
     }
 }
