@@ -125,11 +125,11 @@ impl<'a> Sequence<'a> {
         self.pass(1)
     }
 
-    /// The same for a pass of several tokens.
+    /// The same for a pass of several tokens, all of which go through all layers.
     pub fn pass(&mut self, tokens: usize) -> Result<f64, Error> {
         let ids = vec![1; tokens];
         let began = Instant::now();
-        let logits = self.layers.model.forward(&ids, &mut self.cache, Logits::Last)?;
+        let logits = self.layers.model.forward(&ids, &mut self.cache, Logits::All)?;
         black_box(logits);
         let taken = seconds(began);
         self.cache.truncate(self.position)?;

@@ -10,7 +10,8 @@
 //! of the vocabulary; its weights are many times larger than any cache, and so are those of the
 //! whole. Random weights, keys and values.
 //!
-//! - `pass`: a whole forward pass over a cache that holds `context` tokens at its end.
+//! - `pass`: a whole forward pass, with logits of all its tokens, over a cache that holds
+//!   `context` tokens at its end.
 //! - each part: the same operations of the same sizes one after the other and nothing else, each
 //!   layer with memory of its own, after all weights have gone through the caches. `rest` is what
 //!   `pass` takes more than its parts: embedding, rotations, the cache's new rows, calls.
@@ -179,7 +180,7 @@ impl<'a> Case<'a> {
     fn run(&mut self, tokens: usize) -> Tensor<3> {
         let ids: Vec<u32> = (0..tokens as u32).collect();
         let batch = Batch::left_padded(&vec![ids; self.batch]).expect("a valid batch");
-        self.model.forward_batch(&batch, &mut self.cache, Logits::Last).expect("a pass")
+        self.model.forward_batch(&batch, &mut self.cache, Logits::All).expect("a pass")
     }
 
     fn time(&mut self, part: Part) -> f64 {
@@ -262,8 +263,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// All products of `rows` rows of activations, as the model makes them; the head's is of the
-    /// last token of each text.
+    /// All products of `rows` rows of activations, as the model makes them.
     fn products(&self, rows: usize) {
         let [hidden, inner] = [HIDDEN, INNER].map(|width| tensor([rows, width]));
         let (layers, head) = self.matrices.as_chunks::<7>();
@@ -278,8 +278,7 @@ impl<'a> Case<'a> {
             black_box(linear(inner.clone(), down.clone()));
         }
         for head in head {
-            let last = hidden.clone().narrow(0, 0, rows.min(self.batch));
-            black_box(linear(last, head.clone()));
+            black_box(linear(hidden.clone(), head.clone()));
         }
     }
 }

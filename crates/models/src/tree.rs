@@ -273,6 +273,10 @@ impl ModelConfig {
                 (format!("{}.{index}", self.row.layers), (layers, spec.cross.get(index)))
             })
             .collect();
+        // Behind the last block that keeps anything only what logits are made of is run.
+        let last = spec.last_that_keeps() / self.row.attentions;
+        let behind = (last + 1..layers.len()).map(|index| format!("{}.{index}", self.row.layers));
+        let behind: HashSet<_> = behind.filter(|_| logits == Logits::Last).collect();
         // What blocks hand on is as wide as a row of the table, or narrower.
         let tables = tree.tensors().filter(|tensor| tensor.access == Access::Rows);
         let width = tables.filter_map(|table| table.shape.last().copied()).max().unwrap_or(0);
@@ -301,6 +305,7 @@ impl ModelConfig {
                 flops_per_token: Some(flops(false)),
                 flops_once: flops(true).saturating_mul(cache.prompt as u64),
                 input_values: if flops(false).max(flops(true)) > 0 { width } else { 0 },
+                last_only: behind.contains(&block.name),
                 ..BlockCost::default()
             };
             // Layers of the cache of one block are alike.
@@ -446,6 +451,19 @@ mod tests {
         assert_eq!(work(3).window, None);
         assert_eq!(work(3).kv_bytes, 10_000 * work(3).kv_bytes_per_position);
         assert_eq!(work(3).kv_bytes_per_position, 2 * 2 * 64 * 4);
+    }
+
+    #[test]
+    fn only_the_end_of_a_text_goes_through_layers_that_keep_nothing() {
+        let config = config("gemma-3n-e4b");
+        for (logits, expected) in [(Logits::Last, 16), (Logits::All, 0)] {
+            let mut tree = config.tree_without_weights().unwrap();
+            config.add_work(&mut tree, &CacheOptions::new(64), logits);
+            let blocks = tree.blocks.iter().filter(|block| block.work.last_only);
+            let names: Vec<_> = blocks.map(|block| block.name.as_str()).collect();
+            assert_eq!(names.len(), expected);
+            assert!(names.first().is_none_or(|name| *name == "model.layers.20"), "{names:?}");
+        }
     }
 
     #[test]

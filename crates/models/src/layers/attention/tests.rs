@@ -3,7 +3,9 @@ use outsize_kernels::attention::Alibi;
 use proptest::prelude::*;
 
 use super::composed::chunk_tokens;
+use super::seen::attend_seen;
 use super::*;
+use crate::kv_cache::{Part, Seen};
 use crate::{AttentionCache, Batch, CacheLayer, CacheOptions, CacheSpec, KvDtype, WhenFull};
 
 const HEADS: usize = 4;
