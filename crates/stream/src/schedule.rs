@@ -205,8 +205,8 @@ impl Schedule {
         self.learn(order);
     }
 
-    /// Begins a pass that leaves something out, or one that does not: it is expected to ask for what
-    /// the last such pass asked for.
+    /// Begins a pass that leaves something out, or one that does not: it is expected to ask for
+    /// what the last such pass asked for.
     pub(crate) fn begin(&mut self, is_partial: bool) {
         if self.is_partial != is_partial {
             self.is_partial = is_partial;

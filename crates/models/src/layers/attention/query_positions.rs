@@ -21,8 +21,8 @@ pub struct QueryPositions<'a> {
     pub alibi: Option<&'a Alibi>,
     /// The first token that a query is wanted of, and of how many, if not of all.
     pub queries: Option<[usize; 2]>,
-    /// Whether nothing is to be made of them but what the cache keeps; what attention gives is of no
-    /// use then.
+    /// Whether nothing is to be made of them but what the cache keeps; what attention gives is of
+    /// no use then.
     pub only_kept: bool,
 }
 
