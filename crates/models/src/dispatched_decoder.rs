@@ -74,6 +74,10 @@ impl DispatchedDecoder {
         cache: &mut KvCache,
         scoring: Scoring<'_>,
     ) -> Result<Result<Scores, Error>, outsize_core::Error> {
+        if scoring.first(batch).is_none() {
+            let kept = self.keep_batch(batch, cache)?;
+            return Ok(kept.map(|()| Scores { tokens: Vec::new(), last: None }));
+        }
         self.prefill(|model| score_batch(model, batch, cache, scoring))
     }
 

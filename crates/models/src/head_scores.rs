@@ -20,6 +20,19 @@ pub struct Scoring<'a> {
     pub last: bool,
 }
 
+impl Scoring<'_> {
+    /// The first column of a pass that anything is wanted of, if anything is.
+    ///
+    /// # Panics
+    /// If there is not a label, or none, for each position.
+    pub(crate) fn first(&self, batch: &Batch) -> Option<usize> {
+        assert_eq!(self.labels.len(), batch.ids().len(), "a label, or none, for each position");
+        let rows = self.labels.chunks(batch.tokens());
+        let first = rows.filter_map(|row| row.iter().position(Option::is_some)).min();
+        first.or_else(|| self.last.then(|| batch.tokens() - 1))
+    }
+}
+
 /// How likely tokens are.
 #[derive(Debug)]
 pub struct Scores {
@@ -43,10 +56,15 @@ pub(crate) fn score_batch(
     cache: &mut KvCache,
     scoring: Scoring<'_>,
 ) -> Result<Scores, Error> {
+    let (first, tokens) = (scoring.first(batch), batch.tokens());
     let pass = begun(model.head(), model.cache(), batch, cache, Logits::All)?;
-    let hidden = model.hidden(&pass, cache)?;
-    let last = scoring.last.then(|| hidden.clone().narrow(1, batch.tokens() - 1, 1));
-    let tokens = scores_of_hidden(model, hidden, scoring)?;
+    let pass = pass.wanting(tokens - first.unwrap_or(tokens - 1));
+    let hidden = pass.wanted(model.hidden(&pass, cache)?);
+    let last = scoring.last.then(|| hidden.clone().narrow(1, hidden.dims()[1] - 1, 1));
+    let labels = scoring.labels.chunks_exact(tokens);
+    let labels: Vec<_> =
+        labels.flat_map(|row| &row[tokens - hidden.dims()[1]..]).copied().collect();
+    let tokens = scores_of_hidden(model, hidden, Scoring { labels: &labels, ..scoring })?;
     let scores = Scores { tokens, last: last.map(|hidden| model.logits(hidden)) };
     cache.advance(batch);
     Ok(scores)

@@ -20,7 +20,7 @@ pub struct Pass<'a> {
     padding: Vec<usize>,
     /// Of each sequence, how many of its tokens are seen; if there is none, all are.
     lengths: &'a [usize],
-    /// Positions of each sequence that logits are wanted of: the last ones.
+    /// Positions of each sequence that what makes logits is wanted of: the last ones.
     positions: usize,
     /// Whether the blocks that it is for need not make anything of other positions, beside what
     /// they keep.
@@ -79,6 +79,11 @@ impl<'a> Pass<'a> {
     /// wanted](Self::wanted) is needed.
     pub(crate) fn narrowed(&self) -> Self {
         Self { is_narrow: true, ..self.clone() }
+    }
+
+    /// The same of which so many of the last positions are wanted.
+    pub(crate) fn wanting(self, positions: usize) -> Self {
+        Self { positions, ..self }
     }
 
     /// The same of which nothing is wanted, but what blocks keep.

@@ -112,6 +112,38 @@ fn padded_batches_have_the_scores_of_each_text() {
 }
 
 #[test]
+fn the_scores_of_a_texts_end_are_those_of_all_of_it() {
+    for &name in FIXTURES {
+        let (config, model) = load(name, TILE);
+        let ids = expected(name).ids;
+        let end = ids.len() - 4;
+        for step in [ids.len(), end / 2] {
+            let mut cache = cache(&config, 40);
+            cache.expect(ids.len());
+            let mut run = |from: usize| {
+                cache.clear();
+                cache.expect(ids.len());
+                let label = |next: usize| ids.get(next).copied().filter(|_| next > from);
+                let mut scores = Vec::new();
+                for start in (0..ids.len()).step_by(step) {
+                    let batch = Batch::left_padded(&[&ids[start..ids.len().min(start + step)]]);
+                    let batch = batch.unwrap();
+                    let labels: Vec<_> =
+                        (start..start + batch.tokens()).map(|column| label(column + 1)).collect();
+                    let scoring = Scoring { labels: &labels, top: TOP, last: false };
+                    let scored = model.score_batch(&batch, &mut cache, scoring);
+                    scores.extend(scored.unwrap().unwrap().tokens);
+                }
+                scores
+            };
+            let [all, of_end] = [0, end].map(&mut run);
+            assert_eq!(of_end.len(), 3, "{name}");
+            assert_eq!(all[all.len() - 3..], of_end, "{name} by {step}");
+        }
+    }
+}
+
+#[test]
 fn streamed_or_resident_the_bits_are_the_same() {
     // All do as to what comes before the head.
     for &name in FIXTURES.iter().step_by(6) {
