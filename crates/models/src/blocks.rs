@@ -52,7 +52,7 @@ pub trait Blocks {
     /// The last block that keeps anything of the tokens: behind it only what [is
     /// wanted](Pass::wanted) is needed.
     fn last_that_keeps(&self) -> usize {
-        self.count() - 1
+        self.count().saturating_sub(1)
     }
 
     /// What the head takes of what the last block gives, of the positions that [are

@@ -21,6 +21,8 @@ pub(crate) struct Costs {
     prompt: f64,
     /// Passes over the prompt.
     passes: Vec<Passes>,
+    /// The last of them, for blocks to which no other comes.
+    last: Option<Passes>,
 }
 
 /// Seconds for an amount at a rate; zero for nothing, whatever the rate.
@@ -30,21 +32,24 @@ pub(crate) fn seconds(amount: f64, rate: f64) -> f64 {
 
 impl Costs {
     pub(crate) fn new(tree: &Tree, workload: &Workload) -> Self {
+        let passes = match tree.blocks.iter().any(|block| block.work.flops_once > 0) {
+            // An encoder reads the prompt at once, and the decoder begins with one token.
+            true => passes(&Workload { prompt: 1, ..*workload }),
+            false => passes(workload),
+        };
         Self {
             blocks: tree.blocks.iter().map(|b| amounts(b, workload)).collect(),
             batch: workload.batch as f64,
             prompt: workload.prompt as f64,
-            passes: match tree.blocks.iter().any(|block| block.work.flops_once > 0) {
-                // An encoder reads the prompt at once, and the decoder begins with one token.
-                true => passes(&Workload { prompt: 1, ..*workload }),
-                false => passes(workload),
-            },
+            last: passes.last().map(|pass| Passes { count: 1.0, first: true, ..*pass }),
+            passes,
         }
     }
 
-    /// The passes over the prompt: the first, others of the same length, and the remainder.
-    pub(crate) fn passes(&self) -> &[Passes] {
-        &self.passes
+    /// The passes over the prompt that come to a block: the first, others of the same length, and
+    /// the remainder; or the last one alone.
+    pub(crate) fn passes(&self, block: usize) -> &[Passes] {
+        if self.blocks[block].last_only { self.last.as_slice() } else { &self.passes }
     }
 
     /// Bytes of weights that the block uses in a pass of so many tokens of each sequence.
@@ -139,7 +144,7 @@ impl Costs {
 
     /// Seconds to compute the whole prompt, without transfers.
     pub(crate) fn prefill(&self, block: usize, on: &Processor) -> f64 {
-        let all = self.passes.iter();
+        let all = self.passes(block).iter();
         all.map(|pass| pass.count * self.pass(block, on, pass)).sum()
     }
 }
@@ -194,6 +199,26 @@ mod tests {
             assert_eq!(costs.prefill(0, &on), expected);
             assert_eq!(costs.decode(0, &on), expected);
         }
+    }
+
+    #[test]
+    fn what_only_the_end_of_a_prompt_comes_to_is_in_one_pass() {
+        let matrix = Tensor { shape: vec![64, 64], bytes: 16_384, ..Tensor::default() };
+        let block = |last_only| Block {
+            tensors: vec![matrix.clone()],
+            work: BlockCost { last_only, ..BlockCost::default() },
+            ..Block::default()
+        };
+        let tree = Tree { blocks: vec![block(false), block(true)], ..Tree::default() };
+        let on = HardwareProfile::default().cpu;
+        let seconds = |prompt| {
+            let costs = Costs::new(&tree, &workload(prompt, 512));
+            [0, 1].map(|block| costs.prefill(block, &on))
+        };
+        let [[short, end], [long, end_of_long]] = [seconds(512), seconds(1300)];
+        assert!(long > 2.0 * short);
+        assert_eq!(end, end_of_long);
+        assert_eq!(end, Costs::new(&tree, &workload(1, 1)).decode(1, &on));
     }
 
     #[test]

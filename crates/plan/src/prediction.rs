@@ -124,7 +124,7 @@ pub fn predict(
         let again = streamed.minus(kept);
         decode.add(&one, again.used(share) as u64, upload(placed.decode_on, share));
         let (mut read, mut uploaded) = (0u64, 0u64);
-        for pass in costs.passes() {
+        for pass in costs.passes(at) {
             let (share, count) = (costs.share(at, pass.tokens), pass.count as u64);
             let bytes = if pass.first { streamed } else { again };
             read = read.saturating_add((bytes.used(share) as u64).saturating_mul(count));

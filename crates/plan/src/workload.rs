@@ -41,8 +41,8 @@ pub struct BlockCost {
     /// none is given, as many as a byte of keys and values has in f32 with two query heads to a
     /// key head.
     pub attention_flops: Option<u64>,
-    /// Whether only the last token of a pass comes here, as at a head that gives the logits of one
-    /// position.
+    /// Whether only the last token of a prompt comes here, and none in its other passes, as at a
+    /// head that gives the logits of one position.
     pub last_only: bool,
     /// Floating point operations for one sequence in the first pass over a prompt and in no other:
     /// what an encoder does.

@@ -32,7 +32,7 @@ pub(super) struct Amounts {
     pub(super) bf16: bool,
     /// Operations of attention for each position that it sees.
     pub(super) attention_flops: f64,
-    /// Whether only the last token of a pass comes here.
+    /// Whether only the last token of a prompt comes here.
     pub(super) last_only: bool,
     /// Keys and values of all positions, in bytes.
     pub(super) kv_bytes: f64,

@@ -19,7 +19,7 @@ impl Costs {
         decodes_on_gpu: bool,
     ) -> bool {
         let (mut there, mut here) = (0.0, 0.0);
-        for pass in &self.passes {
+        for pass in self.passes(block) {
             let upload = self.upload(self.weights(block, pass.tokens), gpu);
             let hand_over = self.hand_over(block, pass, gpu);
             let (to_gpu, to_cpu) = match decodes_on_gpu {

@@ -67,7 +67,7 @@ fn time(costs: &Costs, figures: &HardwareProfile, block: usize, placed: &Placed)
 
     let mut prefill = Time::default();
     let processor = figures.processor(placed.prefill_on);
-    for pass in costs.passes() {
+    for pass in costs.passes(block) {
         let share = costs.share(block, pass.tokens);
         let to_gpu = upload(placed.prefill_on, share);
         let compute = costs.pass(block, &processor, pass);

@@ -61,7 +61,7 @@ impl Costs {
         let decodes = self.decodes(block);
         let of =
             |tokens| over.seconds(bytes_per_token * self.blocks[block].tokens(tokens) * self.batch);
-        let passes = self.passes.iter().filter(|pass| pass.first || decodes);
+        let passes = self.passes(block).iter().filter(|pass| pass.first || decodes);
         let of_prompt =
             passes.map(|pass| pass.count * of(if decodes { pass.tokens } else { self.prompt }));
         [if decodes { of(1.0) } else { 0.0 }, of_prompt.sum()]
