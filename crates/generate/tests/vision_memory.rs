@@ -26,6 +26,9 @@ use tempfile::TempDir;
 /// Tokens of images.
 const TOKENS: usize = 256;
 
+/// Models of Cohere, which see images as tiles.
+const COHERES: [&str; 2] = ["vision-cohere2_vision", "vision-aya_vision"];
+
 /// A fixture's files with a larger model: some 25 MB of vision model and 20 MB of language model,
 /// in bf16.
 fn checkpoint(name: &str, folder: &Path) {
@@ -54,15 +57,16 @@ fn checkpoint(name: &str, folder: &Path) {
             vision[key] = json!(value);
         }
     }
-    if name == "vision-cohere2_vision" {
-        vision["image_size"] = json!(256);
+    if COHERES.contains(&name) {
+        // Of the latter an image has as many tiles as suit its shape.
+        vision["image_size"] = json!(if name == COHERES[0] { 256 } else { 128 });
     }
     if name == "vision-muse_glimmer" {
         vision["layer_types"] =
             json!([["window_attention"; 9].as_slice(), &["full_attention"]].concat());
         config["out_hidden_size"] = json!(1024);
     }
-    if name == "vision-cohere2_vision" {
+    if COHERES.contains(&name) {
         config["alignment_intermediate_size"] = json!(2048);
     }
     let text = config["text_config"].as_object_mut().unwrap();
@@ -71,7 +75,7 @@ fn checkpoint(name: &str, folder: &Path) {
     if name == "vision-qwen2_5_vl" {
         text["rope_parameters"]["mrope_section"] = json!([8, 12, 12]);
     }
-    if name == "vision-cohere2_vision" {
+    if COHERES.contains(&name) {
         text["head_dim"] = json!(64);
     }
     text.remove("layer_rope_theta");
@@ -98,7 +102,7 @@ fn checkpoint(name: &str, folder: &Path) {
             let vision = ComponentConfig::<Gemma4UnifiedVisionModel>::from_json(&config).unwrap();
             vision.tensors(Dtype::BF16)
         }
-        "vision-cohere2_vision" => {
+        _ if COHERES.contains(&name) => {
             ComponentConfig::<SiglipVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
         }
         "vision-glm4v_moe" => {
@@ -139,6 +143,7 @@ fn checkpoint(name: &str, folder: &Path) {
         "vision-gemma4-clipped"
         | "vision-gemma4_unified"
         | "vision-cohere2_vision"
+        | "vision-aya_vision"
         | "vision-muse_glimmer"
         | "vision-llama4" => json!(null),
         _ => json!({ "shortest_edge": 65_536, "longest_edge": 16_777_216 }),
@@ -256,7 +261,8 @@ fn images_of_other_models_stay_within_the_budget() {
         "vision-gemma4_unified",
         "vision-glm4v_moe",
         "vision-llama4",
-        "vision-cohere2_vision",
+        COHERES[0],
+        COHERES[1],
     ]);
 }
 

@@ -105,6 +105,10 @@ pub enum ImageSpelling {
     /// These tokens, by their names: before it, behind each of its tiles, and behind it. Prompts
     /// have the token that stands for an image.
     NamedTiles([&'static str; 3]),
+    /// Texts of Aya Vision: `<|START_OF_IMG|>` before it, `TILE_1` and so on before each of its
+    /// tiles, `TILE_GLOBAL` before all of it, and `<|END_OF_IMG|>` behind it. Prompts have
+    /// `<image>`.
+    NumberedTiles,
     /// Tiles, which `<|tile_x_separator|>` and `<|tile_y_separator|>` are between and behind the
     /// rows of, and `<|image|>` and all of it in one more; between `<|image_start|>` and
     /// `<|image_end|>`. Prompts have `<|image|>` alone.

@@ -47,6 +47,7 @@ fn place(name: &str) -> &'static str {
         "vision-muse_glimmer" | "vision-muse_spark" => "<|patch|>",
         "vision-internvl" | "vision-internvl-experts" => "<IMG_CONTEXT>",
         "vision-cohere2_vision" => "<|IMG_PATCH|>",
+        "vision-aya_vision" => "<image>",
         "vision-kimi_k25" => "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>",
         _ => "<|vision_start|><|image_pad|><|vision_end|>",
     }
@@ -67,7 +68,9 @@ fn prompt(name: &str) -> String {
         "vision-glm4v" | "vision-glm4v_moe" => format!("<|user|>\n{said}<|assistant|>\n"),
         "vision-muse_glimmer" | "vision-muse_spark" => format!("user: {said}<|eot|>assistant: "),
         "vision-llama4" => format!("<|begin_of_text|>user: {said}<|eot|>assistant: "),
-        "vision-cohere2_vision" => format!("<BOS><|START|>user: {said}<|END|><|START|>assistant: "),
+        "vision-cohere2_vision" | "vision-aya_vision" => {
+            format!("<BOS><|START|>user: {said}<|END|><|START|>assistant: ")
+        }
         "vision-kimi_k25" => format!("<|im_user|>user: {said}<|im_end|><|im_user|>assistant: "),
         _ => format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"),
     }
@@ -128,7 +131,8 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
             "vision-llama4"
             | "vision-internvl"
             | "vision-internvl-experts"
-            | "vision-cohere2_vision" => "7 tiles of 16",
+            | "vision-cohere2_vision"
+            | "vision-aya_vision" => "7 tiles of 16",
             _ => "48",
         };
         assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
@@ -139,7 +143,8 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
             "vision-llama4"
             | "vision-internvl"
             | "vision-internvl-experts"
-            | "vision-cohere2_vision" => 16,
+            | "vision-cohere2_vision"
+            | "vision-aya_vision" => 16,
             _ => 24,
         };
         assert!(said.contains(&format!("seen as {seen} x")), "{said}");

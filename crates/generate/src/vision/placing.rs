@@ -127,17 +127,25 @@ fn spelled(
         ImageSpelling::NamedTiles([begin, behind, end]) => {
             let reason = "tokenizer.json has no token for the begin, a tile or the end of an image";
             let [begin, behind, end] = [begin, behind, end].map(|name| token(name, reason));
-            // Where there are several there is one more, of all of it.
-            let of_one = match ids.len().checked_sub(rows * columns) {
-                Some(of_whole) if of_whole > 0 => of_whole,
-                _ => ids.len(),
-            };
             let (mut text, behind) = (vec![begin?], behind?);
-            for tile in ids.collect::<Vec<_>>().chunks(of_one.max(1)) {
+            for tile in tiles_of(ids, rows * columns) {
                 text.extend(tile);
                 text.push(behind);
             }
             text.push(end?);
+            return Ok(text);
+        }
+        ImageSpelling::NumberedTiles => {
+            let reason = "tokenizer.json has no token <|START_OF_IMG|> or <|END_OF_IMG|>";
+            let mut text = vec![token("<|START_OF_IMG|>", reason)?];
+            let tiles = tiles_of(ids, rows * columns);
+            let last = tiles.len();
+            for (number, tile) in (1..).zip(tiles) {
+                let name = if number == last { "GLOBAL" } else { &number.to_string() };
+                text.extend(tokenizer.encode(&format!("TILE_{name}"), false)?);
+                text.extend(tile);
+            }
+            text.push(token("<|END_OF_IMG|>", reason)?);
             return Ok(text);
         }
         ImageSpelling::Rows => {}
@@ -154,6 +162,16 @@ fn spelled(
     Ok(text)
 }
 
+/// The tokens of each tile of an image, of which there are so many in rows and columns: where there
+/// are several tiles there is one more, of all of it, the last.
+fn tiles_of(ids: Range<u32>, in_rows: usize) -> Vec<Vec<u32>> {
+    let of_one = match ids.len().checked_sub(in_rows) {
+        Some(of_whole) if of_whole > 0 => of_whole,
+        _ => ids.len(),
+    };
+    ids.collect::<Vec<_>>().chunks(of_one.max(1)).map(<[u32]>::to_vec).collect()
+}
+
 /// The text of a prompt with so many images as it is read: where the text itself has to say where
 /// they are, before it if it does not.
 pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, str> {
@@ -166,6 +184,9 @@ pub fn framed(prompt: &str, images: usize, spelling: ImageSpelling) -> Cow<'_, s
             true => prompt.replace(BEGINS, FRAME).into(),
             false => (FRAME.repeat(images) + prompt).into(),
         },
+        ImageSpelling::NumberedTiles if images > 0 => {
+            prompt.replace("<image>", "<|IMG_PATCH|>").into()
+        }
         ImageSpelling::Tiles if images > 0 && !prompt.contains(IMAGE) => {
             (IMAGE.repeat(images) + prompt).into()
         }

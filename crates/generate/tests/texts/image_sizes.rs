@@ -156,20 +156,22 @@ fn images_become_as_many_tiles_as_of_the_reference() {
     );
     assert_fewer_tiles("vision-llama4", &[(27, 5), (12, 3), (11, 1), (1, 1)]);
     // The same of `get_optimal_tiled_canvas`; of squares as many as there are pixels for.
-    assert_tiles(
-        "vision-internvl",
-        &[
-            ([21, 10], [2, 4], 3),
-            ([75, 49], [4, 6], 7),
-            ([1, 1], [2, 2], 1),
-            ([16, 16], [2, 2], 1),
-            ([24, 24], [4, 4], 5),
-            ([400, 10], [2, 12], 7),
-            ([3, 500], [12, 2], 7),
-            ([30, 31], [4, 4], 5),
-            ([20, 21], [2, 2], 1),
-        ],
-    );
+    for name in ["vision-internvl", "vision-aya_vision"] {
+        assert_tiles(
+            name,
+            &[
+                ([21, 10], [2, 4], 3),
+                ([75, 49], [4, 6], 7),
+                ([1, 1], [2, 2], 1),
+                ([16, 16], [2, 2], 1),
+                ([24, 24], [4, 4], 5),
+                ([400, 10], [2, 12], 7),
+                ([3, 500], [12, 2], 7),
+                ([30, 31], [4, 4], 5),
+                ([20, 21], [2, 2], 1),
+            ],
+        );
+    }
     assert_fewer_tiles("vision-internvl", &[(27, 3)]);
     // The same of Command A Vision.
     assert_tiles(
@@ -204,6 +206,7 @@ proptest! {
             "vision-llama4",
             "vision-internvl",
             "vision-cohere2_vision",
+            "vision-aya_vision",
         ]),
     ) {
         let processor = processor(name).with_most_tokens(tokens);

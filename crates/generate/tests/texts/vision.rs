@@ -107,6 +107,7 @@ fn pixels_are_those_of_pillow() {
         ("vision-llama4", 0.5),
         ("vision-internvl", clip),
         ("vision-cohere2_vision", clip),
+        ("vision-aya_vision", 0.5),
     ] {
         let (encoder, step) = (encoder(name), 1.0 / 255.0 / deviation);
         for (number, file) in FILES.iter().enumerate() {

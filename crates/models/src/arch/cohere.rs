@@ -44,12 +44,15 @@ pub(super) fn read_cohere2(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
 }
 
 /// The text part of a model that sees images too.
-pub(super) fn read_part(fields: &Fields<'_>) -> Result<RmsConfig, Error> {
+pub(super) fn read_part(model_type: &str, fields: &Fields<'_>) -> Result<RmsConfig, Error> {
     let text = fields.required_object("text_config")?;
     check(&text, &[TEXT_TYPE, TEXT_PART, COHERE2, COHERE, LAYER_NORM_FIELDS, COMMON])?;
-    // Of the whole model logits are as they come, and what it says of its head counts.
+    // What the whole model says of its head counts.
     let tie_word_embeddings = fields.flag_or("tie_word_embeddings", true)?;
-    Ok(RmsConfig { logit_scale: None, tie_word_embeddings, ..read_cohere2(&text)? })
+    let part = read_cohere2(&text)?;
+    // Of Command A Vision logits are as they come.
+    let logit_scale = part.logit_scale.filter(|_| model_type == AYA_VISION);
+    Ok(RmsConfig { logit_scale, tie_word_embeddings, ..part })
 }
 
 /// What all have.
@@ -79,6 +82,23 @@ pub(super) const MULTIMODAL: &[KnownField] = &[
 
 /// What it is called.
 pub(super) const VISION: &str = "cohere2_vision";
+
+/// Of Aya Vision.
+pub(super) const AYA_MULTIMODAL: &[KnownField] = &[
+    ("adapter_layer_norm_eps", Harmless),
+    ("alignment_intermediate_size", Harmless),
+    ("downsample_factor", Harmless),
+    ("image_token_id", Harmless),
+    ("image_token_index", Harmless),
+    ("max_splits_per_img", Harmless),
+    ("text_config", Read),
+    ("vision_config", Harmless),
+    ("vision_feature_layer", Only(&["-1"])),
+    ("vision_feature_select_strategy", Only(&["\"full\""])),
+];
+
+/// What that is called.
+pub(super) const AYA_VISION: &str = "aya_vision";
 
 /// Of both.
 pub(super) const COHERE: &[KnownField] = &[

@@ -44,6 +44,7 @@ impl RmsFeedForward for Mlp {
         ("cohere", "Cohere"),
         ("cohere2", "Cohere2"),
         (cohere::VISION, "Cohere2"),
+        (cohere::AYA_VISION, "Cohere2"),
         ("stablelm", "StableLm"),
         ("ministral3", "Ministral3"),
         ("mistral3", "Mistral3"),
@@ -94,6 +95,7 @@ impl RmsFeedForward for Mlp {
             "cohere" => &[cohere::COHERE1, cohere::COHERE, LAYER_NORM_FIELDS],
             "cohere2" => &[cohere::COHERE2, cohere::COHERE, LAYER_NORM_FIELDS],
             cohere::VISION => &[cohere::MULTIMODAL],
+            cohere::AYA_VISION => &[cohere::AYA_MULTIMODAL],
             "stablelm" => &[stablelm::STABLELM, LAYER_NORM_FIELDS],
             "ministral3" => &[mistral3::MINISTRAL3, FIELDS],
             "mistral3" => &[mistral3::MULTIMODAL],
@@ -119,7 +121,9 @@ impl RmsFeedForward for Mlp {
 
     fn multimodal(model_type: &str) -> Option<&'static MultimodalNames> {
         match model_type {
-            "gemma3" | "mistral3" | cohere::VISION | INTERNVL => Some(&gemma3::NAMES),
+            "gemma3" | "mistral3" | cohere::VISION | cohere::AYA_VISION | INTERNVL => {
+                Some(&gemma3::NAMES)
+            }
             "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
             "exaone4_5" => Some(&exaone4::NAMES),
             "muse_glimmer" => Some(&muse::NAMES),
@@ -145,7 +149,7 @@ impl RmsFeedForward for Mlp {
             "hunyuan_v1_dense" => hunyuan::read(fields),
             "cohere" => cohere::read(fields),
             "cohere2" => cohere::read_cohere2(fields),
-            cohere::VISION => cohere::read_part(fields),
+            cohere::VISION | cohere::AYA_VISION => cohere::read_part(model_type, fields),
             "stablelm" => stablelm::read(fields),
             "ministral3" => mistral3::read_text(fields),
             "mistral3" => mistral3::read(fields),

@@ -257,6 +257,7 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "MistralLarge4ForConditionalGeneration",
         "InternVLForConditionalGeneration",
         "Cohere2VisionForConditionalGeneration",
+        "AyaVisionForConditionalGeneration",
         "Dots3NoteForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",

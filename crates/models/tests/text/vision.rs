@@ -27,7 +27,7 @@ const QWENS: [&str; 8] = [
     "vision-exaone4_5",
 ];
 const MISTRALS: [&str; 2] = ["vision-mistral3", "vision-mistral_large4"];
-const SIGLIPS: [&str; 2] = ["vision-gemma3", "vision-cohere2_vision"];
+const SIGLIPS: [&str; 3] = ["vision-gemma3", "vision-cohere2_vision", "vision-aya_vision"];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 const UNIFIED: &str = "vision-gemma4_unified";
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
@@ -84,7 +84,7 @@ fn seen(name: &str) -> (Vec<ImageFeatures>, u32) {
     }
     match name {
         "vision-mistral3" | "vision-mistral_large4" => of::<PixtralVisionModel>(name),
-        "vision-gemma3" | "vision-cohere2_vision" => of::<SiglipVisionModel>(name),
+        _ if SIGLIPS.contains(&name) => of::<SiglipVisionModel>(name),
         "vision-gemma4" | "vision-gemma4-clipped" => of::<Gemma4VisionModel>(name),
         UNIFIED => of::<Gemma4UnifiedVisionModel>(name),
         "vision-glm4v" | "vision-glm4v_moe" => of::<GlmVisionModel>(name),
@@ -302,7 +302,7 @@ fn greedy_tokens_are_the_references() {
 #[test]
 fn a_text_that_goes_back_has_the_bits_of_a_new_one() {
     // Linear attention, windows and chunks cannot go back.
-    let cannot = ["qwen3_5", "gemma", "muse", "llama4", "exaone", "cohere2"];
+    let cannot = ["qwen3_5", "gemma", "muse", "llama4", "exaone", "cohere2", "aya"];
     let can_go_back = |name: &&str| !cannot.iter().any(|part| name.contains(part));
     for name in fixtures().filter(can_go_back) {
         let (config, model) = load(name, TILE);
@@ -415,6 +415,10 @@ fn configurations_that_are_not_built_in_are_refused() {
     command("/downsample_factor", 3.into());
     command("/alignment_intermediate_size", 21.into());
     command("/vision_config/image_size", 15.into());
+    let aya = |place, value| refused_value::<SiglipVisionModel>(SIGLIPS[2], place, value);
+    aya("/adapter_layer_norm_eps", (-1).into());
+    aya("/vision_feature_layer", (-2).into());
+    aya("/vision_feature_select_strategy", "default".into());
     let gemma4 = |place, value| refused_value::<Gemma4VisionModel>(GEMMA4S[0], place, value);
     gemma4("/vision_config/num_key_value_heads", 1.into());
     gemma4("/vision_config/head_dim", 10.into());

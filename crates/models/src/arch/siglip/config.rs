@@ -1,4 +1,4 @@
-//! What a `config.json` says of the vision encoder of Gemma 3 and Command A Vision.
+//! What a `config.json` says of the vision encoder of Gemma 3, Command A Vision and Aya Vision.
 
 use crate::Error;
 use crate::arch::cohere;
@@ -42,7 +42,7 @@ pub struct SiglipVisionConfig {
 }
 
 /// What makes features of the states of a token's patches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SiglipProjectorConfig {
     /// A matrix, of the norm of their mean; an image is one square.
     Mean {
@@ -53,6 +53,13 @@ pub enum SiglipProjectorConfig {
     Gated {
         /// What comes of the first one, gates included.
         inner: usize,
+    },
+    /// The same of their norm, of states as the last block gives them.
+    NormedGated {
+        /// What comes of the first one, gates included.
+        inner: usize,
+        /// What the norm adds to the variance.
+        epsilon: f64,
     },
 }
 
@@ -71,10 +78,16 @@ impl SiglipVisionConfig {
             );
         }
         let patches = image_size / patch_size;
+        let text_hidden_size = text.size_or("hidden_size", 2304, MAX_HIDDEN)?;
         let (tokens, projector, image_token) = match model_type {
             cohere::VISION => {
-                let (tokens, projector) = gated(fields, patches)?;
-                (tokens, projector, 255_036)
+                let (tokens, inner) = gated(fields, patches, 36_864)?;
+                (tokens, SiglipProjectorConfig::Gated { inner }, 255_036)
+            }
+            cohere::AYA_VISION => {
+                let (tokens, inner) = gated(fields, patches, text_hidden_size)?;
+                let epsilon = epsilon(fields, "adapter_layer_norm_eps", 1e-6)?;
+                (tokens, SiglipProjectorConfig::NormedGated { inner, epsilon }, 255_036)
             }
             _ => {
                 let adds_one = vision.flag_or("rms_norm_add_unit_offset", true)?;
@@ -92,7 +105,7 @@ impl SiglipVisionConfig {
             patch_size,
             tokens,
             projector,
-            text_hidden_size: text.size_or("hidden_size", 2304, MAX_HIDDEN)?,
+            text_hidden_size,
             image_token: token_id(fields, &IMAGE_TOKEN, image_token)?,
         })
     }
@@ -104,7 +117,7 @@ impl SiglipVisionConfig {
 
     /// Whether an image is tiles.
     pub(super) fn is_tiled(&self) -> bool {
-        matches!(self.projector, SiglipProjectorConfig::Gated { .. })
+        !matches!(self.projector, SiglipProjectorConfig::Mean { .. })
     }
 }
 
@@ -119,19 +132,19 @@ fn tokens(fields: &Fields<'_>, patches: usize) -> Result<usize, Error> {
     Ok(tokens)
 }
 
-/// The same of a tile of Command A Vision, and what makes features.
-fn gated(fields: &Fields<'_>, patches: usize) -> Result<(usize, SiglipProjectorConfig), Error> {
+/// The same of a tile of Cohere's, and what comes of the first matrix that makes features.
+fn gated(fields: &Fields<'_>, patches: usize, absent: usize) -> Result<(usize, usize), Error> {
     let factor = fields.size_or("downsample_factor", 2, patches)?;
     if !patches.is_multiple_of(factor) {
         let expected = format!("it must divide the patches of a tile's side, {patches}");
         return Err(fields.refuse("downsample_factor", expected));
     }
     let field = "alignment_intermediate_size";
-    let inner = fields.size_or(field, 36_864, MAX_INTERMEDIATE)?;
+    let inner = fields.size_or(field, absent, MAX_INTERMEDIATE)?;
     if !inner.is_multiple_of(2) {
         return Err(fields.refuse(field, "it must be even: half of it are gates".to_owned()));
     }
-    Ok((patches / factor, SiglipProjectorConfig::Gated { inner }))
+    Ok((patches / factor, inner))
 }
 
 const VISION: &[KnownField] = &[

@@ -1,6 +1,6 @@
-//! The vision encoder of Gemma 3 and Command A Vision, SigLIP's, with what makes features of its
-//! states. Zhai et al. 2023 (arXiv:2303.15343), Gemma Team 2025 (arXiv:2503.19786), Cohere 2025
-//! (<https://huggingface.co/CohereLabs/command-a-vision-07-2025>).
+//! The vision encoder of Gemma 3, Command A Vision and Aya Vision, SigLIP's, with what makes
+//! features of its states. Zhai et al. 2023 (arXiv:2303.15343), Gemma Team 2025 (arXiv:2503.19786),
+//! Cohere 2025 (<https://huggingface.co/CohereLabs/command-a-vision-07-2025>, arXiv:2505.08751).
 
 mod config;
 
@@ -30,7 +30,7 @@ use crate::{
 #[derive(Module, Debug)]
 pub struct SiglipVisionModel {
     vision_tower: SiglipTower,
-    multi_modal_projector: Either<SiglipProjector, GatedProjector>,
+    multi_modal_projector: Either<SiglipProjector, Either<GatedProjector, NormedProjector>>,
     #[module(skip)]
     config: SiglipVisionConfig,
 }
@@ -40,7 +40,8 @@ pub struct SiglipVisionModel {
 struct SiglipTower {
     embeddings: SiglipEmbeddings,
     encoder: SiglipEncoder,
-    post_layernorm: LayerNorm,
+    /// None of Aya Vision.
+    post_layernorm: Option<LayerNorm>,
 }
 
 #[derive(Module, Debug)]
@@ -98,11 +99,23 @@ struct GatedProjector {
     linear_2: Linear,
 }
 
+/// The same of the states' norm.
+#[derive(Module, Debug)]
+struct NormedProjector {
+    /// `[patches of a token · hidden]`.
+    layernorm: LayerNorm,
+    linear_1: Linear,
+    linear_2: Linear,
+}
+
 impl Architecture for SiglipVisionModel {
     type Config = SiglipVisionConfig;
 
-    const MODEL_TYPES: &'static [(&'static str, &'static str)] =
-        &[("gemma3", "Gemma3"), (cohere::VISION, "Cohere2Vision")];
+    const MODEL_TYPES: &'static [(&'static str, &'static str)] = &[
+        ("gemma3", "Gemma3"),
+        (cohere::VISION, "Cohere2Vision"),
+        (cohere::AYA_VISION, "AyaVision"),
+    ];
     const CLASS_PREFIX: &'static str = "Siglip";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
         ("SiglipTower", "SiglipVisionModel"),
@@ -113,12 +126,14 @@ impl Architecture for SiglipVisionModel {
         ("SiglipMlp", "SiglipMLP"),
         ("SiglipProjector", "Gemma3MultiModalProjector"),
         ("GatedProjector", "Cohere2VisionMultiModalProjector"),
+        ("NormedProjector", "AyaVisionMultiModalProjector"),
     ];
     const NO_SPLIT: &'static [&'static str] = &["SiglipEncoderLayer"];
 
     fn fields(model_type: &str) -> &'static [&'static [KnownField]] {
         match model_type {
             cohere::VISION => &[cohere::MULTIMODAL],
+            cohere::AYA_VISION => &[cohere::AYA_MULTIMODAL],
             _ => &[gemma3::MULTIMODAL],
         }
     }
@@ -148,7 +163,7 @@ impl Architecture for SiglipVisionModel {
                 activation: config.activation,
             },
         };
-        let text = config.text_hidden_size;
+        let (text, of_token) = (config.text_hidden_size, hidden * layout.merged());
         let multi_modal_projector = match config.projector {
             SiglipProjectorConfig::Mean { adds_one } => {
                 let rms_norm = if adds_one { RmsNorm::plus_one } else { RmsNorm::new };
@@ -157,11 +172,19 @@ impl Architecture for SiglipVisionModel {
                     mm_input_projection: Linear::in_out(hidden, text, false, init),
                 })
             }
-            SiglipProjectorConfig::Gated { inner } => Either::Other(GatedProjector {
-                linear_1: linear(hidden * layout.merged(), inner),
+            SiglipProjectorConfig::Gated { inner } => Either::Other(Either::One(GatedProjector {
+                linear_1: linear(of_token, inner),
                 linear_2: linear(inner / 2, text),
-            }),
+            })),
+            SiglipProjectorConfig::NormedGated { inner, epsilon } => {
+                Either::Other(Either::Other(NormedProjector {
+                    layernorm: LayerNorm::new(of_token, epsilon, init),
+                    linear_1: linear(of_token, inner),
+                    linear_2: linear(inner / 2, text),
+                }))
+            }
         };
+        let is_normed = matches!(config.projector, SiglipProjectorConfig::NormedGated { .. });
         Self {
             vision_tower: SiglipTower {
                 embeddings: SiglipEmbeddings {
@@ -171,7 +194,7 @@ impl Architecture for SiglipVisionModel {
                 encoder: SiglipEncoder {
                     layers: (0..config.num_hidden_layers).map(layer).collect(),
                 },
-                post_layernorm: norm(),
+                post_layernorm: (!is_normed).then(norm),
             },
             multi_modal_projector,
             config: config.clone(),
@@ -195,8 +218,9 @@ impl Component for SiglipVisionModel {
         })
     }
 
-    fn is_unused(_: &SiglipVisionConfig, tensor: &str) -> bool {
-        is_no_vision(tensor)
+    fn is_unused(config: &SiglipVisionConfig, tensor: &str) -> bool {
+        let is_normed = matches!(config.projector, SiglipProjectorConfig::NormedGated { .. });
+        is_no_vision(tensor) || is_normed && tensor.contains(".post_layernorm.")
     }
 
     fn weight_use(config: &SiglipVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {
@@ -212,18 +236,22 @@ impl VisionModel for SiglipVisionModel {
             merge_size: config.image_size / config.patch_size / config.tokens,
             frames: 1,
             features: config.text_hidden_size,
-            scaling: match config.is_tiled() {
-                true => ImageScaling::FittedTiles(config.image_size),
-                false => ImageScaling::Square(config.image_size),
+            scaling: match config.projector {
+                SiglipProjectorConfig::Mean { .. } => ImageScaling::Square(config.image_size),
+                SiglipProjectorConfig::Gated { .. } => ImageScaling::FittedTiles(config.image_size),
+                SiglipProjectorConfig::NormedGated { .. } => {
+                    ImageScaling::StretchedTiles(config.image_size)
+                }
             },
             image_token: config.image_token,
-            spelling: match config.is_tiled() {
-                true => ImageSpelling::NamedTiles([
+            spelling: match config.projector {
+                SiglipProjectorConfig::Mean { .. } => ImageSpelling::Framed,
+                SiglipProjectorConfig::Gated { .. } => ImageSpelling::NamedTiles([
                     "<|START_OF_IMG|>",
                     "<|IMG_LINE_BREAK|>",
                     "<|END_OF_IMG|>",
                 ]),
-                false => ImageSpelling::Framed,
+                SiglipProjectorConfig::NormedGated { .. } => ImageSpelling::NumberedTiles,
             },
             sees_itself: !config.is_tiled(),
             order: PatchOrder::ColoursFirst,
@@ -248,10 +276,21 @@ impl VisionModel for SiglipVisionModel {
             let (sum, normed) = layer.layer_norm2.after(sum, Some(mixed));
             (x, pending) = (sum, Some(layer.mlp.forward(normed)));
         }
-        let states = post_layernorm.after(x, pending).1;
+        let states = match (post_layernorm, pending) {
+            (Some(norm), pending) => norm.after(x, pending).1,
+            (None, Some(pending)) => x + pending,
+            (None, None) => x,
+        };
+        let patches = merge * merge;
         let embeddings = match &self.multi_modal_projector {
-            Either::One(projector) => projector.forward(states, merge * merge),
-            Either::Other(projector) => projector.forward(states, merge * merge),
+            Either::One(projector) => projector.forward(states, patches),
+            Either::Other(Either::One(GatedProjector { linear_1, linear_2 })) => {
+                gated([linear_1, linear_2], of_tokens(states, patches))
+            }
+            Either::Other(Either::Other(NormedProjector { layernorm, linear_1, linear_2 })) => {
+                let normed = layernorm.forward(of_tokens(states, patches));
+                gated([linear_1, linear_2], normed)
+            }
         };
         let sees_itself = !self.config.is_tiled();
         ImageFeatures { embeddings, deepstack: Vec::new(), positions: None, sees_itself }
@@ -280,6 +319,10 @@ impl VisionModel for SiglipVisionModel {
             // The states, and what comes of the first matrix with its halves and their product.
             SiglipProjectorConfig::Gated { inner } => {
                 count * hidden + tokens.saturating_mul(3 * inner as u64) + features
+            }
+            // The same beside their norm.
+            SiglipProjectorConfig::NormedGated { inner, .. } => {
+                2 * count * hidden + tokens.saturating_mul(3 * inner as u64) + features
             }
         };
         let values = count.saturating_mul(most).max(projector);
@@ -313,16 +356,19 @@ impl SiglipProjector {
     }
 }
 
-impl GatedProjector {
-    /// `[tiles, patches, hidden]` f32 to `[tokens, text's hidden]` f32, in main memory: of all of a
-    /// token's patches.
-    fn forward(&self, x: Tensor<3>, patches: usize) -> Tensor<2> {
-        let [tiles, count, hidden] = x.dims();
-        let x = x.reshape([1, tiles * count / patches, hidden * patches]);
-        let x = self.linear_1.forward_pixels(x);
-        let inner = x.dims()[2] / 2;
-        let gates = activation::silu(x.clone().narrow(2, inner, inner));
-        let x = self.linear_2.forward_pixels(gates * x.narrow(2, 0, inner));
-        fetched_rows(x, &self.linear_2.weight)
-    }
+/// The states of tokens' patches side by side: `[tiles, patches, hidden]` f32 to
+/// `[1, tokens, patches of a token · hidden]`.
+fn of_tokens(x: Tensor<3>, patches: usize) -> Tensor<3> {
+    let [tiles, count, hidden] = x.dims();
+    x.reshape([1, tiles * count / patches, hidden * patches])
+}
+
+/// Those through two matrices with gates between them: `[tokens, text's hidden]` f32, in main
+/// memory.
+fn gated([first, second]: [&Linear; 2], x: Tensor<3>) -> Tensor<2> {
+    let x = first.forward_pixels(x);
+    let inner = x.dims()[2] / 2;
+    let gates = activation::silu(x.clone().narrow(2, inner, inner));
+    let x = second.forward_pixels(gates * x.narrow(2, 0, inner));
+    fetched_rows(x, &second.weight)
 }
