@@ -138,7 +138,7 @@ pub fn experts_need_what_is_said() {
                     "moe_intermediate_size": {inner}, "moe_hidden_size": {latent}, "num_attention_heads": {query_heads},
                     "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 512, "num_hidden_layers": 2,
                     "num_local_experts": 3, "num_experts_per_tok": 3, "sliding_window": 100,
-                    "mlp_layer_types": ["dense", "sparse"]}}}}"#
+                    "mlp_layer_types": ["sparse", "dense"]}}}}"#
             );
             activations_stay_below_their_bound::<MuseSparkForCausalLm>(
                 &ModelConfig::from_json(&weighed).unwrap(),
