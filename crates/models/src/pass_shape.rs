@@ -107,6 +107,15 @@ impl PassShape {
         if self.learns { self.rows().saturating_mul(values).saturating_mul(TENSORS) } else { 0 }
     }
 
+    /// The same pass for blocks behind the last one that keeps anything: they are run for what
+    /// logits are made of.
+    pub(crate) fn narrowed(&self) -> Self {
+        match self.logits {
+            Logits::Last => Self { tokens: self.positions, ..*self },
+            Logits::All | Logits::Scored | Logits::Hidden => *self,
+        }
+    }
+
     /// The pass of an encoder over the prompt.
     pub fn of_prompt(&self) -> Self {
         let (tokens, batch) = (self.prompt, self.texts);

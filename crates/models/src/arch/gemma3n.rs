@@ -182,7 +182,11 @@ impl Decoder for Gemma3nForCausalLm {
         let left = layers.clone().map(|layer| layer.self_attn.left_for_others(pass));
         let left = left.fold(Activations::default(), Activations::and);
         let head = self.head().activations(pass);
-        let most = layers.map(|layer| layer.activations(pass)).fold(head, Activations::or);
+        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
+        let most = layers
+            .enumerate()
+            .map(|(index, layer)| layer.activations(if index > last { &narrowed } else { pass }))
+            .fold(head, Activations::or);
         // Alive throughout: the residual streams, the rotations and the layers' own inputs. While
         // these are made, what is looked up, what is projected and their copies.
         let inputs = self.model.per_layer_inputs().values();

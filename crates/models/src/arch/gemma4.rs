@@ -174,8 +174,10 @@ impl Decoder for Gemma4ForCausalLm {
         let layers = self.model.layers.iter();
         let left = layers.clone().map(|layer| layer.self_attn.left_for_others(pass));
         let left = left.fold(Activations::default(), Activations::and);
+        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
         let most = layers
-            .map(|layer| layer.activations(pass))
+            .enumerate()
+            .map(|(index, layer)| layer.activations(if index > last { &narrowed } else { pass }))
             .fold(self.head().activations(pass), Activations::or);
         // Alive throughout: the residual stream, the rotations and the layers' own inputs. While
         // these are made, what is looked up, what is projected and their copies.
