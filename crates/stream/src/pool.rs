@@ -286,7 +286,10 @@ impl Pool {
     }
 
     pub(crate) fn begin_pass(&self, is_partial: bool) {
-        self.reschedule(|schedule| schedule.begin(is_partial));
+        // Nearly all passes are of the kind of the last one: nothing to wake a reader for.
+        if self.lock().schedule.is_partial() != is_partial {
+            self.reschedule(|schedule| schedule.begin(is_partial));
+        }
     }
 
     pub(crate) fn end_pass(&self) {

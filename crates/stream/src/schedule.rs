@@ -216,6 +216,11 @@ impl Schedule {
         }
     }
 
+    /// Whether what is expected is that of a pass that leaves something out.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
     /// Ends a pass: what it asked for is what the next one is expected to ask for.
     pub(crate) fn end_pass(&mut self) {
         self.announce(Vec::new());
