@@ -47,7 +47,8 @@ impl Drop for Running {
 /// ```
 ///
 /// What is drawn at random, such as what dropout leaves out, is the same both times; for that,
-/// Burn's generator is seeded anew with what it gives. Gradients reach `input` and the parameters
+/// Burn's generator is seeded anew with what it gives, and no other thread of the process may draw
+/// from it meanwhile. Gradients reach `input` and the parameters
 /// of the module; not other tensors that `block` has.
 pub fn activation_checkpoint<const D: usize, const E: usize>(
     input: Tensor<D>,

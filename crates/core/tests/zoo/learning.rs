@@ -18,6 +18,7 @@ use outsize_core::{
 use outsize_plan::infer;
 use std::collections::HashMap;
 use std::io;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 /// Sums of gradients, by tensor.
@@ -153,9 +154,21 @@ impl Specimen for Recomputed {
     }
 }
 
-/// What is left out at random is the same whenever a block is computed.
+/// What is left out at random is the same whenever a block is computed: in a process of its own,
+/// for whoever makes a module draws from the same generator.
 #[test]
 fn a_block_draws_the_same_numbers_again() {
+    const ALONE: &str = "OUTSIZE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "learning::a_block_draws_the_same_numbers_again"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+        return;
+    }
     #[derive(Module, Debug)]
     struct Dropping {
         gain: LayerNorm,
