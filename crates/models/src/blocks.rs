@@ -65,14 +65,12 @@ pub trait Blocks {
     /// As there.
     fn through(&self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<Tensor<3>, Error> {
         let BlockInputs { mut residual, rotations } = self.inputs(pass)?;
-        let (last, narrowed) = (self.last_that_keeps(), pass.narrowed());
+        let last = self.last_that_keeps();
         for index in 0..self.count() {
-            if index > last && narrowed.only_keeps() {
+            let Some(of_block) = pass.of_block(index, last) else {
                 return Ok(residual.stream);
-            }
-            let is_narrow = index >= last && !pass.adds_behind(index);
-            let of_block = if is_narrow { &narrowed } else { pass };
-            residual = self.block(index, residual, &rotations, of_block, cache)?;
+            };
+            residual = self.block(index, residual, &rotations, &of_block, cache)?;
             residual.stream = pass.add_deepstack(index, residual.stream);
         }
         Ok(self.normed(residual, pass))

@@ -74,11 +74,11 @@ impl DispatchedDecoder {
         cache: &mut KvCache,
         scoring: Scoring<'_>,
     ) -> Result<Result<Scores, Error>, outsize_core::Error> {
-        if scoring.first(batch).is_none() {
+        let Some(first) = scoring.first(batch) else {
             let kept = self.keep_batch(batch, cache)?;
             return Ok(kept.map(|()| Scores { tokens: Vec::new(), last: None }));
-        }
-        self.prefill(|model| score_batch(model, batch, cache, scoring))
+        };
+        self.prefill(|model| score_batch(model, batch, cache, scoring, first))
     }
 
     /// Runs one pass as [`forward_batch`](Self::forward_batch) does, without the head: hidden

@@ -43,22 +43,20 @@ pub struct Scores {
 }
 
 /// Runs a pass as [`Decoder::forward_batch`] does, and gives how likely the tokens are that are to
-/// come.
+/// come. Nothing is wanted of columns before the [first](Scoring::first).
 ///
 /// # Errors
 /// As there, and a label outside the vocabulary.
-///
-/// # Panics
-/// If there is not a label, or none, for each position.
 pub(crate) fn score_batch(
     model: &dyn Decoder,
     batch: &Batch,
     cache: &mut KvCache,
     scoring: Scoring<'_>,
+    first: usize,
 ) -> Result<Scores, Error> {
-    let (first, tokens) = (scoring.first(batch), batch.tokens());
+    let tokens = batch.tokens();
     let pass = begun(model.head(), model.cache(), batch, cache, Logits::All)?;
-    let pass = pass.wanting(tokens - first.unwrap_or(tokens - 1));
+    let pass = pass.wanting(tokens - first);
     let hidden = pass.wanted(model.hidden(&pass, cache)?);
     let last = scoring.last.then(|| hidden.clone().narrow(1, hidden.dims()[1] - 1, 1));
     let labels = scoring.labels.chunks_exact(tokens);

@@ -442,12 +442,8 @@ impl KvCache {
     }
 
     /// Writes what [`see`](Self::see) held back, once nothing looks at the layer any more.
-    pub(crate) fn keep(
-        &mut self,
-        layer: usize,
-        held_back: Option<(Tensor<4>, Tensor<4>)>,
-    ) -> Result<(), Error> {
-        let Some((keys, values)) = held_back else {
+    pub(crate) fn keep(&mut self, layer: usize, seen: Seen) -> Result<(), Error> {
+        let Some((keys, values)) = seen.into_held_back() else {
             return Ok(());
         };
         let first = self.first_row();

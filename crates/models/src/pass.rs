@@ -1,5 +1,6 @@
 //! One pass of new tokens over a model.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
@@ -75,10 +76,17 @@ impl<'a> Pass<'a> {
         Self { lengths, ..self }
     }
 
-    /// The same for blocks that no other keeps anything behind: of what they make only what [is
-    /// wanted](Self::wanted) is needed.
-    pub(crate) fn narrowed(&self) -> Self {
-        Self { is_narrow: true, ..self.clone() }
+    /// The same for a block of a model whose last one that keeps anything is `last`: of what this
+    /// one and those behind it make only what [is wanted](Self::wanted) is needed. None where
+    /// nothing is needed of a block.
+    pub(crate) fn of_block(&self, index: usize, last: usize) -> Option<Cow<'_, Self>> {
+        if self.keeps && index > last {
+            return None;
+        }
+        Some(match index < last || self.adds_behind(index) {
+            true => Cow::Borrowed(self),
+            false => Cow::Owned(Self { is_narrow: true, ..self.clone() }),
+        })
     }
 
     /// The same of which so many of the last positions are wanted.
@@ -97,7 +105,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Whether images add anything behind a block.
-    pub(crate) fn adds_behind(&self, block: usize) -> bool {
+    fn adds_behind(&self, block: usize) -> bool {
         self.images.as_ref().is_some_and(|images| images.adds_behind(block))
     }
 

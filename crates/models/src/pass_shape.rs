@@ -107,12 +107,12 @@ impl PassShape {
         if self.learns { self.rows().saturating_mul(values).saturating_mul(TENSORS) } else { 0 }
     }
 
-    /// The same pass for blocks behind the last one that keeps anything: they are run for what
-    /// logits are made of.
-    pub(crate) fn narrowed(&self) -> Self {
+    /// The same pass for a block of a model whose last one that keeps anything is `last`: those
+    /// behind it are run for what logits are made of.
+    pub(crate) fn of_block(&self, index: usize, last: usize) -> Self {
         match self.logits {
-            Logits::Last => Self { tokens: self.positions, ..*self },
-            Logits::All | Logits::Scored | Logits::Hidden => *self,
+            Logits::Last if index > last => Self { tokens: self.positions, ..*self },
+            _ => *self,
         }
     }
 

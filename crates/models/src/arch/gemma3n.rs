@@ -148,14 +148,11 @@ impl Decoder for Gemma3nForCausalLm {
         let others = model.altup_projections.iter();
         let others = others.map(|layer| resized(layer.forward(first.clone()), &size));
         let mut streams: Vec<_> = std::iter::once(first.clone()).chain(others).collect();
-        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
+        let last = self.cache.last_that_keeps();
         for (index, layer) in model.layers.iter().enumerate() {
+            let Some(pass) = pass.of_block(index, last) else { break };
             let input = per_layer_inputs(&inputs, index);
-            if index > last && narrowed.only_keeps() {
-                break;
-            }
-            let pass = if index < last { pass } else { &narrowed };
-            streams = layer.forward(streams, input, &rotations, pass, cache, index)?;
+            streams = layer.forward(streams, input, &rotations, &pass, cache, index)?;
         }
         cache.keep_shared()?;
         let mut streams = streams.into_iter().map(|stream| pass.wanted(stream));
@@ -182,10 +179,10 @@ impl Decoder for Gemma3nForCausalLm {
         let left = layers.clone().map(|layer| layer.self_attn.left_for_others(pass));
         let left = left.fold(Activations::default(), Activations::and);
         let head = self.head().activations(pass);
-        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
+        let last = self.cache.last_that_keeps();
         let most = layers
             .enumerate()
-            .map(|(index, layer)| layer.activations(if index > last { &narrowed } else { pass }))
+            .map(|(index, layer)| layer.activations(&pass.of_block(index, last)))
             .fold(head, Activations::or);
         // Alive throughout: the residual streams, the rotations and the layers' own inputs. While
         // these are made, what is looked up, what is projected and their copies.

@@ -149,14 +149,11 @@ impl Decoder for Gemma4ForCausalLm {
         let mut x = pass.embed_images(pass.embed(&self.model.embed_tokens) * hidden.sqrt());
         let inputs = self.model.per_layer_inputs().map(|inputs| inputs.of(pass, x.clone()));
         let rotations = self.ropes.each_ref().map(|rope| pass.rotation(rope, &x.device()));
-        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
+        let last = self.cache.last_that_keeps();
         for (index, layer) in self.model.layers.iter().enumerate() {
+            let Some(pass) = pass.of_block(index, last) else { break };
             let input = inputs.as_ref().map(|inputs| per_layer_inputs(inputs, index));
-            if index > last && narrowed.only_keeps() {
-                break;
-            }
-            let pass = if index < last { pass } else { &narrowed };
-            x = layer.forward(x, input, &rotations, pass, cache, index)?;
+            x = layer.forward(x, input, &rotations, &pass, cache, index)?;
         }
         cache.keep_shared()?;
         Ok(self.model.norm.forward(pass.wanted(x)))
@@ -174,10 +171,10 @@ impl Decoder for Gemma4ForCausalLm {
         let layers = self.model.layers.iter();
         let left = layers.clone().map(|layer| layer.self_attn.left_for_others(pass));
         let left = left.fold(Activations::default(), Activations::and);
-        let (last, narrowed) = (self.cache.last_that_keeps(), pass.narrowed());
+        let last = self.cache.last_that_keeps();
         let most = layers
             .enumerate()
-            .map(|(index, layer)| layer.activations(if index > last { &narrowed } else { pass }))
+            .map(|(index, layer)| layer.activations(&pass.of_block(index, last)))
             .fold(self.head().activations(pass), Activations::or);
         // Alive throughout: the residual stream, the rotations and the layers' own inputs. While
         // these are made, what is looked up, what is projected and their copies.

@@ -436,11 +436,9 @@ impl<B: RmsBlock> Decoder for RmsForCausalLm<B> {
     }
 
     fn activations(&self, pass: &PassShape) -> Activations {
-        let (last, narrowed) = (self.last_that_keeps(), pass.narrowed());
-        let layers =
-            self.model.layers.iter().enumerate().map(|(index, layer)| {
-                layer.activations(if index > last { &narrowed } else { pass })
-            });
+        let last = self.last_that_keeps();
+        let layers = self.model.layers.iter().enumerate();
+        let layers = layers.map(|(index, layer)| layer.activations(&pass.of_block(index, last)));
         let most = layers.fold(self.head().activations(pass), Activations::or);
         let left = self.model.layers.iter().map(|layer| layer.left_for_others(pass));
         let most = left.fold(most, Activations::and);

@@ -297,4 +297,9 @@ impl Seen {
     pub fn whole(part: Part) -> Self {
         Self { parts: vec![part], window: usize::MAX, chunk: None, all: true, held_back: None }
     }
+
+    /// What was held back. The rest is let go, so that this can be written in its place.
+    pub fn into_held_back(self) -> Option<(Tensor<4>, Tensor<4>)> {
+        self.held_back
+    }
 }

@@ -63,7 +63,7 @@ impl KvCache {
                 made.push(Some(entries));
             }
         }
-        if let Some((inputs, _)) = { seen }.held_back {
+        if let Some((inputs, _)) = seen.into_held_back() {
             slot.inputs.write(row, position, inputs.clone(), inputs).ok_or_else(lost)?;
         }
         let texts = positions.padding.iter();

@@ -25,10 +25,8 @@ impl KvCache {
 
     /// Writes what was held back of what layers share, once all layers are through.
     pub(crate) fn keep_shared(&mut self) -> Result<(), Error> {
-        for (layer, mut seen) in std::mem::take(&mut self.shared).0 {
-            let held_back = seen.held_back.take();
-            drop(seen);
-            self.keep(layer, held_back)?;
+        for (layer, seen) in std::mem::take(&mut self.shared).0 {
+            self.keep(layer, seen)?;
         }
         Ok(())
     }

@@ -289,11 +289,9 @@ impl Attention {
             Some((indexer, x)) => {
                 let kept = indexer.beside(x.clone(), rotation, [keys, values]);
                 let [keys, values] = kept.map(|kept| kept.swap_dims(1, 2));
-                let mut seen = cache.see(layer, keys, values)?;
+                let seen = cache.see(layer, keys, values)?;
                 let mixed = indexer.attend((x, queries), rotation, &seen, positions, scores);
-                let held_back = seen.held_back.take();
-                drop(seen);
-                cache.keep(layer, held_back)?;
+                cache.keep(layer, seen)?;
                 mixed
             }
         };
@@ -332,8 +330,8 @@ impl Attention {
             .map(|projection| self.clamped(projection.forward(x.clone())));
         let kept = self.keys_and_values(projected, rotation);
         let [keys, values] = kept.map(|kept| kept.swap_dims(1, 2));
-        let held_back = cache.see(layer, keys, values)?.held_back.take();
-        cache.keep(layer, held_back)
+        let seen = cache.see(layer, keys, values)?;
+        cache.keep(layer, seen)
     }
 
     /// What projections gave, clipped if it is to be.

@@ -96,7 +96,7 @@ impl<const AXES: usize> AxialRope<AXES> {
             let values: Vec<f32> = angles.map(|angle| function(angle) as f32).collect();
             Tensor::from_data(TensorData::new(values, shape), (device, DType::F32))
         };
-        Rotation::of(self.pairs, [tensor(f64::cos), tensor(f64::sin)])
+        Rotation::new(self.pairs, Some([tensor(f64::cos), tensor(f64::sin)]))
     }
 }
 

@@ -234,7 +234,7 @@ impl CompressedAttention {
         let kept = self.kv_norm.forward(self.kv_proj.forward(x.clone()));
         let kept = rotation.apply_behind(plain, kept.reshape([batch, tokens, 1, head_dim]));
         let kept = kept.swap_dims(1, 2);
-        let mut seen = cache.see(layer, kept.clone(), kept)?;
+        let seen = cache.see(layer, kept.clone(), kept)?;
         let sinks = self.sinks.val().cast(DType::F32);
         let scores = Scores {
             compute: self.o_b_proj.compute,
@@ -254,9 +254,7 @@ impl CompressedAttention {
                 attend_beside(queries, &seen, (&entries, chosen), positions, scores)
             }
         };
-        let held_back = seen.held_back.take();
-        drop(seen);
-        cache.keep(layer, held_back)?;
+        cache.keep(layer, seen)?;
         // Values were rotated as keys are: what comes of them is rotated back.
         let sums = sums.to_device(&x.device()).reshape([batch, tokens, heads, head_dim]);
         let sums = rotation.inverse().apply_behind(plain, sums);

@@ -16,7 +16,8 @@ use super::chosen_attention::{attend_chosen, chosen_activations};
 use super::indexer::IndexerInputs;
 use super::linear::zeros;
 use super::{
-    Indexer, IndexerConfig, KeyValueSource, Linear, QueryScaling, RmsNorm, Rotation, entered, rope,
+    Indexer, IndexerConfig, KeyValueSource, Linear, QueryScaling, RmsNorm, Rotation, entered,
+    rotation,
 };
 use crate::chosen_tokens::ChosenTokens;
 use crate::kv_cache::{Part, Seen};
@@ -274,8 +275,9 @@ impl LatentAttention {
                     sinks.as_ref().map(|sinks| sinks.clone().narrow(0, heads.start, heads.len()));
                 let (scale, sinks) = (Some(scale), sinks.as_ref());
                 let scores = Scores { compute, scale, softcap: None, bias: None, sinks };
-                let turned = (rotated > 0)
-                    .then(|| rope::rotated(rotation, of_heads.clone().narrow(3, plain, rotated)));
+                let turned = (rotated > 0).then(|| {
+                    rotation::rotated(rotation, of_heads.clone().narrow(3, plain, rotated))
+                });
                 let over_latents = heads.clone().map(|head| {
                     let query = of_heads.clone().narrow(2, head - first, 1).narrow(3, 0, plain);
                     let query = query.reshape([batch * count, plain]);
@@ -317,11 +319,7 @@ impl LatentAttention {
         drop((matrices, narrow));
         match (own.take(), self.config.source) {
             (Some(seen), KeyValueSource::Own { is_shared: true, .. }) => cache.share(layer, seen),
-            (Some(mut seen), _) => {
-                let held_back = seen.held_back.take();
-                drop(seen);
-                cache.keep(layer, held_back)?;
-            }
+            (Some(seen), _) => cache.keep(layer, seen)?,
             (None, _) => {}
         }
         let mixed = match mixed.len() {
@@ -356,7 +354,7 @@ impl LatentAttention {
                 None => part(rank, rotated),
             };
             let turned = turned.reshape([batch, tokens, 1, rotated]);
-            rope::rotated(rotation, turned)
+            rotation::rotated(rotation, turned)
         });
         std::iter::once(latent).chain(turned).collect()
     }

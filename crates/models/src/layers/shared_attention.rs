@@ -128,15 +128,11 @@ impl SharedAttention {
                 };
                 let keys = rotated(Some(rotation), norm.forward(keys));
                 let values = unit_rms_norm(values, epsilon);
-                let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
+                let seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
                 let mixed = attend_seen(queries, &seen, positions, scores);
                 match is_shared {
                     true => cache.share(layer, seen),
-                    false => {
-                        let held_back = seen.held_back.take();
-                        drop(seen);
-                        cache.keep(layer, held_back)?;
-                    }
+                    false => cache.keep(layer, seen)?,
                 }
                 mixed
             }

@@ -119,7 +119,6 @@ fn the_scores_of_a_texts_end_are_those_of_all_of_it() {
         let end = ids.len() - 4;
         for step in [ids.len(), end / 2] {
             let mut cache = cache(&config, 40);
-            cache.expect(ids.len());
             let mut run = |from: usize| {
                 cache.clear();
                 cache.expect(ids.len());

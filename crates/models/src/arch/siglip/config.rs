@@ -115,6 +115,11 @@ impl SiglipVisionConfig {
         (self.image_size / self.patch_size).pow(2)
     }
 
+    /// Whether a norm comes behind the last block.
+    pub(super) fn has_last_norm(&self) -> bool {
+        !matches!(self.projector, SiglipProjectorConfig::NormedGated { .. })
+    }
+
     /// Whether an image is tiles.
     pub(super) fn is_tiled(&self) -> bool {
         !matches!(self.projector, SiglipProjectorConfig::Mean { .. })

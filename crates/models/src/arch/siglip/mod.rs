@@ -184,7 +184,6 @@ impl Architecture for SiglipVisionModel {
                 }))
             }
         };
-        let is_normed = matches!(config.projector, SiglipProjectorConfig::NormedGated { .. });
         Self {
             vision_tower: SiglipTower {
                 embeddings: SiglipEmbeddings {
@@ -194,7 +193,7 @@ impl Architecture for SiglipVisionModel {
                 encoder: SiglipEncoder {
                     layers: (0..config.num_hidden_layers).map(layer).collect(),
                 },
-                post_layernorm: (!is_normed).then(norm),
+                post_layernorm: config.has_last_norm().then(norm),
             },
             multi_modal_projector,
             config: config.clone(),
@@ -219,8 +218,7 @@ impl Component for SiglipVisionModel {
     }
 
     fn is_unused(config: &SiglipVisionConfig, tensor: &str) -> bool {
-        let is_normed = matches!(config.projector, SiglipProjectorConfig::NormedGated { .. });
-        is_no_vision(tensor) || is_normed && tensor.contains(".post_layernorm.")
+        is_no_vision(tensor) || !config.has_last_norm() && tensor.contains(".post_layernorm.")
     }
 
     fn weight_use(config: &SiglipVisionConfig, path: &str, pass: &PicturePass) -> WeightUse {

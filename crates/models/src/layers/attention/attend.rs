@@ -35,11 +35,9 @@ pub(crate) fn attend_with(
     layer: usize,
 ) -> Result<Tensor<3>, Error> {
     let queries = positions.needed(queries);
-    let mut seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
+    let seen = cache.see(layer, keys.swap_dims(1, 2), values.swap_dims(1, 2))?;
     let mixed = attend_seen(queries, &seen, &positions.of_queries(), scores);
-    let held_back = seen.held_back.take();
-    drop(seen);
-    cache.keep(layer, held_back)?;
+    cache.keep(layer, seen)?;
     Ok(mixed)
 }
 

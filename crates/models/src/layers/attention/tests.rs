@@ -142,7 +142,7 @@ impl Bench {
         self.cache.begin(batch);
         let padding: Vec<usize> = self.cache.padding().to_vec();
         let padding: Vec<usize> = padding.iter().zip(batch.padding()).map(|(a, b)| a + b).collect();
-        let mut seen = self.cache.see(0, keys, new_values).unwrap();
+        let seen = self.cache.see(0, keys, new_values).unwrap();
         let positions = QueryPositions { start, padding: &padding, ..Default::default() };
         // On the CPU in one operation, elsewhere in several; scaled by default, and as asked.
         let (half, twice) = (queries.clone() * 0.5, Some(2.0 / (width as f64).sqrt()));
@@ -158,9 +158,7 @@ impl Bench {
             [attend_seen, composed::attend]
                 .map(|attend| values(&attend(queries.clone(), &seen, &positions, scaled(None))))
         });
-        let held_back = seen.held_back.take();
-        drop(seen);
-        self.cache.keep(0, held_back).unwrap();
+        self.cache.keep(0, seen).unwrap();
         self.cache.advance(batch);
 
         let queries = values(&queries);
@@ -415,10 +413,8 @@ proptest! {
                     if matches!(step, Step::Fail(_)) {
                         let shape = [batch.rows(), KEY_HEADS, batch.tokens(), WIDTH];
                         bench.cache.begin(&batch);
-                        let mut seen = bench.cache.see(0, random(shape), random(shape)).unwrap();
-                        let held_back = seen.held_back.take();
-                        drop(seen);
-                        bench.cache.keep(0, held_back).unwrap();
+                        let seen = bench.cache.see(0, random(shape), random(shape)).unwrap();
+                        bench.cache.keep(0, seen).unwrap();
                         continue;
                     }
                     let worst = bench.pass(&batch);
