@@ -66,13 +66,18 @@ impl Matrix {
     }
 
     fn worth(&self) -> Vec<u8> {
-        let value = |at: usize| {
-            let group = at / self.columns * self.groups() + at % self.columns / GROUP;
+        let mut worth = Vec::with_capacity(4 * self.numbers.len());
+        let rows = self.numbers.chunks(self.columns);
+        // Groups do not go on in the next row.
+        for (group, numbers) in rows.flat_map(|row| row.chunks(GROUP)).enumerate() {
             let bits = self.scales[group];
             let scale = (1024.0 + f32::from(bits & 0x3ff)) * 2f32.powi(i32::from(bits >> 10) - 25);
-            (f32::from(self.numbers[at]) - f32::from(self.zeros[group])) * scale
-        };
-        (0..self.numbers.len()).flat_map(|at| value(at).to_le_bytes()).collect()
+            let zero = f32::from(self.zeros[group]);
+            for number in numbers {
+                worth.extend_from_slice(&((f32::from(*number) - zero) * scale).to_le_bytes());
+            }
+        }
+        worth
     }
 
     /// Scales from group to group.
@@ -236,21 +241,34 @@ fn packed_integers_give_the_bits_of_their_f32_at_their_own_size() {
     }
 }
 
-#[test]
-fn turned_integers_give_the_bits_of_their_f32_at_their_own_size() {
-    for (method, bits) in [("awq", 4), ("gptq", 4), ("gptq", 8)] {
-        let dir = folder();
-        let packed = synth(&dir, if bits == 4 { "int4" } else { "int8" });
-        let [model, twin] = turned(&dir, &packed, method, bits);
-        assert_runs(&dir, &model, &twin);
-        // Written anew they are the same.
-        let floats = dir.path().join("floats");
-        done(&outsize(&["shard", path(&model), path(&floats), "--dtype", "f32"]));
-        assert_alike(&logits(&dir, &floats, &[]), &logits(&dir, &twin, &[]), method);
-        if method == "gptq" && bits == 4 {
-            assert_other_orders_are_refused(&model);
-        }
+/// Integers as others have them, in so many bits: the bits of their f32 at their own size.
+fn assert_turned(method: &str, bits: usize) {
+    let dir = folder();
+    let packed = synth(&dir, if bits == 4 { "int4" } else { "int8" });
+    let [model, twin] = turned(&dir, &packed, method, bits);
+    assert_runs(&dir, &model, &twin);
+    // Written anew they are the same.
+    let floats = dir.path().join("floats");
+    done(&outsize(&["shard", path(&model), path(&floats), "--dtype", "f32"]));
+    assert_alike(&logits(&dir, &floats, &[]), &logits(&dir, &twin, &[]), method);
+    if method == "gptq" && bits == 4 {
+        assert_other_orders_are_refused(&model);
     }
+}
+
+#[test]
+fn integers_of_awq_give_the_bits_of_their_f32() {
+    assert_turned("awq", 4);
+}
+
+#[test]
+fn integers_of_gptq_give_the_bits_of_their_f32() {
+    assert_turned("gptq", 4);
+}
+
+#[test]
+fn integers_of_gptq_in_8_bits_give_the_bits_of_their_f32() {
+    assert_turned("gptq", 8);
 }
 
 /// Columns of a group that are no neighbours, by the name of the tensor that says so.
