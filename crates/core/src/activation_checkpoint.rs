@@ -48,8 +48,8 @@ impl Drop for Running {
 ///
 /// What is drawn at random, such as what dropout leaves out, is the same both times; for that,
 /// Burn's generator is seeded anew with what it gives, and no other thread of the process may draw
-/// from it meanwhile. Gradients reach `input` and the parameters
-/// of the module; not other tensors that `block` has.
+/// from it meanwhile. Gradients reach `input` and the parameters of the module; not other tensors
+/// that `block` has.
 pub fn activation_checkpoint<const D: usize, const E: usize>(
     input: Tensor<D>,
     block: impl Fn(Tensor<D>) -> Tensor<E> + Send + Sync + 'static,
