@@ -29,6 +29,9 @@ const TOKENS: usize = 256;
 /// Models of Cohere, which see images as tiles.
 const COHERES: [&str; 2] = ["vision-cohere2_vision", "vision-aya_vision"];
 
+/// One that makes an image a certain length first, and then tiles.
+const SMOL: &str = "vision-smolvlm";
+
 /// A fixture's files with a larger model: some 25 MB of vision model and 20 MB of language model,
 /// in bf16.
 fn checkpoint(name: &str, folder: &Path) {
@@ -61,6 +64,9 @@ fn checkpoint(name: &str, folder: &Path) {
         // Of the latter an image has as many tiles as suit its shape.
         vision["image_size"] = json!(if name == COHERES[0] { 256 } else { 128 });
     }
+    if name == SMOL {
+        vision["image_size"] = json!(256);
+    }
     if name == "vision-muse_glimmer" {
         vision["layer_types"] =
             json!([["window_attention"; 9].as_slice(), &["full_attention"]].concat());
@@ -69,13 +75,16 @@ fn checkpoint(name: &str, folder: &Path) {
     if COHERES.contains(&name) {
         config["alignment_intermediate_size"] = json!(2048);
     }
+    if name == SMOL {
+        config["scale_factor"] = json!(4);
+    }
     let text = config["text_config"].as_object_mut().unwrap();
     let sizes = json!({"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8});
     text.extend(sizes.as_object().unwrap().clone());
     if name == "vision-qwen2_5_vl" {
         text["rope_parameters"]["mrope_section"] = json!([8, 12, 12]);
     }
-    if COHERES.contains(&name) {
+    if COHERES.contains(&name) || name == SMOL {
         text["head_dim"] = json!(64);
     }
     text.remove("layer_rope_theta");
@@ -102,7 +111,7 @@ fn checkpoint(name: &str, folder: &Path) {
             let vision = ComponentConfig::<Gemma4UnifiedVisionModel>::from_json(&config).unwrap();
             vision.tensors(Dtype::BF16)
         }
-        _ if COHERES.contains(&name) => {
+        _ if COHERES.contains(&name) || name == SMOL => {
             ComponentConfig::<SiglipVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16)
         }
         "vision-glm4v_moe" => {
@@ -117,7 +126,8 @@ fn checkpoint(name: &str, folder: &Path) {
         _ => ComponentConfig::<QwenVisionModel>::from_json(&config).unwrap().tensors(Dtype::BF16),
     };
     let weights = language.weights();
-    let named = |name: &str| format!("model.language_model.{}", name.trim_start_matches("model."));
+    let part = if name == SMOL { "text_model" } else { "language_model" };
+    let named = |name: &str| format!("model.{part}.{}", name.trim_start_matches("model."));
     // Llama 4 has its two parts beside each other.
     let is_apart = name == "vision-llama4";
     let named = |name: &str| match name {
@@ -146,6 +156,7 @@ fn checkpoint(name: &str, folder: &Path) {
         | "vision-aya_vision"
         | "vision-muse_glimmer"
         | "vision-llama4" => json!(null),
+        SMOL => json!({ "longest_edge": 1024 }),
         _ => json!({ "shortest_edge": 65_536, "longest_edge": 16_777_216 }),
     };
     let processor = json!({ "size": size });
@@ -263,6 +274,7 @@ fn images_of_other_models_stay_within_the_budget() {
         "vision-llama4",
         COHERES[0],
         COHERES[1],
+        SMOL,
     ]);
 }
 

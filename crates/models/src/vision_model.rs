@@ -84,6 +84,9 @@ pub enum ImageScaling {
     /// The same in as many as make it smaller the least, or else larger the least, as
     /// `Cohere2VisionImageProcessor`.
     FittedTiles(usize),
+    /// The same of an image that is first made as long as the checkpoint says, in as many as it
+    /// then takes, as `Idefics3ImageProcessor`.
+    EdgeTiles(usize),
 }
 
 /// What a text has for an image beside its tokens.
@@ -109,6 +112,11 @@ pub enum ImageSpelling {
     /// tiles, `TILE_GLOBAL` before all of it, and `<|END_OF_IMG|>` behind it. Prompts have
     /// `<image>`.
     NumberedTiles,
+    /// Texts of Idefics3: before each of its tiles `<fake_token_around_image>` and its place, such
+    /// as `<row_1_col_2>`, before all of it `<global-img>` in place of that; a line for each row of
+    /// tiles, and an empty one; and `<fake_token_around_image>` behind it. Prompts have the token
+    /// that stands for an image.
+    PlacedTiles,
     /// Tiles, which `<|tile_x_separator|>` and `<|tile_y_separator|>` are between and behind the
     /// rows of, and `<|image|>` and all of it in one more; between `<|image_start|>` and
     /// `<|image_end|>`. Prompts have `<|image|>` alone.

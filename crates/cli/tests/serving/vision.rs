@@ -47,7 +47,7 @@ fn place(name: &str) -> &'static str {
         "vision-muse_glimmer" | "vision-muse_spark" => "<|patch|>",
         "vision-internvl" | "vision-internvl-experts" => "<IMG_CONTEXT>",
         "vision-cohere2_vision" => "<|IMG_PATCH|>",
-        "vision-aya_vision" => "<image>",
+        "vision-aya_vision" | "vision-smolvlm" | "vision-idefics3" => "<image>",
         "vision-kimi_k25" => "<|media_begin|>image<|media_content|><|media_pad|><|media_end|>",
         _ => "<|vision_start|><|image_pad|><|vision_end|>",
     }
@@ -70,6 +70,9 @@ fn prompt(name: &str) -> String {
         "vision-llama4" => format!("<|begin_of_text|>user: {said}<|eot|>assistant: "),
         "vision-cohere2_vision" | "vision-aya_vision" => {
             format!("<BOS><|START|>user: {said}<|END|><|START|>assistant: ")
+        }
+        "vision-smolvlm" | "vision-idefics3" => {
+            format!("<|im_start|>User: {said}<end_of_utterance>\nAssistant:")
         }
         "vision-kimi_k25" => format!("<|im_user|>user: {said}<|im_end|><|im_user|>assistant: "),
         _ => format!("<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"),
@@ -132,20 +135,25 @@ fn a_prompt_with_images_is_gone_on_with_as_by_the_reference() {
             | "vision-internvl"
             | "vision-internvl-experts"
             | "vision-cohere2_vision"
-            | "vision-aya_vision" => "7 tiles of 16",
+            | "vision-aya_vision"
+            | "vision-smolvlm" => "7 tiles of 16",
+            "vision-idefics3" => "5 tiles of 16",
             _ => "48",
         };
         assert!(said.contains(&format!("image-1.png: 75 x 49, seen as {seen} x")), "{said}");
         // Seen smaller.
         let (_, said) = run(&["--prompt", "What?", "--image", &second, "--image-tokens", "6"]);
         let seen = match name {
-            "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" => 36,
+            "vision-gemma4" | "vision-gemma4-clipped" | "vision-gemma4_unified" => "36",
             "vision-llama4"
             | "vision-internvl"
             | "vision-internvl-experts"
             | "vision-cohere2_vision"
-            | "vision-aya_vision" => 16,
-            _ => 24,
+            | "vision-aya_vision"
+            | "vision-smolvlm" => "16",
+            // Of a token each.
+            "vision-idefics3" => "5 tiles of 16",
+            _ => "24",
         };
         assert!(said.contains(&format!("seen as {seen} x")), "{said}");
     }

@@ -148,6 +148,30 @@ fn spelled(
             text.push(token("<|END_OF_IMG|>", reason)?);
             return Ok(text);
         }
+        ImageSpelling::PlacedTiles => {
+            let fake = "<fake_token_around_image>";
+            let end = token(fake, "tokenizer.json has no token <fake_token_around_image>")?;
+            let (mut text, tiles) = (Vec::new(), tiles_of(ids, rows * columns));
+            let in_row = columns / tiles.first().map_or(1, |tile| tile.len().isqrt());
+            let last = tiles.len().saturating_sub(1);
+            for (number, tile) in tiles.into_iter().enumerate() {
+                let (row, column) = (number / in_row, number % in_row);
+                let lines = match column {
+                    _ if number == 0 => "",
+                    _ if number == last => "\n\n",
+                    0 => "\n",
+                    _ => "",
+                };
+                let place = match number == last {
+                    true => "<global-img>".to_owned(),
+                    false => format!("<row_{}_col_{}>", row + 1, column + 1),
+                };
+                text.extend(tokenizer.encode(&format!("{lines}{fake}{place}"), false)?);
+                text.extend(tile);
+            }
+            text.push(end);
+            return Ok(text);
+        }
         ImageSpelling::Rows => {}
     }
     let reason =

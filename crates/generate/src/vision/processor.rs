@@ -239,13 +239,19 @@ impl ImageProcessor {
         let pixels = (width as u64).saturating_mul(height as u64);
         let seen = self.seen([width, height]).unwrap_or([0, 0]);
         let patches = 3 * 4 * (self.layout.frames * seen[0] * seen[1]) as u64;
-        let picture = Picture { width, height, rgb: Vec::new() };
+        let of = |[width, height]: [usize; 2]| Picture { width, height, rgb: Vec::new() };
+        let bytes = |[width, height]: [usize; 2]| (3 * width * height) as u64;
+        let mut picture = of([width, height]);
         let drawn = self.settings.sizes.drawn([width, height], self.layout.unit());
         let mut resizing = picture.resizing_bytes(drawn[0], drawn[1]);
         if let ImageSizes::Tiles(tiles) = self.settings.sizes {
+            if let Some(first) = tiles.first([width, height]) {
+                let to_first = picture.resizing_bytes(first[0], first[1]);
+                let further = bytes(first) + of(first).resizing_bytes(drawn[0], drawn[1]);
+                (resizing, picture) = (to_first.max(further), of(drawn));
+            }
             // What is drawn, while all of it is made as one tile.
-            let drawn = (3 * drawn[0] * drawn[1]) as u64;
-            resizing = resizing.max(drawn + picture.resizing_bytes(tiles.side, tiles.side));
+            resizing = resizing.max(bytes(drawn) + picture.resizing_bytes(tiles.side, tiles.side));
         }
         decoding_bytes.max(3 * pixels + resizing + patches)
     }

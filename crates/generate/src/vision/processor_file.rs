@@ -92,7 +92,8 @@ impl ProcessorFile {
             | ImageScaling::Tokens(_)
             | ImageScaling::NearestGrid
             | ImageScaling::Padded
-            | ImageScaling::Tiles(_) => [[0.5; 3]; 2],
+            | ImageScaling::Tiles(_)
+            | ImageScaling::EdgeTiles(_) => [[0.5; 3]; 2],
             ImageScaling::Pixels
             | ImageScaling::PixelsOfFrames
             | ImageScaling::LongestEdge
@@ -122,15 +123,17 @@ impl ProcessorFile {
                     ImageSizes::Tokens([self.count("max_soft_tokens", 280)?, side])
                 }
                 ImageScaling::LongestEdge => {
-                    ImageSizes::LongestEdge(self.longest_edge()?, usize::MAX)
+                    ImageSizes::LongestEdge(self.longest_edge(1024)?, usize::MAX)
                 }
                 ImageScaling::NearestGrid => {
                     ImageSizes::NearestGrid(self.count("max_image_tokens", 4096)?)
                 }
                 ImageScaling::Padded => self.padded(layout)?,
-                ImageScaling::Tiles(side) => {
-                    self.tiles(side, 16, TileChoice::Fitted { enlarges: self.enlarges()? })?
-                }
+                ImageScaling::Tiles(side) => self.tiles(
+                    side,
+                    16,
+                    TileChoice::Fitted { enlarges: self.flag("resize_to_max_canvas", false)? },
+                )?,
                 ImageScaling::StretchedTiles(side) => {
                     let least = self.count("min_patches", 1)?;
                     self.tiles(side, 12, TileChoice::Stretched { least })?
@@ -143,6 +146,7 @@ impl ProcessorFile {
                     }
                     self.tiles(side, 12, TileChoice::FittedStretched)?
                 }
+                ImageScaling::EdgeTiles(side) => self.edge_tiles(side)?,
             },
             filter: match self.get("resample") {
                 None if matches!(
@@ -152,7 +156,13 @@ impl ProcessorFile {
                 {
                     PictureFilter::Bilinear
                 }
-                None if layout.scaling == ImageScaling::NearestGrid => PictureFilter::Lanczos,
+                None if matches!(
+                    layout.scaling,
+                    ImageScaling::NearestGrid | ImageScaling::EdgeTiles(_)
+                ) =>
+                {
+                    PictureFilter::Lanczos
+                }
                 None => PictureFilter::Bicubic,
                 Some(value) => {
                     value.as_u64().and_then(PictureFilter::of_pillow).ok_or_else(|| {
@@ -181,10 +191,26 @@ impl ProcessorFile {
         Ok(ImageSizes::Tiles(Tiles { side: self.square(side)?, most, choice }))
     }
 
-    /// Whether images are made as large as their tiles.
-    fn enlarges(&self) -> Result<bool> {
-        let key = "resize_to_max_canvas";
-        let Some(value) = self.get(key) else { return Ok(false) };
+    /// Tiles of that side of an image whose longer one is as long as the file says; one, where it
+    /// is not split.
+    fn edge_tiles(&self, side: usize) -> Result<ImageSizes> {
+        let of_tile = self.get("max_image_size").and_then(|size| size.get("longest_edge"));
+        if let Some(value) = of_tile.filter(|value| **value != side) {
+            let expected = "the image_size of vision_config in config.json";
+            return Err(bad_key(&self.path, "max_image_size", value, expected));
+        }
+        let longest = self.longest_edge(4 * 364)?;
+        let all = longest.div_ceil(side).pow(2);
+        if all > MOST_TILES {
+            let expected = "a longest_edge of at most eight tiles";
+            return Err(bad_key(&self.path, "size", &longest.into(), expected));
+        }
+        let most = if self.flag("do_image_splitting", true)? { all } else { 1 };
+        Ok(ImageSizes::Tiles(Tiles { side, most, choice: TileChoice::Edge(longest) }))
+    }
+
+    fn flag(&self, key: &'static str, absent: bool) -> Result<bool> {
+        let Some(value) = self.get(key) else { return Ok(absent) };
         value.as_bool().ok_or_else(|| bad_key(&self.path, key, value, "true or false"))
     }
 
@@ -230,11 +256,11 @@ impl ProcessorFile {
     }
 
     /// The longest side, under either of its names.
-    fn longest_edge(&self) -> Result<usize> {
+    fn longest_edge(&self, absent: usize) -> Result<usize> {
         let size = self.get("size");
         let edge = size.and_then(|size| size.get("longest_edge").or_else(|| size.get("height")));
         match edge.map(Value::as_u64) {
-            None => Ok(1024),
+            None => Ok(absent),
             Some(Some(edge @ 1..=MOST_EDGE)) => Ok(edge as usize),
             Some(_) => {
                 let expected = "a number of pixels from 1 to 16,384";

@@ -60,12 +60,22 @@ impl ImageSizes {
     pub fn canvas(self, picture: &Picture, unit: usize, filter: PictureFilter) -> Canvas {
         let size = [picture.width, picture.height];
         let [width, height] = self.drawn(size, unit);
-        let drawn = picture.resized(width, height, filter);
+        let first = match self {
+            Self::Tiles(tiles) => tiles.first(size),
+            _ => None,
+        };
+        let drawn = match first {
+            Some([across, down]) => {
+                picture.resized(across, down, filter).resized(width, height, filter)
+            }
+            None => picture.resized(width, height, filter),
+        };
         let tiles = match self {
             Self::Tiles(tiles) => {
                 let [columns, rows] = tiles.grid(size);
+                let all = if first.is_some() { &drawn } else { picture };
                 let whole =
-                    (columns * rows > 1).then(|| picture.resized(tiles.side, tiles.side, filter));
+                    (columns * rows > 1).then(|| all.resized(tiles.side, tiles.side, filter));
                 Some((tiles.side, [columns, rows], whole))
             }
             _ => None,

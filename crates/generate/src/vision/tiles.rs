@@ -1,5 +1,5 @@
-//! Images as tiles, as `Llama4ImageProcessor`, `GotOcr2ImageProcessor` and
-//! `Cohere2VisionImageProcessor` of `transformers` have them.
+//! Images as tiles, as `Llama4ImageProcessor`, `GotOcr2ImageProcessor`,
+//! `Cohere2VisionImageProcessor` and `Idefics3ImageProcessor` of `transformers` have them.
 
 /// Tiles of so many pixels a side.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,6 +28,8 @@ pub(super) enum TileChoice {
     },
     /// As many as make it smaller the least, or else larger the least; stretched over them.
     FittedStretched,
+    /// Of an image that is first made so long, as many as it is long and wide, stretched over them.
+    Edge(usize),
 }
 
 impl Tiles {
@@ -42,7 +44,33 @@ impl Tiles {
             TileChoice::FittedStretched => {
                 self.fitted(false, |at, pixels| pixels as f64 / size[at] as f64)
             }
+            TileChoice::Edge(longest) => self.along_edge(size, longest).1,
         }
+    }
+
+    /// Width and height that an image is first made, before it is stretched over its tiles.
+    pub fn first(self, size: [usize; 2]) -> Option<[usize; 2]> {
+        let TileChoice::Edge(longest) = self.choice else { return None };
+        Some(self.along_edge(size, longest).0)
+    }
+
+    /// What an image is first made, and its columns and rows of tiles, with a longer side as near
+    /// to `longest` as there may be tiles for.
+    fn along_edge(self, size: [usize; 2], longest: usize) -> ([usize; 2], [usize; 2]) {
+        let of = |longest: usize| {
+            let shorter = shorter_side(size, longest).next_multiple_of(2).max(1);
+            let first = oriented(size, longest, shorter);
+            let longer = first[0].max(first[1]).next_multiple_of(self.side);
+            let shorter = shorter_side(first, longer).max(1).next_multiple_of(self.side);
+            (first, oriented(first, longer, shorter).map(|pixels| pixels / self.side))
+        };
+        if self.most == 1 {
+            return (of(longest).0, [1; 2]);
+        }
+        let limits = (1..=longest.div_ceil(self.side)).rev().map(|tiles| tiles * self.side);
+        let mut found = limits.map(|limit| of(longest.min(limit)));
+        let fits = found.find(|(_, [columns, rows])| columns * rows <= self.most);
+        fits.unwrap_or_else(|| of(longest.min(self.side)))
     }
 
     /// Those of the nearest shape: of several the most whose pixels are less than twice those of
@@ -118,6 +146,17 @@ impl Tiles {
         drawn[1 - at] = other.clamp(1, drawn[1 - at].max(1));
         drawn
     }
+}
+
+/// The shorter side of an image of such a shape whose longer one is so long.
+fn shorter_side([width, height]: [usize; 2], longer: usize) -> usize {
+    let (ratio, longer) = (width as f64 / height as f64, longer as f64);
+    (if width >= height { longer / ratio } else { longer * ratio }) as usize
+}
+
+/// These as width and height of such a shape.
+fn oriented([width, height]: [usize; 2], longer: usize, shorter: usize) -> [usize; 2] {
+    if width >= height { [longer, shorter] } else { [shorter, longer] }
 }
 
 /// Tiles of an image of so many, with the one that has all of it.

@@ -190,6 +190,23 @@ fn images_become_as_many_tiles_as_of_the_reference() {
             ([33, 30], [4, 6], 7),
         ],
     );
+    // Of `SmolVLMImageProcessor` with a longest edge of 44 pixels.
+    assert_tiles(
+        "vision-smolvlm",
+        &[
+            ([21, 10], [4, 6], 7),
+            ([75, 49], [4, 6], 7),
+            ([1, 1], [6, 6], 10),
+            ([16, 16], [6, 6], 10),
+            ([400, 10], [2, 6], 4),
+            ([3, 500], [6, 2], 4),
+            ([4000, 3000], [6, 6], 10),
+            ([10, 44], [6, 2], 4),
+            ([23, 60], [6, 4], 7),
+        ],
+    );
+    // Seven of them fit where ten would not.
+    assert_fewer_tiles("vision-smolvlm", &[(28, 7), (27, 5), (20, 5), (19, 1), (1, 1)]);
 }
 
 proptest! {
@@ -207,6 +224,7 @@ proptest! {
             "vision-internvl",
             "vision-cohere2_vision",
             "vision-aya_vision",
+            "vision-smolvlm",
         ]),
     ) {
         let processor = processor(name).with_most_tokens(tokens);

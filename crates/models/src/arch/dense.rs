@@ -3,13 +3,14 @@
 use burn::tensor::Tensor;
 
 use super::cohere::LAYER_NORM_FIELDS;
+use super::idefics3::{IDEFICS3, SMOLVLM};
 use super::internvl::INTERNVL;
 use super::rms_config::{FIELDS, RmsConfig};
 use super::rms_decoder::RmsForCausalLm;
 use super::rms_layer::{RmsDecoderLayer, RmsFeedForward};
 use super::{
     cohere, cwm, deepseek, ernie4_5, exaone, exaone4, gemma, gemma3, granite, helium, hunyuan,
-    internvl, llama, mistral3, muse, olmo, olmo_hybrid, olmo2, qwen_omni, qwen_vl, qwen3,
+    idefics3, internvl, llama, mistral3, muse, olmo, olmo_hybrid, olmo2, qwen_omni, qwen_vl, qwen3,
     qwen3_next, seed_oss, smollm3, stablelm,
 };
 use crate::architecture::{Init, MultimodalNames};
@@ -45,6 +46,8 @@ impl RmsFeedForward for Mlp {
         ("cohere2", "Cohere2"),
         (cohere::VISION, "Cohere2"),
         (cohere::AYA_VISION, "Cohere2"),
+        (IDEFICS3, "Llama"),
+        (SMOLVLM, "Llama"),
         ("stablelm", "StableLm"),
         ("ministral3", "Ministral3"),
         ("mistral3", "Mistral3"),
@@ -96,6 +99,7 @@ impl RmsFeedForward for Mlp {
             "cohere2" => &[cohere::COHERE2, cohere::COHERE, LAYER_NORM_FIELDS],
             cohere::VISION => &[cohere::MULTIMODAL],
             cohere::AYA_VISION => &[cohere::AYA_MULTIMODAL],
+            IDEFICS3 | SMOLVLM => &[idefics3::MULTIMODAL],
             "stablelm" => &[stablelm::STABLELM, LAYER_NORM_FIELDS],
             "ministral3" => &[mistral3::MINISTRAL3, FIELDS],
             "mistral3" => &[mistral3::MULTIMODAL],
@@ -124,6 +128,7 @@ impl RmsFeedForward for Mlp {
             "gemma3" | "mistral3" | cohere::VISION | cohere::AYA_VISION | INTERNVL => {
                 Some(&gemma3::NAMES)
             }
+            IDEFICS3 | SMOLVLM => Some(&idefics3::NAMES),
             "qwen2_vl" | "qwen2_5_vl" | "qwen3_vl" => Some(&qwen_vl::NAMES),
             "exaone4_5" => Some(&exaone4::NAMES),
             "muse_glimmer" => Some(&muse::NAMES),
@@ -150,6 +155,7 @@ impl RmsFeedForward for Mlp {
             "cohere" => cohere::read(fields),
             "cohere2" => cohere::read_cohere2(fields),
             cohere::VISION | cohere::AYA_VISION => cohere::read_part(model_type, fields),
+            IDEFICS3 | SMOLVLM => idefics3::read_part(fields),
             "stablelm" => stablelm::read(fields),
             "ministral3" => mistral3::read_text(fields),
             "mistral3" => mistral3::read(fields),

@@ -44,6 +44,7 @@ mod helium;
 mod hunyuan;
 mod hunyuan_moe;
 mod hy_v4;
+mod idefics3;
 mod internvl;
 mod internvl_vision;
 mod jais2;

@@ -258,6 +258,8 @@ impl<B: RmsBlock> Architecture for RmsForCausalLm<B> {
         "InternVLForConditionalGeneration",
         "Cohere2VisionForConditionalGeneration",
         "AyaVisionForConditionalGeneration",
+        "Idefics3ForConditionalGeneration",
+        "SmolVLMForConditionalGeneration",
         "Dots3NoteForConditionalGeneration",
         "Kimi_K25ForConditionalGeneration",
         "KimiK25ForConditionalGeneration",

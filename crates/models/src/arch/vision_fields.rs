@@ -12,9 +12,11 @@ pub(super) const MAX_PATCH: usize = 1 << 8;
 /// The names of the token that stands for an image, new ones first.
 pub(super) const IMAGE_TOKEN: [&str; 2] = ["image_token_id", "image_token_index"];
 
-/// What the names of an encoder's tensors begin with, and of those that make features of its
-/// states, behind "model." or not.
-const PARTS: [&str; 3] = ["vision_tower.", "multi_modal_projector.", "embed_vision."];
+/// What the names of an encoder's tensors begin with, behind "model." or not.
+const ENCODERS: [&str; 2] = ["vision_tower.", "vision_model."];
+
+/// The same of those that make features of its states.
+const PROJECTORS: [&str; 3] = ["multi_modal_projector.", "embed_vision.", "connector."];
 
 /// The fields of the object `vision_config`, of which those of these tables are known.
 pub(super) fn vision_fields<'a>(
@@ -81,20 +83,20 @@ pub(super) const AXIAL_ROPE: &[KnownField] =
 
 /// Whether the encoder's tensors are behind "model.".
 pub(super) fn is_within_model(tensors: &[TensorInfo]) -> bool {
-    let encoder = format!("model.{}", PARTS[0]);
-    tensors.iter().any(|tensor| tensor.name.starts_with(&encoder))
+    let mut within = tensors.iter().filter_map(|tensor| tensor.name.strip_prefix("model."));
+    within.any(|name| ENCODERS.iter().any(|part| name.starts_with(part)))
 }
 
 /// As [`Component::is_unused`](crate::Component::is_unused).
 pub(super) fn is_no_vision(tensor: &str) -> bool {
     let name = tensor.strip_prefix("model.").unwrap_or(tensor);
-    !PARTS.iter().any(|part| name.starts_with(part))
+    !ENCODERS.iter().chain(&PROJECTORS).any(|part| name.starts_with(part))
 }
 
 /// As [`Component::weight_use`](crate::Component::weight_use), for tokens of so many patches.
 pub(super) fn vision_weight_use(path: &str, pass: &PicturePass, merged: usize) -> WeightUse {
     let patches = pass.latents.pixels();
-    if PARTS[1..].iter().any(|part| path.starts_with(part)) {
+    if PROJECTORS.iter().any(|part| path.starts_with(part)) {
         return WeightUse::of_rows(patches / merged as u64);
     }
     let attended = if path.contains(".q_proj.") { patches } else { 0 };

@@ -122,6 +122,8 @@ fn architectures() -> Vec<(&'static str, &'static [&'static [KnownField]])> {
         ("vision-qwen3_omni_moe", SparseMoeForCausalLm::fields("qwen3_omni_moe")),
         ("vision-internvl", LlamaForCausalLm::fields("internvl")),
         ("vision-qwen2_5_omni", LlamaForCausalLm::fields("qwen2_5_omni")),
+        ("vision-smolvlm", LlamaForCausalLm::fields("smolvlm")),
+        ("vision-idefics3", LlamaForCausalLm::fields("idefics3")),
         of::<GraniteMoeHybridForCausalLm>("granitemoehybrid"),
         of::<BambaForCausalLm>("bamba"),
         of::<FalconH1ForCausalLm>("falcon_h1"),

@@ -27,7 +27,13 @@ const QWENS: [&str; 8] = [
     "vision-exaone4_5",
 ];
 const MISTRALS: [&str; 2] = ["vision-mistral3", "vision-mistral_large4"];
-const SIGLIPS: [&str; 3] = ["vision-gemma3", "vision-cohere2_vision", "vision-aya_vision"];
+const SIGLIPS: [&str; 5] = [
+    "vision-gemma3",
+    "vision-cohere2_vision",
+    "vision-aya_vision",
+    "vision-smolvlm",
+    "vision-idefics3",
+];
 const GEMMA4S: [&str; 2] = ["vision-gemma4", "vision-gemma4-clipped"];
 const UNIFIED: &str = "vision-gemma4_unified";
 const GLMS: [&str; 2] = ["vision-glm4v", "vision-glm4v_moe"];
@@ -287,7 +293,7 @@ fn passes_of_any_length_give_the_reference_logits() {
 fn greedy_tokens_are_the_references() {
     for name in fixtures() {
         let (config, model) = load(name, TILE);
-        let (mut cache, mut ids) = cache_of_images(name, &config, &CacheOptions::new(150));
+        let (mut cache, mut ids) = cache_of_images(name, &config, &CacheOptions::new(160));
         let expected = expected(name);
         let mut found = Vec::<u32>::new();
         while found.len() < expected.greedy.len() {
@@ -419,6 +425,7 @@ fn configurations_that_are_not_built_in_are_refused() {
     aya("/adapter_layer_norm_eps", (-1).into());
     aya("/vision_feature_layer", (-2).into());
     aya("/vision_feature_select_strategy", "default".into());
+    refused_value::<SiglipVisionModel>("vision-smolvlm", "/scale_factor", 3.into());
     let gemma4 = |place, value| refused_value::<Gemma4VisionModel>(GEMMA4S[0], place, value);
     gemma4("/vision_config/num_key_value_heads", 1.into());
     gemma4("/vision_config/head_dim", 10.into());

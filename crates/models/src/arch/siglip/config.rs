@@ -1,7 +1,9 @@
-//! What a `config.json` says of the vision encoder of Gemma 3, Command A Vision and Aya Vision.
+//! What a `config.json` says of the vision encoder of Gemma 3, Command A Vision, Aya Vision,
+//! Idefics3 and SmolVLM.
 
 use crate::Error;
 use crate::arch::cohere;
+use crate::arch::idefics3::{IDEFICS3, SMOLVLM};
 use crate::arch::vision_fields::{IMAGE_TOKEN, vision_fields, vision_heads};
 use crate::config::Effect::{self, Harmless, Only, Read};
 use crate::config::{
@@ -61,24 +63,30 @@ pub enum SiglipProjectorConfig {
         /// What the norm adds to the variance.
         epsilon: f64,
     },
+    /// A matrix, of all of them side by side; an image is tiles.
+    Shuffled,
 }
 
 impl SiglipVisionConfig {
     pub(super) fn read(model_type: &str, fields: &Fields<'_>) -> Result<Self, Error> {
         let vision = vision_fields(fields, &[VISION])?;
         let text = fields.required_object("text_config")?;
-        let hidden_size = vision.size_or("hidden_size", 768, MAX_HIDDEN)?;
+        let [hidden, heads, patch, text_hidden] = match model_type {
+            IDEFICS3 | SMOLVLM => [1152, 16, 32, 4096],
+            _ => [768, 12, 16, 2304],
+        };
+        let hidden_size = vision.size_or("hidden_size", hidden, MAX_HIDDEN)?;
         let num_attention_heads =
-            vision_heads(&vision, "num_attention_heads", 12, [hidden_size, 1])?;
+            vision_heads(&vision, "num_attention_heads", heads, [hidden_size, 1])?;
         let image_size = vision.size_or("image_size", 224, MAX_SIDE)?;
-        let patch_size = vision.size_or("patch_size", 16, image_size)?;
+        let patch_size = vision.size_or("patch_size", patch, image_size)?;
         if !image_size.is_multiple_of(patch_size) {
             return Err(
                 vision.refuse("patch_size", format!("it must divide image_size, {image_size}"))
             );
         }
         let patches = image_size / patch_size;
-        let text_hidden_size = text.size_or("hidden_size", 2304, MAX_HIDDEN)?;
+        let text_hidden_size = text.size_or("hidden_size", text_hidden, MAX_HIDDEN)?;
         let (tokens, projector, image_token) = match model_type {
             cohere::VISION => {
                 let (tokens, inner) = gated(fields, patches, 36_864)?;
@@ -88,6 +96,10 @@ impl SiglipVisionConfig {
                 let (tokens, inner) = gated(fields, patches, text_hidden_size)?;
                 let epsilon = epsilon(fields, "adapter_layer_norm_eps", 1e-6)?;
                 (tokens, SiglipProjectorConfig::NormedGated { inner, epsilon }, 255_036)
+            }
+            IDEFICS3 | SMOLVLM => {
+                let tokens = merged(fields, "scale_factor", patches)?;
+                (tokens, SiglipProjectorConfig::Shuffled, 128_257)
             }
             _ => {
                 let adds_one = vision.flag_or("rms_norm_add_unit_offset", true)?;
@@ -139,17 +151,23 @@ fn tokens(fields: &Fields<'_>, patches: usize) -> Result<usize, Error> {
 
 /// The same of a tile of Cohere's, and what comes of the first matrix that makes features.
 fn gated(fields: &Fields<'_>, patches: usize, absent: usize) -> Result<(usize, usize), Error> {
-    let factor = fields.size_or("downsample_factor", 2, patches)?;
-    if !patches.is_multiple_of(factor) {
-        let expected = format!("it must divide the patches of a tile's side, {patches}");
-        return Err(fields.refuse("downsample_factor", expected));
-    }
+    let tokens = merged(fields, "downsample_factor", patches)?;
     let field = "alignment_intermediate_size";
     let inner = fields.size_or(field, absent, MAX_INTERMEDIATE)?;
     if !inner.is_multiple_of(2) {
         return Err(fields.refuse(field, "it must be even: half of it are gates".to_owned()));
     }
-    Ok((patches / factor, inner))
+    Ok((tokens, inner))
+}
+
+/// Tokens of the side of a tile that has so many patches; the field says those of a token.
+fn merged(fields: &Fields<'_>, field: &'static str, patches: usize) -> Result<usize, Error> {
+    let factor = fields.size_or(field, 2, patches)?;
+    if !patches.is_multiple_of(factor) {
+        let expected = format!("it must divide the patches of a tile's side, {patches}");
+        return Err(fields.refuse(field, expected));
+    }
+    Ok(patches / factor)
 }
 
 const VISION: &[KnownField] = &[
@@ -158,14 +176,28 @@ const VISION: &[KnownField] = &[
     ("hidden_act", Read),
     ("hidden_size", Read),
     ("image_size", Read),
+    ("initializer_range", Harmless),
     ("intermediate_size", Read),
     ("layer_norm_eps", Read),
-    ("model_type", Only(&["\"siglip_vision_model\""])),
+    ("max_image_size", Harmless),
+    (
+        "model_type",
+        Only(&[
+            "\"siglip_vision_model\"",
+            "\"idefics3\"",
+            "\"idefics3_vision\"",
+            "\"smolvlm\"",
+            "\"smolvlm_vision\"",
+        ]),
+    ),
     ("num_attention_heads", Read),
     ("num_channels", Only(&["3"])),
     ("num_hidden_layers", Read),
     ("patch_size", Read),
     ("rms_norm_add_unit_offset", Read),
+    ("size", Harmless),
+    ("tie_word_embeddings", Harmless),
     ("torch_dtype", Harmless),
+    ("use_base_siglip", Harmless),
     ("vision_use_head", Effect::OFF),
 ];

@@ -1,6 +1,7 @@
-//! The vision encoder of Gemma 3, Command A Vision and Aya Vision, SigLIP's, with what makes
-//! features of its states. Zhai et al. 2023 (arXiv:2303.15343), Gemma Team 2025 (arXiv:2503.19786),
-//! Cohere 2025 (<https://huggingface.co/CohereLabs/command-a-vision-07-2025>, arXiv:2505.08751).
+//! The vision encoder of Gemma 3, Command A Vision, Aya Vision, Idefics3 and SmolVLM, SigLIP's,
+//! with what makes features of its states. Zhai et al. 2023 (arXiv:2303.15343), Gemma Team 2025
+//! (arXiv:2503.19786), Cohere 2025 (<https://huggingface.co/CohereLabs/command-a-vision-07-2025>,
+//! arXiv:2505.08751), Laurençon et al. 2024 (arXiv:2408.12637).
 
 mod config;
 
@@ -10,8 +11,9 @@ use outsize_checkpoint::TensorInfo;
 use outsize_core::Names;
 
 pub use self::config::{SiglipProjectorConfig, SiglipVisionConfig};
+use super::idefics3::{IDEFICS3, SMOLVLM};
 use super::vision_fields::{is_no_vision, is_within_model, vision_weight_use};
-use super::{cohere, gemma3};
+use super::{cohere, gemma3, idefics3};
 use crate::architecture::{Architecture, Init};
 use crate::component::Component;
 use crate::config::{Fields, KnownField};
@@ -30,10 +32,14 @@ use crate::{
 #[derive(Module, Debug)]
 pub struct SiglipVisionModel {
     vision_tower: SiglipTower,
-    multi_modal_projector: Either<SiglipProjector, Either<GatedProjector, NormedProjector>>,
+    multi_modal_projector: Projector,
     #[module(skip)]
     config: SiglipVisionConfig,
 }
+
+/// What makes features of states.
+type Projector =
+    Either<Either<SiglipProjector, ShuffledProjector>, Either<GatedProjector, NormedProjector>>;
 
 /// Patches to states.
 #[derive(Module, Debug)]
@@ -90,6 +96,13 @@ struct SiglipProjector {
     mm_input_projection: Linear,
 }
 
+/// The same of all patches of a token side by side.
+#[derive(Module, Debug)]
+struct ShuffledProjector {
+    /// `[text's hidden, patches of a token · hidden]`.
+    proj: Linear,
+}
+
 /// The same with gates.
 #[derive(Module, Debug)]
 struct GatedProjector {
@@ -115,6 +128,8 @@ impl Architecture for SiglipVisionModel {
         ("gemma3", "Gemma3"),
         (cohere::VISION, "Cohere2Vision"),
         (cohere::AYA_VISION, "AyaVision"),
+        (IDEFICS3, "Idefics3"),
+        (SMOLVLM, "SmolVLM"),
     ];
     const CLASS_PREFIX: &'static str = "Siglip";
     const CLASSES: &'static [(&'static str, &'static str)] = &[
@@ -125,6 +140,7 @@ impl Architecture for SiglipVisionModel {
         ("SiglipAttention", "SiglipAttention"),
         ("SiglipMlp", "SiglipMLP"),
         ("SiglipProjector", "Gemma3MultiModalProjector"),
+        ("ShuffledProjector", "Idefics3SimpleMLP"),
         ("GatedProjector", "Cohere2VisionMultiModalProjector"),
         ("NormedProjector", "AyaVisionMultiModalProjector"),
     ];
@@ -134,6 +150,7 @@ impl Architecture for SiglipVisionModel {
         match model_type {
             cohere::VISION => &[cohere::MULTIMODAL],
             cohere::AYA_VISION => &[cohere::AYA_MULTIMODAL],
+            IDEFICS3 | SMOLVLM => &[idefics3::MULTIMODAL],
             _ => &[gemma3::MULTIMODAL],
         }
     }
@@ -167,10 +184,14 @@ impl Architecture for SiglipVisionModel {
         let multi_modal_projector = match config.projector {
             SiglipProjectorConfig::Mean { adds_one } => {
                 let rms_norm = if adds_one { RmsNorm::plus_one } else { RmsNorm::new };
-                Either::One(SiglipProjector {
+                Either::One(Either::One(SiglipProjector {
                     mm_soft_emb_norm: rms_norm(hidden, config.layer_norm_eps, init),
                     mm_input_projection: Linear::in_out(hidden, text, false, init),
-                })
+                }))
+            }
+            SiglipProjectorConfig::Shuffled => {
+                let proj = Linear::new(of_token, text, false, init);
+                Either::One(Either::Other(ShuffledProjector { proj }))
             }
             SiglipProjectorConfig::Gated { inner } => Either::Other(Either::One(GatedProjector {
                 linear_1: linear(of_token, inner),
@@ -202,11 +223,15 @@ impl Architecture for SiglipVisionModel {
 }
 
 impl Component for SiglipVisionModel {
-    fn names(_: &SiglipVisionConfig, tensors: &[TensorInfo]) -> Names {
+    fn names(config: &SiglipVisionConfig, tensors: &[TensorInfo]) -> Names {
         let is_named = |tensor: &TensorInfo| tensor.name.contains("vision_tower.vision_model.");
         let mut rules = vec![(r"mm_input_projection\.weight$", "mm_input_projection_weight")];
         if tensors.iter().any(is_named) {
             rules.push((r"^vision_tower\.", "vision_tower.vision_model."));
+        }
+        if config.projector == SiglipProjectorConfig::Shuffled {
+            rules.push((r"^vision_tower\.", "vision_model."));
+            rules.push((r"^multi_modal_projector\.", "connector.modality_projection."));
         }
         if is_within_model(tensors) {
             rules.push(("^", "model."));
@@ -240,6 +265,7 @@ impl VisionModel for SiglipVisionModel {
                 SiglipProjectorConfig::NormedGated { .. } => {
                     ImageScaling::StretchedTiles(config.image_size)
                 }
+                SiglipProjectorConfig::Shuffled => ImageScaling::EdgeTiles(config.image_size),
             },
             image_token: config.image_token,
             spelling: match config.projector {
@@ -250,6 +276,7 @@ impl VisionModel for SiglipVisionModel {
                     "<|END_OF_IMG|>",
                 ]),
                 SiglipProjectorConfig::NormedGated { .. } => ImageSpelling::NumberedTiles,
+                SiglipProjectorConfig::Shuffled => ImageSpelling::PlacedTiles,
             },
             sees_itself: !config.is_tiled(),
             order: PatchOrder::ColoursFirst,
@@ -281,7 +308,10 @@ impl VisionModel for SiglipVisionModel {
         };
         let patches = merge * merge;
         let embeddings = match &self.multi_modal_projector {
-            Either::One(projector) => projector.forward(states, patches),
+            Either::One(Either::One(projector)) => projector.forward(states, patches),
+            Either::One(Either::Other(ShuffledProjector { proj })) => {
+                fetched_rows(proj.forward_pixels(of_tokens(states, patches)), &proj.weight)
+            }
             Either::Other(Either::One(GatedProjector { linear_1, linear_2 })) => {
                 gated([linear_1, linear_2], of_tokens(states, patches))
             }
@@ -314,6 +344,7 @@ impl VisionModel for SiglipVisionModel {
         let features = tokens * config.text_hidden_size as u64;
         let projector = match config.projector {
             SiglipProjectorConfig::Mean { .. } => 2 * features,
+            SiglipProjectorConfig::Shuffled => count * hidden + features,
             // The states, and what comes of the first matrix with its halves and their product.
             SiglipProjectorConfig::Gated { inner } => {
                 count * hidden + tokens.saturating_mul(3 * inner as u64) + features
