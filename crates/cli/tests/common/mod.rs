@@ -117,8 +117,14 @@ pub const CONFIG: &str = r#"{
 }"#;
 
 pub fn model(dir: &TempDir) -> PathBuf {
+    model_of(dir, CONFIG)
+}
+
+/// One of another configuration.
+pub fn model_of(dir: &TempDir, config: &str) -> PathBuf {
+    let text = config;
     let config = dir.path().join("wide.json");
-    std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(&config, text).unwrap();
     let out = dir.path().join("model");
     done(&outsize(&[
         "synth",

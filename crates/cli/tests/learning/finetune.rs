@@ -100,7 +100,7 @@ fn an_interrupted_training_goes_on_with_the_same_bits() {
     let model = model(&dir);
     let data = examples(&dir, 40);
     let [whole, parts] = ["whole", "parts"].map(|name| dir.path().join(name));
-    let settings = [&SETTINGS[..], &["--epochs", "4"]].concat();
+    let settings = [&SETTINGS[..], &["--epochs", "2"]].concat();
     let arguments = ["finetune", path(&model), path(&data), "--output", path(&parts)];
     let arguments = [&arguments[..], &settings].concat();
     let mut child = start(dir.path(), &arguments);
@@ -131,7 +131,7 @@ fn an_interrupted_training_goes_on_with_the_same_bits() {
 
     let report = finetune(&model, &data, &parts, &settings);
     assert!(report["resumed"].as_u64().unwrap() >= 3, "{report}");
-    assert_eq!(report["steps"], 40);
+    assert_eq!(report["steps"], 20);
     assert!(!dir.path().join("parts.states").exists());
     finetune(&model, &data, &whole, &settings);
     assert_eq!(read(&whole), read(&parts));

@@ -2,7 +2,7 @@
 //! other commands take, and an interrupted or killed training that goes on.
 
 use crate::common::learning::{examples, finetune};
-use crate::common::{done, failed, folder, message, model, outsize, path, start};
+use crate::common::{done, failed, folder, message, model, model_of, outsize, path, start};
 use outsize_checkpoint::Checkpoint;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,13 @@ use std::process::Child;
 
 const SETTINGS: [&str; 9] =
     ["--full", "--learning-rate", "2e-4", "--context", "64", "--batch", "2", "--accumulate", "2"];
+
+/// A model whose state on the disk is small, and whose steps are no shorter than a signal takes.
+const SMALL: &str = r#"{
+    "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3,
+    "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 3000, "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512, "tie_word_embeddings": false, "eos_token_id": 2
+}"#;
 
 /// The bytes of all tensors, by name.
 fn tensors(folder: &Path) -> Vec<(String, Vec<u8>)> {
@@ -92,7 +99,7 @@ fn ended(mut child: Child, after: &str, signal: &str) -> (Option<i32>, String) {
 #[test]
 fn an_interrupted_or_killed_training_goes_on_with_the_same_bits() {
     let dir = folder();
-    let model = model(&dir);
+    let model = model_of(&dir, SMALL);
     let data = examples(&dir, 24);
     let [whole, parts] = ["whole", "parts"].map(|name| dir.path().join(name));
     let arguments = ["finetune", path(&model), path(&data), "--output", path(&parts)];

@@ -228,7 +228,7 @@ fn experts_of_other_names_become_integers() {
 fn budgets_change_no_bit_and_are_kept() {
     let dir = folder();
     let config = json!({
-        "model_type": "qwen3_moe", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 6,
+        "model_type": "qwen3_moe", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 600,
         "moe_intermediate_size": 512, "num_experts": 8, "num_experts_per_tok": 2, "max_position_embeddings": 512,
         "rms_norm_eps": 1e-6, "tie_word_embeddings": false, "eos_token_id": null, "decoder_sparse_step": 2

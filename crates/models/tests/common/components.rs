@@ -294,7 +294,7 @@ pub fn load_in<C: Component>(
     let checkpoint = checkpoint(name);
     let tree = config.tree(name, checkpoint.tensors()).unwrap();
     let options = config.options(checkpoint.tensors());
-    let (map, options) = placed_in(&tree, options, 300, memory)?;
+    let (map, options) = placed_in(&tree, options, 600, memory)?;
     let init = Init { device: Device::flex(), compute };
     let model = config.dispatch(&init, &checkpoint, &map, &options).unwrap();
     Some((model, map.streamed_bytes()))
@@ -327,7 +327,7 @@ pub fn placed_of<C: Component>(
     // Beside what conversions need.
     let staged = config.tree(name, checkpoint(name).tensors()).unwrap().staging_bytes >> 10;
     // The less memory, the more differ.
-    for kibibytes in (4..=112).step_by(12).chain((148..=400).step_by(36)) {
+    for kibibytes in (4..=112).step_by(12).chain((148..=400).step_by(84)) {
         let memory = format!("{}KiB", staged + kibibytes);
         let Some((model, streamed)) = load_in(name, config, &memory, ActivationDtype::F32) else {
             continue;

@@ -87,7 +87,7 @@ pub fn assert_same_streamed(
     };
     let least = (10..=120).step_by(10).find_map(|least| Some((least, load(least)?)));
     let (least, loaded) = least.unwrap_or_else(|| panic!("{name} does not run in 120 KiB"));
-    let more = [20, 50, 90].map(|more| least + more).into_iter();
+    let more = [20, 70].map(|more| least + more).into_iter();
     let more = more.map(|memory| (memory, load(memory).expect("more memory is enough")));
     let mut most = 0;
     for (memory, (model, streamed)) in std::iter::once((least, loaded)).chain(more) {

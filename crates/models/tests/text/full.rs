@@ -88,7 +88,7 @@ fn check(name: &str) {
     assert_eq!(learned, reference.tensors().len(), "{name}");
 
     let mut most = 0;
-    for kibibytes in (40..=320).step_by(20) {
+    for kibibytes in (40..=320).step_by(40) {
         let Some((model, _, streamed)) = model(name, &format!("{kibibytes}KiB")) else { continue };
         most = most.max(streamed);
         // What a pass asks for was learned from the one before.

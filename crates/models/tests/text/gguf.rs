@@ -172,7 +172,7 @@ fn streaming_does_not_change_a_bit() {
     for &(name, _) in FIXTURES {
         let (config, model) = load(name, TILE);
         let ids = expected(name).ids;
-        let run = |model: &DispatchedDecoder| in_passes(model, &ids, 7, &mut cache(&config, 40));
+        let run = |model: &DispatchedDecoder| in_passes(model, &ids, 9, &mut cache(&config, 40));
         assert_same_streamed(name, TILE, &run(&model), run);
     }
 }
