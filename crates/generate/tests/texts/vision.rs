@@ -336,3 +336,34 @@ fn files_that_are_no_images_and_broken_configurations_are_refused() {
     // Models of texts see none.
     assert!(VisionEncoder::open(&fixture("gqa"), 9).unwrap().is_none());
 }
+
+#[test]
+fn an_image_that_is_not_split_is_one_tile() {
+    let (folder, source) = (tempfile::tempdir().unwrap(), fixture("vision-smolvlm"));
+    std::fs::copy(source.join("config.json"), folder.path().join("config.json")).unwrap();
+    let text = std::fs::read_to_string(source.join("preprocessor_config.json")).unwrap();
+    let with = |key: &str, value: Value| {
+        let mut object: Value = serde_json::from_str(&text).unwrap();
+        object[key] = value;
+        std::fs::write(folder.path().join("preprocessor_config.json"), object.to_string()).unwrap();
+        VisionEncoder::open(folder.path(), 1000)
+    };
+    let encoder = with("do_image_splitting", json!(false)).unwrap().unwrap();
+    let image = ImageInput::read(source.join(FILES[1])).unwrap();
+    let pixels = encoder.processor().patches(&image.decode().unwrap()).unwrap();
+    assert_eq!((encoder.processor().tiles(image.size()), pixels.len()), (1, 3 * 16 * 16));
+    // What `SmolVLMImageProcessorPil` makes of it then.
+    for (found, expected) in pixels.iter().zip([0.223_529_46_f32, -0.639_215_7, -0.309_803_9]) {
+        assert!((found - expected).abs() < 1e-6, "{found}");
+    }
+    let squares = pixels.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+    assert!((squares / 768.0 - 0.252_127_883).abs() < 1e-6, "{squares}");
+    for (key, value) in [
+        ("do_image_splitting", json!("no")),
+        ("max_image_size", json!({ "longest_edge": 15 })),
+        ("size", json!({ "longest_edge": 129 })),
+    ] {
+        let error = with(key, value).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains("preprocessor_config.json"), "{error}");
+    }
+}
