@@ -121,8 +121,7 @@ pub fn model(dir: &TempDir) -> PathBuf {
 }
 
 /// One of another configuration.
-pub fn model_of(dir: &TempDir, config: &str) -> PathBuf {
-    let text = config;
+pub fn model_of(dir: &TempDir, text: &str) -> PathBuf {
     let config = dir.path().join("wide.json");
     std::fs::write(&config, text).unwrap();
     let out = dir.path().join("model");
